@@ -47,7 +47,7 @@ LONGEST = [
 # They take longest to compile.
 FRAMEWORKS = ["tensorflow", "torch", "grain"]
 RANKS = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
-# Who runs tests in several processes may set the width of a terminal, which tables would keep to.
+# Programs that run tests in several processes may set the width of the terminal, which tables would keep to.
 os.environ.pop("COLUMNS", None)
 
 
@@ -94,7 +94,7 @@ def share_of(config: pytest.Config) -> tuple[int, int]:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Have each of several processes import another framework first: what one compiles, the others find compiled."""
+    """Have each of several processes import a different framework first: the others find compiled what it compiles."""
     number, processes = share_of(session.config)
     if processes > 1 and session.config.args == session.config.getini("testpaths"):
         with suppress(ImportError):
@@ -105,7 +105,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Have each of several processes collect other files first, for the like reason."""
+    """Have each of several processes begin to collect at a different file, for the same reason."""
     report = yield
     if isinstance(collector, pytest.Directory):
         number, processes = share_of(collector.config)

@@ -121,6 +121,13 @@ def _share_counts(size: int, shares: Sequence[float], taken: Sequence[int]) -> l
     return counts
 
 
+def _float(share: Any) -> float:
+    try:
+        return float(share)
+    except OverflowError:
+        return math.inf
+
+
 def _checked(shares: Mapping[str, Any]) -> list[float]:
     if not isinstance(shares, Mapping):
         raise InvalidTypeError(
@@ -129,7 +136,7 @@ def _checked(shares: Mapping[str, Any]) -> list[float]:
     for name, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, (Real, np.number)):
             raise InvalidTypeError(f"the share of {name!r} is {share!r}: pass a number")
-        if not 0 < float(share) <= 1:
+        if not 0 < _float(share) <= 1:
             raise InvalidArgumentError(f"the share of {name!r} is {share!r}: it must lie in (0, 1]")
     total = math.fsum(shares.values())
     if not math.isclose(total, 1, abs_tol=1e-9):

@@ -118,7 +118,7 @@ def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
 
 def _datasets_beside(path: Path) -> str:
     """Suggest datasets beside a path if their names are close to its name."""
-    known = Storage(path.parent).datasets() if os.path.isdir(path.parent) else []  # noqa: PTH112 - the same
+    known = Storage(path.parent)._probable_datasets() if os.path.isdir(path.parent) else []  # noqa: PTH112 - the same
     near = get_close_matches(path.name, known, n=3)
     return f"; did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
 

@@ -82,11 +82,17 @@ def sliced(numbers: Any, rows: slice) -> Any:
         InvalidArgumentError, InvalidTypeError: if Python refuses such a slice.
     """
     try:
-        return numbers[rows]
+        return numbers[slice(rows.start, rows.stop, _step(rows.step, len(numbers)))]
     except TypeError as error:
         raise InvalidTypeError(f"{rows}: {error}") from None
     except ValueError as error:
         raise InvalidArgumentError(f"{rows}: {error}") from None
+
+
+def _step(step: Any, records: int) -> int | None:
+    """Return the step of a slice of so many numbers, cut to one that fits in int64 and chooses the same."""
+    most = max(1, records)
+    return None if step is None else max(-most, min(operator.index(step), most))
 
 
 def outside(number: int, records: int) -> RecordIndexError:

@@ -93,7 +93,10 @@ def _text(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:
 
 
 def _value(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:
-    return wanted.holds(values if values.dtype.kind in "biu" else _wide(values))
+    if values.dtype.kind == "b":
+        # numpy compares bools with integers of 64 bits only.
+        values = values.astype(np.int8)
+    return wanted.holds(values if values.dtype.kind in "iu" else _wide(values))
 
 
 def _wide(values: NDArray[Any]) -> NDArray[np.float64]:

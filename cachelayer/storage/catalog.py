@@ -122,7 +122,7 @@ class Catalog:
         """Return the newest snapshot in a log; raise if its dataset does not exist."""
         dataset_id, snapshot = log.dataset_id, log.head()
         if snapshot.sequence == 0:
-            known = self.datasets()
+            known = self._probable_datasets()
             near = get_close_matches(dataset_id, known, 3)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             shown = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
@@ -137,15 +137,23 @@ class Catalog:
         Raises:
             StorageError: if the store fails, or none of its datasets can be read.
         """
-        names = [name for name in self._store.names("") if paths.is_dataset_id(name)]
-        with Pool(_THREADS, "cachelayer-datasets") as threads:
-            found = dict(zip(names, threads.map(self._has_versions, names), strict=True))
+        found = self._folders()
         failed = {name: error for name, error in found.items() if isinstance(error, StorageError)}
         if failed and True not in found.values():
             raise next(iter(failed.values()))
         for name, error in failed.items():
             warn(f"{name} cannot be read: {error}")
         return [name for name, is_one in found.items() if is_one]
+
+    def _probable_datasets(self) -> list[str]:
+        """Return what :meth:`datasets` does, to suggest one: the failure of another dataset is no concern here."""
+        return [name for name, is_one in self._folders().items() if is_one]
+
+    def _folders(self) -> dict[str, bool | StorageError]:
+        """Return the folders that may be datasets, sorted; see :meth:`_has_versions`."""
+        names = [name for name in self._store.names("") if paths.is_dataset_id(name)]
+        with Pool(_THREADS, "cachelayer-datasets") as threads:
+            return dict(zip(names, threads.map(self._has_versions, names), strict=True))
 
     def _has_versions(self, dataset_id: str) -> bool | StorageError:
         """Return whether a folder is a dataset with versions, or why that cannot be told."""

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.stored_view import FieldsRef
 from cachelayer.drawing.drawn_leaf import Look, named
 from cachelayer.drawing.leaf_paths import shown_path
 from cachelayer.drawing.leaf_text import leaf_text
 from cachelayer.drawing.read_records import DrawnRecord, Stored, drawn_records
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageError
 from cachelayer.records import tree
+from cachelayer.records.leaf_names import leaf_number, names_of_leaves
 from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
 
 PAGE = 96
@@ -79,7 +81,7 @@ def batch_of(raw: Stored, numbers: Sequence[int], by: str, look: Look) -> Batch:
         nbytes = int(raw.stored_nbytes(np.asarray(numbers, np.int64)).sum())
         if nbytes > MOST_NBYTES:
             return Batch(list(numbers), [], f"not sorted: {nbytes:,} bytes, more than {MOST_NBYTES:,}")
-        values = _column(raw, numbers, by, leaf)
+        values = _column(raw, numbers, leaf)
     except StorageError:
         raise
     except CacheLayerError as error:
@@ -91,13 +93,25 @@ def batch_of(raw: Stored, numbers: Sequence[int], by: str, look: Look) -> Batch:
     return Batch([numbers[row] for row in order], words if is_grouped else [])
 
 
-def _column(raw: Stored, numbers: Sequence[int], name: str, leaf: int) -> list[Any]:
+def _column(raw: Stored, numbers: Sequence[int], leaf: int) -> list[Any]:
     """Return one leaf of these records."""
-    rows = np.asarray(numbers, np.int64)
-    if isinstance(raw, DataRef) and isinstance(raw.element_spec, dict):
-        narrow = raw.fields(name)
-        return [tree.flatten_like(narrow.element_spec, one)[0] for one in narrow.__getitems__(rows)]
-    return [tree.flatten_like(raw.element_spec, one)[leaf] for one in raw.__getitems__(rows)]
+    narrow: Any = raw
+    if isinstance(raw, DataRef):
+        narrow, leaf = alone(raw, leaf)
+    elements = narrow.__getitems__(np.asarray(numbers, np.int64))
+    return [tree.flatten_like(narrow.element_spec, one)[leaf] for one in elements]
+
+
+def alone(raw: DataRef[Any], leaf: int) -> tuple[DataRef[Any] | FieldsRef[Any], int]:
+    """Return the records with one leaf alone, and 0; with all leaves, and its number, if no name chooses it alone."""
+    name = names_of_leaves(raw.element_spec)[leaf]
+    try:
+        if leaf_number(raw.element_spec, name) == leaf:
+            return raw.fields(name), 0
+    except InvalidArgumentError:
+        # Its name is also that of another leaf, or it is an item of a list.
+        pass
+    return raw, leaf
 
 
 def _key(value: Any) -> tuple[bool, Any]:

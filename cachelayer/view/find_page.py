@@ -23,6 +23,7 @@ from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
 from cachelayer.statistics.histogram import Number
 from cachelayer.statistics.matches import Kind, Wanted, can_have, rows_with
+from cachelayer.view.batch import alone
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, whole
 from cachelayer.view.storage_pages import ref_of, shelf_of
@@ -30,7 +31,7 @@ from cachelayer.view.storage_pages import ref_of, shelf_of
 PAGE = 48
 # The leaf of links to stored bytes, which are no leaf.
 WHOLE_RECORD = -1
-# A page reads on for so many seconds, and then says how far it came.
+# A page searches for so many seconds, and then says how far it came.
 _PATIENCE = 1.0
 _BATCH_NBYTES, _BATCH_RECORDS = 4 << 20, 65_536
 _LONGEST_NUMBER = 40
@@ -38,11 +39,11 @@ _LONGEST_NUMBER = 40
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched.
+    """What is searched for.
 
     Args:
         leaf: the number of the leaf; :data:`WHOLE_RECORD` for the stored bytes of records.
-        wanted: what it is to have.
+        wanted: what the leaf must have.
     """
 
     leaf: int
@@ -71,7 +72,7 @@ def find(request: Request) -> Response:
     if search.wanted.kind != "length" if spec is None else not can_have(spec, search.wanted.kind):
         raise InvalidArgumentError(f"has={search.wanted.kind}: records cannot be found by this in {shown_path(path)!r}")
     start = whole(query, "from", 0, 0, len(ref))
-    numbers, stop = _found(raw, path, spec, search, start)
+    numbers, stop = _found(raw, spec, search, start)
     return page(
         "find.html",
         ref=ref,
@@ -106,11 +107,9 @@ def _number(query: Mapping[str, str], name: str) -> Number:
     raise InvalidArgumentError(f"{name}={text[:_LONGEST_NUMBER]!r}: it must be a number")
 
 
-def _found(raw: DataRef[Any], path: str, spec: LeafSpec | None, search: Search, start: int) -> tuple[list[int], int]:
+def _found(raw: DataRef[Any], spec: LeafSpec | None, search: Search, start: int) -> tuple[list[int], int]:
     """Return the numbers of the first records that match, and the record before which the search ended."""
-    name = shown_path(path)
-    narrow: Any = raw.fields(name) if spec is not None and isinstance(raw.element_spec, dict) else raw
-    leaf = 0 if narrow is not raw else max(0, search.leaf)
+    narrow, leaf = (raw, 0) if spec is None else alone(raw, search.leaf)
     size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(narrow).read_nbytes)))
     found: list[int] = []
     ended = time.monotonic() + _PATIENCE
@@ -131,8 +130,8 @@ def _found(raw: DataRef[Any], path: str, spec: LeafSpec | None, search: Search, 
 
 
 def _words(ref: DataRef[Any], path: str, search: Search) -> str:
-    """Return what is searched in words."""
-    wanted, name = search.wanted, shown_path(path) or ("record" if search.leaf == WHOLE_RECORD else "element")
+    """Return in words what is searched for."""
+    wanted, name = search.wanted, "record" if search.leaf == WHOLE_RECORD else shown_path(path)
     if wanted.kind not in ("value", "text", "length"):
         return f"{name}: {wanted.kind}"
     of = " of length" if search.leaf != WHOLE_RECORD and wanted.kind == "length" else ""

@@ -6,7 +6,6 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
-from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -96,8 +95,7 @@ class Guard:
         for pair in ";".join(headers).split(";"):
             name, _, value = pair.strip().partition("=")
             if name == self._cookie:
-                quoted = SimpleCookie(f"{name}={value}").get(name) if value.startswith('"') else None
-                yield value if quoted is None else quoted.value
+                yield value.strip('"')
 
     def _is_token(self, text: str) -> bool:
         return secrets.compare_digest(text.encode("utf-8", "surrogatepass"), self._token.encode())

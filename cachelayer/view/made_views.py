@@ -26,6 +26,10 @@ from cachelayer.streams.buckets import Buckets, buckets_of
 
 LONGEST_TEXT = 4000
 _MOST_STEPS = 16
+# A window may hold values of millions of records.
+_ORIGINS = 4
+# Python does not write integers of many thousands of bits in decimal, which messages do.
+_MOST_BITS = 128
 _METHODS = ("exclude", "fields", "packed", "padded", "sample", "select", "split", "windows")
 # They change how records are decoded, not their order. The page decodes images itself, within limits.
 _OTHER_DECODING = ("decoded", "raw")
@@ -35,7 +39,7 @@ _ARGUMENTS = "numbers, texts, lists and dicts are, and nothing else is accepted 
 
 @dataclass(frozen=True)
 class MadeView:
-    """What the streams of a program read.
+    """What a stream of a program reads.
 
     Args:
         view: the elements that are drawn.
@@ -106,9 +110,13 @@ def _parsed(name: str, text: str) -> ast.expr:
     if len(text) > LONGEST_TEXT:
         raise InvalidArgumentError(f"{name} of {len(text):,} characters: at most {LONGEST_TEXT:,}")
     try:
-        return ast.parse(text, mode="eval").body
+        node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidArgumentError(f"{name}={text[:200]!r} is not Python: {error}") from error
+    constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    if any(isinstance(each, int) and each.bit_length() > _MOST_BITS for each in constants):
+        raise InvalidArgumentError(f"{name}: an integer has more than {_MOST_BITS} bits, which is out of range")
+    return node
 
 
 def _literal(node: ast.expr) -> Any:
@@ -183,19 +191,32 @@ class _Looked:
         return np.full(len(indices), self.view._base.record_nbytes, np.int64)
 
 
-def records_of_version(ref: DataRef[Any], view: View[Any], numbers: Sequence[int]) -> list[list[int]]:
-    """Return for each element of a view the numbers of the records in the version that it is made of."""
-    stored = [list(dict.fromkeys(_stored_numbers(view, number))) for number in numbers]
-    known = _numbers_in(ref._selection, {number for each in stored for number in each})
-    return [[known[number] for number in each] for each in stored]
+@dataclass(frozen=True)
+class Origins:
+    """The first records of a version that an element of a view is made of, and how many there are."""
+
+    first: list[int]
+    count: int
 
 
-def _stored_numbers(view: Any, number: int) -> list[int]:
+def records_of_version(ref: DataRef[Any], view: View[Any], numbers: Sequence[int]) -> list[Origins]:
+    """Return for each element of a view the records of the version that it is made of."""
+    stored = [_stored_origins(view, number) for number in numbers]
+    known = _numbers_in(ref._selection, {number for each in stored for number in each.first})
+    return [Origins([known[number] for number in each.first], each.count) for each in stored]
+
+
+def _stored_origins(view: Any, number: int) -> Origins:
     if isinstance(view, (Windows, Packed)):
-        documents: Any = view._base.documents.view
-        return [each for piece in view.document(number) for each in _stored_numbers(documents, piece.record)]
-    base_number = view._selection.number(number)
-    return _stored_numbers(view._base.view, base_number) if isinstance(view, Padded) else [base_number]
+        documents = view._base.documents_of(np.array([view._selection.number(number)]))
+        source: Any = view._base.documents.view
+        return Origins([_stored_number(source, each) for each in documents[:_ORIGINS].tolist()], len(documents))
+    return Origins([_stored_number(view, number)], 1)
+
+
+def _stored_number(view: Any, number: int) -> int:
+    base_number: int = view._selection.number(number)
+    return _stored_number(view._base.view, base_number) if isinstance(view, Padded) else base_number
 
 
 def _numbers_in(selection: Selection, stored: set[int]) -> dict[int, int]:

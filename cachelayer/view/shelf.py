@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from cachelayer.access.dataref import DataRef
@@ -29,8 +30,8 @@ class Shelf:
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
         self.storage = storage
         self.detokenize = detokenize
-        self._open: OrderedDict[Hashable, DataRef[Any]] = OrderedDict()
-        self._made: OrderedDict[Hashable, MadeView] = OrderedDict()
+        self._open: OrderedDict[Hashable, Future[DataRef[Any]]] = OrderedDict()
+        self._made: OrderedDict[Hashable, Future[MadeView]] = OrderedDict()
         self._lock = threading.Lock()
 
     def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
@@ -59,15 +60,23 @@ class Shelf:
         key = ref.reference, text, buckets
         return self._kept(self._made, key, lambda: made_view(ref, text, buckets))
 
-    def _kept(self, shelf: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-        """Return what has a key, made if it is new; the ones that were used last are kept."""
+    def _kept(self, shelf: OrderedDict[Hashable, Future[T]], key: Hashable, make: Callable[[], T]) -> T:
+        """Return what has a key, made if it is new; the ones that were used last are kept.
+
+        Requests that come while it is made wait for it, so that a reload of a slow page makes nothing twice.
+        """
         with self._lock:
-            if key in shelf:
-                shelf.move_to_end(key)
-                return shelf[key]
-        made = make()
-        with self._lock:
-            shelf[key] = made
+            is_new = key not in shelf
+            made = shelf.setdefault(key, Future())
+            shelf.move_to_end(key)
             while len(shelf) > _OPEN:
                 shelf.popitem(last=False)
-        return made
+        if is_new:
+            try:
+                made.set_result(make())
+            except BaseException as error:  # noqa: BLE001 - it is raised again below
+                with self._lock:
+                    if shelf.get(key) is made:
+                        del shelf[key]
+                made.set_exception(error)
+        return made.result()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -205,9 +207,14 @@ def _chart(
     elif numbers.histogram is not None:
         edges = list(map(_short, numbers.histogram.edges))
         names = [f"{low} to {high}" for low, high in pairwise(edges)]
-        queries = [finder.query(kind, low, high) for low, high in pairwise(numbers.histogram.edges)]
+        queries = [finder.query(kind, low, _above(high)) for low, high in pairwise(numbers.histogram.edges)]
         ends, bars = (edges[0], edges[-1]), _bars(names, numbers.histogram.counts, queries)
     return Chart(title, numbers, bars, ends, longest, nans, infinities)
+
+
+def _above(edge: Number) -> Number:
+    """Return the edge above a range, to which no number of it is equal."""
+    return math.inf if edge == sys.float_info.max else edge
 
 
 def _not_finite(numbers: NumberStats) -> tuple[tuple[Kind, int], tuple[Kind, int]]:

@@ -9,11 +9,13 @@ from typing import Any
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.statistics import Statistics, survey
+from cachelayer.system_threads import start
 
 _AT_ONCE = 2
 _KEPT = 16
 # So many seconds after the last look, a survey stops: its page looks every second while it is open.
 _UNSEEN = 600.0
+_STOPPED = "stopped"
 
 
 class _StoppedError(Exception):
@@ -41,10 +43,16 @@ class Survey:
 
     @property
     def is_running(self) -> bool:
-        return self._thread.is_alive()
+        """True until it has ended, or was asked to stop."""
+        return self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> None:
-        self._thread.start()
+        """Begin.
+
+        Raises:
+            StorageError: if the system gives no thread.
+        """
+        start(self._thread, "to read statistics in")
 
     def look(self) -> None:
         """Note that somebody looks at it."""
@@ -53,6 +61,8 @@ class Survey:
     def stop(self) -> None:
         """Ask it to stop; it does after the batch that it reads."""
         self._stop.set()
+        if self.found is None:
+            self.problem = _STOPPED
 
     def join(self, seconds: float) -> None:
         """Wait until it has ended, or so long."""
@@ -61,6 +71,7 @@ class Survey:
     def _run(self) -> None:
         try:
             self.found = survey(self._ref, records=self._records, progress=False, each_batch=self._count)
+            self.problem = ""
         except _StoppedError as error:
             self.problem = str(error)
         except CacheLayerError as error:
@@ -72,7 +83,7 @@ class Survey:
     def _count(self, read: int) -> None:
         self.read = read
         if self._stop.is_set():
-            raise _StoppedError("stopped")
+            raise _StoppedError(_STOPPED)
         if time.monotonic() - self._looked > _UNSEEN:
             raise _StoppedError(f"stopped: nobody has looked for {_UNSEEN / 60:g} minutes")
 
@@ -96,6 +107,7 @@ class Surveys:
 
         Raises:
             InvalidArgumentError: if too many run already.
+            StorageError: if the system gives no thread.
         """
         key = (ref.dataset_id, ref.digest)
         with self._lock:
@@ -110,6 +122,7 @@ class Surveys:
             ended = [name for name, each in self._of.items() if not each.is_running]
             for name in ended[: max(0, len(self._of) + 1 - _KEPT)]:
                 del self._of[name]
-            made = self._of[key] = Survey(ref, records)
+            made = Survey(ref, records)
             made.start()
+            self._of[key] = made
         return made

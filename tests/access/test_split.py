@@ -198,6 +198,7 @@ def test_the_whole_as_the_only_part_is_the_dataset_itself() -> None:
         (({},), InvalidArgumentError, "sum to 0"),
         (({"a": 1.5, "b": -0.5},), InvalidArgumentError, r"the share of 'a' is 1.5: it must lie in \(0, 1\]"),
         (({"a": 1.0, "b": 0.0},), InvalidArgumentError, "the share of 'b' is 0.0"),
+        (({"a": 10**400},), InvalidArgumentError, "the share of 'a' is 1000"),
         (({"a": float("nan")},), InvalidArgumentError, "nan"),
         (({"a": "1"},), InvalidTypeError, "the share of 'a' is '1': pass a number"),
         (({"a": True},), InvalidTypeError, "True"),

@@ -17,7 +17,8 @@ from cachelayer.records.selection import Selection
 
 BASE = "ab" * 32
 BOUNDS = st.one_of(st.none(), st.integers(-60, 60))
-SLICES = st.builds(slice, BOUNDS, BOUNDS, st.one_of(st.none(), st.integers(-7, 7).filter(bool)))
+STEPS = st.one_of(st.none(), st.integers(-7, 7).filter(bool), st.sampled_from([2**62, -(2**63), 2**64, -(10**5000)]))
+SLICES = st.builds(slice, BOUNDS, BOUNDS, STEPS)
 CHAINS = st.tuples(st.integers(0, 50), st.lists(SLICES, max_size=3))
 
 

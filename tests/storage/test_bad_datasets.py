@@ -94,6 +94,17 @@ def test_a_storage_whose_datasets_all_fail_is_an_error(storage: cachelayer.Stora
         storage.datasets()
 
 
+def test_a_dataset_that_is_missing_is_missing_also_beside_some_that_cannot_be_read(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "bad@v1")
+    linked(tmp_path / "bad/_log")
+    with pytest.raises(cachelayer.DatasetNotFoundError, match=r"no dataset 'baad'.*did you mean 'bad'"):
+        storage.fetch("baad@v1")
+    shown = CliRunner().invoke(app, ["ls", f"{storage.url}/baad"])
+    assert (shown.exit_code, "there is nothing at" in shown.output) == (2, True)
+    assert "cannot be read" not in shown.output
+
+
 @pytest.mark.filterwarnings("ignore:other")
 def test_builds_that_cannot_be_read_hide_no_others(storage: cachelayer.Storage) -> None:
     for name in ("_unfinished", "_running"):

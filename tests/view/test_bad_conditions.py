@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threads_denied import no_threads
 from view_client import Client, serving
 
 import cachelayer
@@ -129,6 +130,39 @@ def test_two_surveys_run_at_once_and_a_third_is_told_which(storage: cachelayer.S
         for each in started:
             each.join(60)
     running.start(refs[2], None).join(60)
+
+
+def test_a_survey_that_gets_no_thread_is_refused_and_started_by_the_next_try(storage: cachelayer.Storage) -> None:
+    running, ref = Surveys(), storage.fetch("d@v1")
+    with no_threads(), pytest.raises(cachelayer.StorageError, match="no thread to read statistics in"):
+        running.start(ref, 10)
+    assert running.find(ref) is None
+    running.start(ref, 10).join(60)
+
+
+def test_a_survey_that_was_stopped_is_started_anew_before_it_has_ended(
+    storage: cachelayer.Storage, monkeypatch: Any
+) -> None:
+    reads, go_on, count = threading.Event(), threading.Event(), Survey._count
+
+    def waiting(survey: Survey, read: int) -> None:
+        reads.set()
+        go_on.wait(60)
+        count(survey, read)
+
+    monkeypatch.setattr(Survey, "_count", waiting)
+    running, ref = Surveys(), storage.fetch("d@v1")
+    stopped = running.start(ref, 10)
+    try:
+        assert reads.wait(60)
+        stopped.stop()
+        assert (stopped.is_running, stopped.problem) == (False, "stopped")
+        started = running.start(ref, 10)
+    finally:
+        go_on.set()
+    for each in (stopped, started):
+        each.join(60)
+    assert (stopped.problem, started.problem, started.found is not None) == ("stopped", "", True)
 
 
 def test_a_survey_that_nobody_looks_at_any_more_stops(storage: cachelayer.Storage, monkeypatch: Any) -> None:

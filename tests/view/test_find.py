@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -117,12 +117,33 @@ def test_each_number_of_the_statistics_links_to_so_many_records(client: Client) 
 
 
 @pytest.mark.parametrize(
+    ("name", "element"),
+    [
+        ("greatest", lambda number: {"x": np.finfo(np.float64).max if number == 7 else -float(number)}),
+        ("slash", lambda number: {"a/b": number, "a": {"b": 100 + number, "": 300 + number}}),
+        ("empty", lambda number: {"": number, "q'\"": 100 + number, "l": [number, 100 + number]}),
+        ("tuple", lambda number: (number, {"x": 100 + number})),
+    ],
+)
+def test_a_bar_finds_its_records_whatever_the_values_and_names_are(
+    client: Client, storage: cachelayer.Storage, name: str, element: Callable[[int], object]
+) -> None:
+    storage.submit(list(map(element, range(RECORDS))), f"{name}@v1")
+    found = [(link, count) for link, count in links(client, name) if "has=value" in link]
+    assert sum(count for _, count in found) == RECORDS * len({link.partition("&")[0] for link, _ in found})
+    for link, count in found:
+        assert len(cards(shown(client, link))) == count, link
+
+
+@pytest.mark.parametrize(
     ("query", "expected"),
     [
         ("leaf=0&low=2", lambda number: number % 4 == 2),
         ("leaf=1&low=1&high=2.5", lambda number: number % 9 and number % 5 > 1 and 1 <= number / 7 < 2.5),
         (f"leaf=2&low={2**63 + 5}", lambda number: number == 5),
         (f"leaf=2&low=-1&high={2**80}", lambda _: True),
+        (f"leaf=3&low=-{2**80}&high={2**80}", lambda _: True),
+        (f"leaf=3&low={2**80}", lambda _: False),
         ("leaf=3&low=1", lambda number: number % 3 == 0),
         ("leaf=4&low=-2", lambda number: number % 5 == 0),
         ("leaf=5&low=9", lambda number: number % 6 == 2),
@@ -143,6 +164,8 @@ def test_the_words_have_the_name_of_the_class_and_the_page_ends_at_the_last_reco
     text = shown(client, "/d/d/v1/find?leaf=0&low=2")
     assert "label 2 &lt;b&gt;emu&lt;/b&gt;" in text
     assert "That was the last record." in text
+    assert "<h1>record 9 stored bytes" in shown(client, "/d/d/v1/find?has=length&low=9")
+    assert "<h1>element 1 " in shown(client, "/d/plain/v1/find?leaf=0&low=1&from=4990")
     assert "None of these records has it." in shown(client, "/d/d/v1/find?leaf=0&low=9")
 
 

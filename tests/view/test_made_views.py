@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,6 +19,8 @@ from view_client import Client, serving
 
 import cachelayer
 from cachelayer import Buckets
+from cachelayer.view import shelf
+from cachelayer.view.made_views import MadeView, made_view, records_of_version
 
 RECORDS = 120
 SPEC = {
@@ -25,6 +31,7 @@ SPEC = {
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "": lambda ref: ref,
     "[10:100:3]": lambda ref: ref[10:100:3],
+    "[20::100000000000000000000]": lambda ref: ref[20:21],
     ".exclude([1, 2, 50])": lambda ref: ref.exclude([1, 2, 50]),
     ".select([5, 3, -1])[:2]": lambda ref: ref.select([5, 3, -1])[:2],
     '.split({"a": 0.75, "b": 0.25}, seed=1)["b"]': lambda ref: ref.split({"a": 0.75, "b": 0.25}, seed=1)["b"],
@@ -38,6 +45,20 @@ SAMPLES: dict[str, Callable[[Any], Any]] = {
     '.sample("weight", seed=4)': lambda ref: ref.sample("weight", seed=4),
     '[:60].sample("balanced:label", seed=5)': lambda ref: ref[:60].sample("balanced:label", seed=5),
 }  # fmt: skip
+
+
+# Python refuses to write such an integer in decimal.
+HUGE = [
+    "HUGE",
+    "(HUGE, [8])",
+    "('tokens', HUGE)",
+    ".select([-HUGE])",
+    ".exclude(HUGE)",
+    ".windows(HUGE, 8)",
+    ".padded({HUGE: 8})",
+    ".fields(HUGE)",
+    ".split({'a': HUGE}, seed=1)['a']",
+]
 
 
 def row(number: int) -> dict[str, Any]:
@@ -111,6 +132,11 @@ def test_each_element_of_a_view_names_the_records_of_the_version_that_it_is_made
     text = shown(client, "fewer", batch=6, shuffle="none", view='[5:90].windows("tokens", 8)')
     for number, found in zip(cards(text), origins(text), strict=True):
         assert found == [piece.record + 5 for piece in windows.document(number)][:4]
+    packs = ref[5:90].packed("tokens", 200)
+    text = shown(client, "fewer", batch=3, shuffle="none", view='[5:90].packed("tokens", 200)[1:]')
+    for number, found, heading in zip(cards(text), origins(text), re.findall(r"<h3>.*?</h3>", text), strict=True):
+        documents = sorted({piece.record + 5 for piece in packs[1:].document(number)})
+        assert (found, f"and {len(documents) - 4} more" in heading) == (documents[:4], len(documents) > 4)
 
 
 @pytest.mark.parametrize("view", SAMPLES)
@@ -173,6 +199,7 @@ def test_the_order_page_shows_batches_of_buckets_also_those_of_a_state_alone(
         ".windows(*['tokens', 8])",
         ".windows(**{'leaf': 'tokens'})",
         ".windows('tokens', 9**9**9)",
+        *(text.replace("HUGE", "0x" + "f" * 3900) for text in HUGE),
         ".windows('tokens')",
         ".windows('tokens', 8).windows('tokens', 8)",
         ".select(open('/etc/passwd'))",
@@ -209,3 +236,47 @@ def test_a_look_at_a_view_writes_nothing_beside_the_version(tmp_path: Path) -> N
         shown(client, view='.packed("tokens", 32)')
         shown(client, view='.sample("weight", seed=1)')
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_view_that_two_requests_ask_for_at_once_is_made_once(
+    storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, made = threading.Barrier(2), []
+
+    def slow(*arguments: Any) -> MadeView:
+        made.append(arguments)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        return made_view(*arguments)
+
+    monkeypatch.setattr(shelf, "made_view", slow)
+    views, ref = shelf.Shelf(storage), storage.fetch("d@v1")
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda text: views.made_view(ref, text, ""), 2 * ['.packed("tokens", 32)'])
+    assert (one is other, len(made)) == (True, 1)
+
+
+def test_a_view_that_was_refused_is_tried_again(storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, ref = shelf.Shelf(storage), storage.fetch("d@v1")
+    with monkeypatch.context() as patch:
+        patch.setattr(shelf, "made_view", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            views.made_view(ref, "[:3]", "")
+    assert len(views.made_view(ref, "[:3]", "").view) == 3
+
+
+def test_long_windows_and_packs_take_no_memory_for_the_names_of_all_their_records(tmp_path: Path) -> None:
+    length, elements = 8000, 96
+    tokens = ({"tokens": np.array([number], np.int32)} for number in range(length + elements))
+    storage = cachelayer.Storage(tmp_path)
+    ref = storage.submit(tokens, "d@v1", element_spec={"tokens": SPEC["tokens"]})
+    for view in (ref.windows("tokens", length, stride=1), ref.packed("tokens", length)):
+        numbers = range(len(view))[:elements]
+        first = records_of_version(ref, view, numbers)[0]
+        documents = sorted({piece.record for piece in view.document(0)})
+        assert (first.first, first.count) == (documents[:4], len(documents))
+        tracemalloc.start()
+        records_of_version(ref, view, numbers)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 2 << 20

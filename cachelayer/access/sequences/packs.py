@@ -73,6 +73,10 @@ class PacksBase(ArraysBase):
     def records_per_read(self) -> int:
         return self.documents.view._base.records_per_read
 
+    def documents_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the documents of which some packs hold values, ascending."""
+        return np.unique(self.plan.pieces(numbers).record)
+
     def arrays(self, numbers: NDArray[np.int64], read: Read | None = None) -> dict[str, NDArray[Any]]:
         documents, length = self.documents, self.packing.length
         pieces = self.plan.pieces(numbers)
