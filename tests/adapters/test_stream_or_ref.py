@@ -53,7 +53,7 @@ NO_STREAMS: dict[str, tuple[Callable[[], Any], str]] = {
     "a list": (lambda: [1, 2], r"a list is not a stream: pass ref\.stream"),
 }
 NO_REFS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a stream": (lambda: wrapped().stream(2), r"a Stream is not a DataRef: pass the DataRef itself"),
+    "a stream": (lambda: wrapped().stream(2), r"a BatchStream is not a DataRef: pass the DataRef itself"),
     "an iterator": (lambda: iter(wrapped().stream(2)), "a StreamIterator is not a DataRef: pass the DataRef itself"),
     "nothing": (lambda: None, r"a NoneType is not a DataRef: pass a DataRef, or wrap\(\)"),
     "a list": (lambda: [1, 2], r"a list is not a DataRef: .*wrap\(\)"),
