@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -40,6 +41,37 @@ def test_a_pool_without_threads_refuses_a_task_and_never_does_it() -> None:
             pool.submit(done.append, 1)
         pool.submit(done.append, 2)
     assert done == [2]
+
+
+def test_a_task_that_comes_after_the_end_of_the_program_is_an_error_that_says_so() -> None:
+    code = """
+import threading
+from cachelayer.errors import StorageError
+from cachelayer.system_threads import Pool
+
+used = Pool(1, "used")
+used.submit(int).result()
+
+def late():
+    threading.main_thread().join()
+    for pool in (Pool(1, "late"), used):
+        try:
+            pool.submit(print, "done")
+        except StorageError as error:
+            print(error)
+
+threading.Thread(target=late).start()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.count("there is no thread to work in: cannot schedule") == 2
+    assert ran.stdout.count("the main thread of the program has ended: have it wait") == 2
+
+
+def test_a_pool_that_is_closed_takes_no_task_whatever_the_threads() -> None:
+    with Pool(1, "closed") as pool:
+        pass
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(print)
 
 
 def test_a_build_without_threads_is_refused_and_the_next_one_builds(tmp_path: Path) -> None:
