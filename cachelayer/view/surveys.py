@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+from cachelayer import system_threads
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.statistics import Statistics, survey
@@ -44,7 +45,7 @@ class Survey:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        self._thread.start()
+        system_threads.start(self._thread, "to read statistics")
 
     def look(self) -> None:
         """Note that somebody looks at it."""
@@ -96,6 +97,7 @@ class Surveys:
 
         Raises:
             InvalidArgumentError: if too many run already.
+            StorageError: if the system gives no thread.
         """
         key = (ref.dataset_id, ref.digest)
         with self._lock:
@@ -110,6 +112,7 @@ class Surveys:
             ended = [name for name, each in self._of.items() if not each.is_running]
             for name in ended[: max(0, len(self._of) + 1 - _KEPT)]:
                 del self._of[name]
-            made = self._of[key] = Survey(ref, records)
+            made = Survey(ref, records)
             made.start()
+            self._of[key] = made
         return made
