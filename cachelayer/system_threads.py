@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from cachelayer.errors import StorageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def start(thread: threading.Thread, purpose: str) -> None:
@@ -32,11 +37,21 @@ class Pool(ThreadPoolExecutor):
         name: what the names of the threads begin with.
 
     Raises:
-        StorageError: by ``submit``, if the system gives no thread at all. Then the task is never done.
+        StorageError: by ``submit``, if the system gives no thread at all, or the program ends. Then the task is never
+            done.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, name)
+
+    def submit(self, task: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(task, *args, **named)
+        except RuntimeError as error:
+            # Else the pool was shut down, and the caller should not use it.
+            if threading.main_thread().is_alive():
+                raise
+            raise _refused("to work in", error) from error
 
     # ``submit`` has queued the task when it calls this. If this raised although a thread is there, that thread would do
     # a task for which the caller has no future.
@@ -50,4 +65,7 @@ class Pool(ThreadPoolExecutor):
 
 
 def _refused(purpose: str, error: RuntimeError) -> StorageError:
-    return StorageError(f"there is no thread {purpose}: {error}: raise the limit of threads")
+    advice = "raise the limit of threads"
+    if not threading.main_thread().is_alive():
+        advice = "the main thread of the program has ended: have it wait for the others"
+    return StorageError(f"there is no thread {purpose}: {error}: {advice}")

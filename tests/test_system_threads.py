@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 from threads_denied import no_threads
 
 from cachelayer import Storage, StorageError
+from cachelayer.objects.gcs_requests import open_requests
 from cachelayer.objects.local import LocalStore
 from cachelayer.system_threads import Pool, start
 from cachelayer.versions.heartbeat import Heartbeat
+from cachelayer.view.surveys import Surveys
 
 ATTEMPT = "0" * 32
 
@@ -42,11 +45,56 @@ def test_a_pool_without_threads_refuses_a_task_and_never_does_it() -> None:
     assert done == [2]
 
 
+def test_a_task_that_comes_after_the_end_of_the_program_is_an_error_that_says_so() -> None:
+    code = """
+import threading
+from cachelayer.errors import StorageError
+from cachelayer.system_threads import Pool
+
+used = Pool(1, "used")
+used.submit(int).result()
+
+def late():
+    threading.main_thread().join()
+    for pool in (Pool(1, "late"), used):
+        try:
+            pool.submit(print, "done")
+        except StorageError as error:
+            print(error)
+
+threading.Thread(target=late).start()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.count("there is no thread to work in: cannot schedule") == 2
+    assert ran.stdout.count("the main thread of the program has ended: have it wait") == 2
+
+
+def test_a_pool_that_is_closed_takes_no_task_whatever_the_threads() -> None:
+    with Pool(1, "closed") as pool:
+        pass
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(print)
+
+
 def test_a_build_without_threads_is_refused_and_the_next_one_builds(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     with no_threads(), pytest.raises(StorageError, match="raise the limit of threads"):
         storage.submit([1, 2, 3], "d", "v1", progress=False)
     assert len(storage.cache([1, 2, 3], "d", "v1", progress=False)) == 3
+
+
+def test_a_store_that_cannot_ask_for_credentials_says_why() -> None:
+    with no_threads(), pytest.raises(StorageError, match=r"no thread to ask for credentials: .*: raise the limit"):
+        open_requests({"token": "anon", "skip_instance_cache": True}, 5)
+
+
+def test_statistics_without_a_thread_are_refused_and_the_next_ones_are_read(tmp_path: Path) -> None:
+    ref, surveys = Storage(tmp_path).cache([1, 2, 3], "d", "v1", progress=False), Surveys()
+    with no_threads(), pytest.raises(StorageError, match="no thread to read statistics"):
+        surveys.start(ref, None)
+    survey = surveys.start(ref, None)
+    survey._thread.join()
+    assert survey.read == 3
 
 
 def test_an_attempt_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -98,16 +98,14 @@ class OpenShards:
         mapped = np.flatnonzero(self.tables.is_mapped)
         return mapped, self._used[mapped]
 
-    def evict(self, numbers: list[int]) -> list[object]:
-        """Forget these mapped shards and return their readers; see :class:`Residents`."""
-        self.tables.hide(numbers)
-        evicted: list[object] = []
+    def evict(self, numbers: list[int], evicted: list[object]) -> None:
+        """Forget these mapped shards, and append their readers to a list; see :class:`Residents`."""
         for number in numbers:
             reader = self._mapped[number]
             self._unmapped[number] = reader.without_mapping()
-            del self._mapped[number]
             evicted.append(reader)
-        return evicted
+            self.tables.hide(number)
+            del self._mapped[number]
 
     def path(self, shard: int) -> str:
         """Return the path of a shard; its number if it was never opened."""

@@ -189,10 +189,11 @@ class ShardTables:
         if self.kind[shard] == _UNIFORM:
             self.limit[shard] = self.room[shard] - self.nbytes + 1
 
-    def hide(self, shards: list[int]) -> None:
-        """Let no new reader find these shards."""
-        self.is_mapped[shards] = False
-        self.limit[shards] = 0
+    def hide(self, shard: int) -> None:
+        """Let no new reader find a shard."""
+        # It is evicted again if it still counts as mapped, so that comes last.
+        self.limit[shard] = 0
+        self.is_mapped[shard] = False
 
     def _kind_of(self, reader: ShardReader, shard: int) -> int:
         if reader.stride is None:

@@ -49,8 +49,14 @@ class Residents(Protocol):
     def last_used(self) -> tuple[Ints, Ints]:
         """Return the numbers of the mapped files, and when each was last read, in ns of the monotonic clock."""
 
-    def evict(self, numbers: list[int]) -> list[object]:
-        """Forget these files, so that no new reader finds them; return the objects that keep them mapped."""
+    def evict(self, numbers: list[int], evicted: list[object]) -> None:
+        """Forget these files, so that no new reader finds them.
+
+        Args:
+            numbers: the files.
+            evicted: gets the objects that keep the files mapped, each before the file is forgotten: if this is
+                interrupted, others may be reading them.
+        """
 
 
 class Epoch:
@@ -194,10 +200,12 @@ class AddressSpace:
             if wanted == 0:
                 return False
             newest = np.partition(times, wanted - 1)[wanted - 1]
-            # First hide them from new readers, then end the epoch of the readers that may have found them.
-            evicted = [one for each, numbers, used in residents for one in each.evict(numbers[used <= newest].tolist())]
-            ended, self.epoch = self.epoch, Epoch()
-            ended.following, ended.evicted = self.epoch, evicted
+            # First hide them from new readers, then end the epoch of the readers that may have found them. If this is
+            # interrupted, the epoch goes on and keeps what is hidden by then.
+            for each, numbers, used in residents:
+                each.evict(numbers[used <= newest].tolist(), self.epoch.evicted)
+            self.epoch.following = following = Epoch()
+            self.epoch = following
             return True
 
     def _check_can_be_mapped(self, descriptor: int) -> None:

@@ -22,7 +22,7 @@ from cachelayer.records.tree import Tree
 FAILURES = (Exception, GeneratorExit)
 """What a source may raise."""
 _GROWS_EVERY = 16 * MAX_BATCH_RECORDS
-"""After so many elements, batches have room for ``MAX_BATCH_RECORDS`` more."""
+"""Each time that so many elements have come, batches may have ``MAX_BATCH_RECORDS`` more."""
 _NEXT = ("__next__", "next")
 _KEYS = "If its items have other keys than 0, 1, ..., pass a function that returns its iterator"
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
@@ -137,7 +137,8 @@ class SequenceSource(IterableSource):
 def _batch_records(before: int) -> int:
     """Return how many elements a batch may have after so many others.
 
-    Larger batches cost less, but what is in an unfinished one is lost when a build is killed: at most an eighth.
+    Larger batches cost less, but a kill loses the elements of an unfinished one. So after the first batches, none has
+    more than an eighth of the elements that came before it.
     """
     return MAX_BATCH_RECORDS * min(8, 1 + before // _GROWS_EVERY)
 

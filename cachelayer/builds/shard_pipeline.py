@@ -130,17 +130,20 @@ class ShardPipeline:
         writer = self._writer
         if writer is None:
             return
-        number, last_hash, self._writer = len(self._shards), self._hashes[-1], None
+        number, last_hash = len(self._shards), self._hashes[-1]
         if isinstance(writer, _ShardChecker):
             last_hash.result()
             writer.check()
             self._shards.append(writer.shard)
+            self._writer = None
             return
 
         def finish() -> ShardFile:
             return self._of.file(number, writer.finish(last_hash.result))
 
         finished = self._finishing.submit(finish)
+        # Only now: a shard that nobody finishes is given up.
+        self._writer = None
         self._shards.append(finished)
         self._uploads.add(number, writer.path, finished, nullable)
 

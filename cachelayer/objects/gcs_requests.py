@@ -18,6 +18,7 @@ from gcsfs.credentials import LOCAL_REFRESH_BUFFER
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
 
+from cachelayer import system_threads
 from cachelayer.locks import cached_property
 from cachelayer.objects.range_connections import RangeConnections
 from cachelayer.objects.retry import Kind, RequestError, check_place, kind_of_status
@@ -143,6 +144,7 @@ def open_requests(options: Mapping[str, Any], timeout: float) -> Requests:
 
     Raises:
         RequestError: if that fails, or takes longer than the timeout.
+        StorageError: if the system gives no thread.
         TypeError: for options that gcsfs does not take.
     """
     opened = _in_background(lambda: Requests(**options))
@@ -163,7 +165,8 @@ def _in_background(call: Callable[[], T]) -> Future[T]:
         except BaseException as error:  # noqa: BLE001
             called.set_exception(error)
 
-    threading.Thread(target=run, name="cachelayer-credentials", daemon=True).start()
+    thread = threading.Thread(target=run, name="cachelayer-credentials", daemon=True)
+    system_threads.start(thread, "to ask for credentials")
     return called
 
 

@@ -255,7 +255,7 @@ class BlockFeed:
         missing = [
             row
             for row, (use, answer) in enumerate(zip(found, answers, strict=True))
-            if (use is None or use.fetch.outcome.failed() if answer is None else answer[0].damaged)
+            if use is None or (use.fetch.outcome.failed() if answer is None else answer[0].damaged)
         ]
         if missing:
             self._fetch(step, needs, missing)

@@ -16,6 +16,7 @@ from cachelayer.access import open_shards
 from cachelayer.access.concat import JoinedBase, JoinedRef, Member
 from cachelayer.arrayrecord import mapping
 from cachelayer.arrayrecord.address_space import AddressSpace
+from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CacheLayerWarning, CorruptionError
 from cachelayer.records.memory import groups_of
 from cachelayer.records.selection import Selection
@@ -161,6 +162,36 @@ def test_threads_read_right_records_while_shards_come_and_go(folder: Path, space
     done.set()
     evicting.join()
     assert wrong == []
+
+
+def test_an_eviction_that_is_interrupted_takes_no_shard_from_those_who_read_it(
+    folder: Path, space: Iterator[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = next(space)
+    ref = opened(folder, "uniform")[0]
+    expected = [record(0, number, "uniform") for number in range(N)]
+    assert list(ref.read(np.arange(N))) == expected
+    reading, files = current[0].epoch, current[0].mapped
+    given_up: list[ShardReader] = []
+    without_mapping = ShardReader.without_mapping
+
+    def interrupted(reader: ShardReader) -> ShardReader:
+        if given_up:
+            raise KeyboardInterrupt
+        given_up.append(without_mapping(reader))
+        return given_up[0]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardReader, "without_mapping", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            current[0].evict(since=2**62)
+    assert current[0].mapped == files
+    assert list(ref.read(np.arange(N))) == expected
+    del reading
+    while current[0].evict(since=2**62):
+        pass
+    assert current[0].mapped == 0
+    assert list(ref.read(np.arange(N))) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -54,8 +54,8 @@ class Files:
     def last_used(self) -> tuple[Any, Any]:
         return np.array([*self.mapped], np.int64), np.array([used for _, used in self.mapped.values()], np.int64)
 
-    def evict(self, numbers: list[int]) -> list[object]:
-        return [self.mapped.pop(number) for number in numbers]
+    def evict(self, numbers: list[int], evicted: list[object]) -> None:
+        evicted.extend(self.mapped.pop(number) for number in numbers)
 
 
 def write(folder: Path, number: int, nbytes: int) -> Path:

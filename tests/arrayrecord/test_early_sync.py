@@ -7,11 +7,13 @@ import os
 import resource
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from threads_denied import no_threads
 
 import cachelayer
 from cachelayer.arrayrecord import early_sync
@@ -36,6 +38,10 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(os, "fsync", watched)
     return flushed
+
+
+def threads_that_flush() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("cachelayer-sync")]
 
 
 def build(folder: Path) -> Path:
@@ -84,7 +90,7 @@ def test_a_build_that_fails_leaves_no_thread_that_flushes(tmp_path: Path, synced
         cachelayer.Storage(tmp_path).submit(fails(), "blocks", "v1")
     assert synced
     assert "the source is gone" in str(caught.value)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("cachelayer-sync")]
+    assert not threads_that_flush()
 
 
 def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
@@ -101,4 +107,20 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert synced
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("cachelayer-sync")]
+    assert not threads_that_flush()
+
+
+def test_a_shard_that_no_thread_can_finish_leaves_no_thread_that_flushes(
+    tmp_path: Path, synced: list[tuple[int, int]]
+) -> None:
+    with ExitStack() as denied:
+
+        def elements() -> Iterator[np.ndarray[Any, Any]]:
+            yield from (np.zeros(1 << 17, np.uint8) for _ in range(RECORDS))
+            denied.enter_context(no_threads())
+
+        with pytest.raises(cachelayer.StorageError, match="no thread") as caught:
+            cachelayer.Storage(tmp_path).submit(elements(), "blocks", "v1")
+    assert synced
+    assert caught
+    assert not threads_that_flush()
