@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def one(kind: str, way: str, *arguments: str) -> None:
     """Print the rates of a cell as JSON."""
     if way == "one core":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    with tempfile.TemporaryDirectory() as folder, busy() if way == WAYS[2] else nobody():
+    with tempfile.TemporaryDirectory() as folder, busy() if way == WAYS[2] else nullcontext():
         rates = medians(KINDS[kind](Path(folder), *arguments))
     print(json.dumps({"rates": rates, "spread": spread()}))
 
@@ -117,11 +117,6 @@ def busy() -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    yield
 
 
 def cell(kind: str, way: str, *arguments: str) -> dict[str, float]:
