@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,61 +13,14 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, in_blocks, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import LONG, CutRecords, StoredRows, decompressed
+from cachelayer.arrayrecord.gather import GAINS, gathered, jobs_of
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, aligns, empty, gather_aligned, gather_ranges, move_ranges, splits_of
+from cachelayer.records.memory import Bytes, Ints, empty, gather_ranges, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
-from cachelayer.records.threads import Gain, Job, quickest
+from cachelayer.records.threads import quickest
 
 # From this size on, rows are copied one by one, which takes no longer, and threads can share it.
 _LONG = 1 << 14
-# What a core's second cache holds, beside other things.
-_CACHED_NBYTES = 1 << 17
-# To align shorter rows, one more copy takes less time than to gather their last bytes apart.
-_SHIFTED_NBYTES = 1 << 10
-# numpy releases the GIL to gather more than 500 rows, or to copy more than 500 numbers.
-_RELEASING_ROWS = 501
-# What was learnt about sharing gathers of rows, by the binary logarithm of their size.
-_GAINS: defaultdict[int, Gain] = defaultdict(Gain)
-
-
-def _parts(copy: Callable[[int, int], None], rows: int, count: int) -> list[Job]:
-    """Return about ``count`` jobs that copy all rows."""
-    bounds = [rows * job // count for job in range(count + 1)]
-    return [partial(copy, first, last) for first, last in pairwise(bounds) if first < last]
-
-
-def _gathered(space: AddressSpace, nbytes: int, starts: Ints, holder: object) -> NDArray[Any]:
-    """Return the windows of so many bytes that begin at these places, behind the signatures of their files.
-
-    Args:
-        holder: an object that keeps the files mapped.
-    """
-    windows, rows = space.windows(nbytes), len(starts)
-    found: list[NDArray[Any]] = []
-
-    def gather() -> None:
-        if aligns(rows * nbytes) and nbytes >= _SHIFTED_NBYTES:
-            found[:] = [gather_aligned(space.windows, starts, nbytes)]
-        elif aligns(rows * nbytes):
-            for job in parts(min(-(-rows * nbytes // _CACHED_NBYTES), max(1, rows // _RELEASING_ROWS))):
-                job()
-        else:
-            found[:] = [windows[starts]]
-
-    def parts(count: int) -> list[Job]:
-        # numpy gathers into new memory only, so each thread copies what it has gathered while that is in its cache.
-        out = empty((rows,), windows.dtype)
-        found[:] = [out]
-        out_bytes = out.view(np.uint8)
-
-        # A thread that copies keeps the files mapped, even if the thread that reads was interrupted.
-        def copy(first: int, last: int, _: object = holder) -> None:
-            out_bytes[first * nbytes : last * nbytes] = windows[starts[first:last]].view(np.uint8)
-
-        return _parts(copy, rows, count)
-
-    quickest(gather, parts, rows * nbytes, _GAINS[nbytes.bit_length()])
-    return found[0]
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:
@@ -329,7 +280,7 @@ class UniformRecords:
             self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
             return parts
         # Gather all rows as if no block header cut them. Then repair the few that a header does cut, row by row.
-        found = [_gathered(self.space, nbytes, part, self.holder) for part in starts]
+        found = [gathered(self.space, nbytes, part, self.holder) for part in starts]
         crossing = self.crossing
         if len(crossing):
             room = self.room - offset
@@ -376,7 +327,7 @@ class UniformRecords:
                     done, stop, position = stop, min(stop + PAYLOAD, nbytes), after + HEADER
 
         count, nbytes = len(rows), len(rows[0]) if rows else 0
-        quickest(partial(copy, 0, count), partial(_parts, copy, count), count * nbytes, _GAINS[nbytes.bit_length()])
+        quickest(partial(copy, 0, count), partial(jobs_of, copy, count), count * nbytes, GAINS[nbytes.bit_length()])
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         wrong = (starts < 0) | (lengths < 0) | (lengths > self.nbytes) | (starts > self.nbytes - lengths)
