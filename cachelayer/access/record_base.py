@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -32,6 +31,8 @@ from cachelayer.versions.stored_version import StoredVersion
 
 _FEW = 8
 """Up to so many local records are read faster one by one, if they hold no files to decode."""
+
+_LARGE_NBYTES = 1 << 15
 
 Read = Callable[[NDArray[np.int64]], Records]
 """Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
@@ -171,6 +172,10 @@ class RecordBase(ABC):
         """Reads the leaves of varying length of the records."""
         return VaryingLeaves(self.codec)
 
+    def _reading(self, read: Read | None) -> Reading:
+        """Return the context of a read. What is read from elsewhere may wait for a network."""
+        return Reading(self.threads, turns=read is None and not self.is_fetched)
+
     def leaf_values(
         self,
         leaves: Sequence[int],
@@ -185,8 +190,9 @@ class RecordBase(ABC):
         Each record is read once for all leaves.
         """
         try:
-            records = self.records(numbers, in_part=True) if read is None else read(numbers)
-            values = [self.varying.values(records, leaf, starts, counts, ends) for leaf in leaves]
+            with self._reading(read):
+                records = self.records(numbers, in_part=True) if read is None else read(numbers)
+                values = [self.varying.values(records, leaf, starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
         turn_to(DECODING)
@@ -207,13 +213,23 @@ class RecordBase(ABC):
         except ValueError as error:
             self._raise_damage(error, [number])
 
+    def _elements_apart(self, shards: LocalShards, numbers: NDArray[np.int64]) -> Iterator[Any]:
+        for number, record in zip(numbers.tolist(), shards.each_record(numbers), strict=True):
+            try:
+                yield self.codec.element(record)
+            except ValueError as error:
+                self._raise_damage(error, [number])
+
     def elements(self, numbers: NDArray[np.int64], read: Read | None = None, failed: Failed | None = None) -> list[Any]:
         few = _FEW if self.element_codec is self.codec else 1
         if failed is not None and read is None and len(numbers) <= few and not self.is_fetched:
             return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
+        shards = self.local_shards
         try:
-            with Reading(self.threads):
+            if read is None and shards is not None and self._are_read_apart:
+                return list(self._elements_apart(shards, numbers))
+            with self._reading(read):
                 records = (read or self.records)(numbers)
                 # Only images and audio may not decode although their records are whole.
                 if isinstance(codec, DecodingCodec):
@@ -228,6 +244,11 @@ class RecordBase(ABC):
             failed.update({row: _failure(_numbered(error, numbers)) for row, error in rows.items()})
         return found
 
+    @cached_property
+    def _are_read_apart(self) -> bool:
+        """True if records are so large that elements are read quicker one by one."""
+        return self.record_nbytes >= _LARGE_NBYTES and self.element_codec is self.codec and self.reads_in_part
+
     def _tried(self, row: int, number: int, failed: Failed) -> Any:
         """Return one element; None if it does not decode, and its error is added."""
         try:
@@ -239,7 +260,7 @@ class RecordBase(ABC):
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            with Reading(self.threads):
+            with self._reading(read):
                 records = self.records(numbers, in_part=chosen is not None) if read is None else read(numbers)
                 columns = self.element_codec.decode(records, chosen)
             turn_to(DECODING)
@@ -252,13 +273,10 @@ class RecordBase(ABC):
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
         numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
-            with Reading(self.threads):
+            with self._reading(read):
                 columns = self.element_codec.decode((read or self.records)(numbers))
             turn_to(DECODING)
-            return [
-                self.element_codec.batch([column and column.rows(start, stop) for column in columns])
-                for start, stop in pairwise(splits)
-            ]
+            return self.element_codec.batches([column for column in columns if column is not None], splits)
         except ValueError as error:
             self._raise_damage(error, numbers)
 

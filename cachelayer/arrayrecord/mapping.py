@@ -19,6 +19,7 @@ from cachelayer.arrayrecord.places import Places, UniformRecords, VaryingRecords
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_rows, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.records.turns import out_of_turn
 from cachelayer.user_warnings import warn
 
 _PIECE = 1 << 30
@@ -294,7 +295,8 @@ class MappedFile:
                     done += count
 
             try:
-                yield read
+                with out_of_turn():
+                    yield read
             except OSError as error:
                 if isinstance(error, CorruptionError):
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, in_blocks, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import LONG, CutRecords, StoredRows, decompressed
-from cachelayer.arrayrecord.gather import GAINS, gathered, jobs_of
+from cachelayer.arrayrecord.gather import GAINS, RELEASING_ROWS, gathered, jobs_of
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, empty, gather_ranges, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
@@ -21,6 +21,18 @@ from cachelayer.records.threads import quickest
 
 # From this size on, rows are copied one by one, which takes no longer, and threads can share it.
 _LONG = 1 << 14
+# Copying fewer bytes takes less time than to wait for the GIL again.
+_SHARED_NBYTES = 1 << 18
+_LARGEST_WINDOW, _LEAST_WINDOW = 1 << 13, 1 << 9
+
+
+@lru_cache(maxsize=1 << 10)
+def _window(nbytes: int, least: int) -> int:
+    """Return the size of at least so many windows in which a part of a record is gathered; 0 if it cannot be cut."""
+    largest = min(_LARGEST_WINDOW, nbytes // least)
+    if nbytes <= largest:
+        return nbytes
+    return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), 0)
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:
@@ -275,7 +287,13 @@ class UniformRecords:
         starts = [begin] if rows == len(begin) else [begin[row : row + rows] for row in range(0, len(begin), rows)]
         if nbytes == 0:
             return [np.empty((len(part), 0), np.uint8) for part in starts]
-        if nbytes >= _LONG or self.nbytes > PAYLOAD:
+        is_long = nbytes >= _LONG or self.nbytes > PAYLOAD
+        if is_long or (rows < RELEASING_ROWS and rows * nbytes >= _SHARED_NBYTES):
+            window = _window(nbytes, -(-RELEASING_ROWS // rows) if rows * nbytes >= _SHARED_NBYTES else 1)
+            if window:
+                windows = self._windowed(offset, nbytes, window).slabs(0, window, rows * (nbytes // window))
+                return [part.reshape(-1, nbytes) for part in windows]
+        if is_long:
             parts = [empty((len(part), nbytes), np.uint8) for part in starts]
             self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
             return parts
@@ -289,6 +307,16 @@ class UniformRecords:
                 self._mend(found, rows, crossing[cut], begin[crossing[cut]], np.maximum(room[cut], 0))
         return [np.ndarray((len(part), nbytes), np.uint8, part) for part in found]
 
+    def _windowed(self, offset: int, nbytes: int, window: int) -> UniformRecords:
+        """Return a part of each record as windows, each of which crosses at most one block header."""
+        within = np.arange(offset, offset + nbytes, window)
+        blocks, places = in_blocks((self.places[:, None] + within).reshape(-1))
+        blocks *= HEADER
+        starts = (self.starts[:, None] + within).reshape(-1)
+        starts += blocks
+        crossing = (places > PAYLOAD - window).nonzero()[0]
+        return UniformRecords(self.space, self.holder, starts, places, window, crossing, PAYLOAD - places[crossing])
+
     def _mend(self, found: list[NDArray[Any]], together: int, rows: Ints, starts: Ints, room: Ints) -> None:
         """Copy again the bytes that follow the block header in each of these rows, now without the header.
 
@@ -296,13 +324,14 @@ class UniformRecords:
             room: for each row, the bytes before the header.
         """
         nbytes, memory = found[0].dtype.itemsize, self.space.view
+        number = rows // together
+        begin = (rows - number * together) * nbytes
+        bounds = (number, begin + room, begin + nbytes, starts + (room + HEADER), starts + (nbytes + HEADER))
         last, target = -1, memory
-        for number, start, left in zip(rows.tolist(), starts.tolist(), room.tolist(), strict=True):
-            part, row = divmod(number, together)
+        for part, to, to_end, start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
             if part != last:
                 last, target = part, memoryview(found[part].view(np.uint8))
-            begin = row * nbytes
-            target[begin + left : begin + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
+            target[to:to_end] = memory[start:end]
 
     def _copy_rows(self, rows: Sequence[Bytes], starts: Ints, places: Ints) -> None:
         """Fill rows with ranges that may cross block headers, piece by piece; threads share the work if they gain.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,6 +74,14 @@ class Codec(Protocol):
 
     def batch(self, columns: Sequence[Column | None]) -> Any:
         """Return a batch: the structure of an element, with leaves stacked on a leading axis."""
+
+    def batches(self, columns: Sequence[Column], splits: Sequence[int]) -> list[Any]:
+        """Return consecutive batches of rows, which share the memory of the columns.
+
+        Args:
+            columns: the columns of all leaves.
+            splits: where each batch begins, and the end of the last.
+        """
 
 
 def codec_for(spec: Tree) -> Codec:
@@ -166,6 +175,13 @@ class TreeCodec(ABC):
                 values = Nullable(values, ~column.nulls)
             batches.append(values)
         return self._pack(iter(batches))
+
+    def batches(self, columns: Sequence[Column], splits: Sequence[int]) -> list[Any]:
+        bounds = list(pairwise(splits))
+        if all(isinstance(leaf, StaticLeaf) for leaf in self._leaves) and all(each.nulls is None for each in columns):
+            arrays = [column.fixed[0] for column in columns]
+            return self._pack_rows([[array[start:stop] for start, stop in bounds] for array in arrays], len(bounds))
+        return [self.batch([column.rows(start, stop) for column in columns]) for start, stop in bounds]
 
 
 class RawCodec(TreeCodec):

@@ -56,6 +56,7 @@ class DecodingCodec:
         self.encode = codec.encode
         self.elements = decoded.elements
         self.batch = decoded.batch
+        self.batches = decoded.batches
 
     def decode(
         self,

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import cache, partial
 
 from cachelayer.errors import StorageError
+from cachelayer.records.turns import leave_turn, out_of_turn, take_turn
 from cachelayer.system_threads import Pool
 
 Job = Callable[[], None]
@@ -54,21 +55,27 @@ class Reading:
 
     Args:
         threads: the most threads that work on the read; None for as many as there are cores.
+        turns: whether the thread takes turns with others that read; see :mod:`cachelayer.records.turns`. Not for reads
+            that wait for a network.
     """
 
-    __slots__ = ("_before", "_threads")
+    __slots__ = ("_before", "_threads", "_turns")
 
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self, threads: int | None, *, turns: bool = False) -> None:
         self._threads = threads
+        self._turns = turns
         self._before: int | None = None
 
     def __enter__(self) -> None:
         self._before = getattr(_OF_THREAD, "threads", None)
         _OF_THREAD.threads = self._threads
         _READERS.add(threading.get_ident())
+        if self._turns:
+            take_turn()
 
     def __exit__(self, *error: object) -> None:
         # If an interrupt lost this call, the next read of the thread makes up for it.
+        leave_turn()
         _READERS.discard(threading.get_ident())
         _OF_THREAD.threads = self._before
 
@@ -121,10 +128,15 @@ def quickest(alone: Job, parts: Callable[[int], Sequence[Job]], nbytes: int, gai
         nbytes: the bytes that are made.
         gain: what was learnt from work of this kind.
     """
-    threads = allowed() if nbytes >= _SHARED_NBYTES else 1
-    if threads == 1:
-        alone()
-        return
+    with out_of_turn(nbytes):
+        threads = allowed() if nbytes >= _SHARED_NBYTES else 1
+        if threads == 1:
+            alone()
+        else:
+            _quicker(alone, parts, threads, nbytes, gain)
+
+
+def _quicker(alone: Job, parts: Callable[[int], Sequence[Job]], threads: int, nbytes: int, gain: Gain) -> None:
     shared = gain.shares()
     begun = time.perf_counter()
     if shared:

@@ -25,6 +25,8 @@ from cachelayer.tally import counted
 _MAPPED_RECORDS = 128
 # The elements of a shard whose blocks are looked up at once, ahead of need.
 _ELEMENTS_AHEAD = 1024
+# The largest batches of which more than asked for are read ahead.
+_SMALL_NBYTES = 16 << 20
 _NONE = np.empty(0, np.int64)
 
 
@@ -45,9 +47,12 @@ def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
     reached = None if feed is None else feed.reached
     # A caller that helps would wait for blocks of later steps.
     helps = known and not isinstance(feed, BlockFeed)
+    # Two threads read them. With more blocks under way, neither waits for the other.
+    is_small = share * records.read_nbytes <= _SMALL_NBYTES
+    depth = 2 * options.prefetch if helps and is_small else options.prefetch
     return Prefetcher(
         lambda position, size: plan(reader, position, size, feed),
-        options.prefetch,
+        depth,
         pace,
         reached,
         helps=helps,

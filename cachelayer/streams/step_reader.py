@@ -122,6 +122,18 @@ class StepReader:
         numbers: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
         return numbers
 
+    def _numbers_of(self, steps: Sequence[Step]) -> list[Indices]:
+        """Return what :meth:`numbers` returns for each of some steps."""
+        options, first, last = self.options, steps[0], steps[-1]
+        epoch, place = divmod(first.begin, options.steps.records)
+        size = options.steps.global_batch
+        are_whole = (
+            last.end - first.begin == len(steps) * size and last.end - first.begin <= options.steps.records - place
+        )
+        if not are_whole or self.share < size or options.order.arranged(epoch, place, place + size) is not None:
+            return [self.numbers(step) for step in steps]
+        return [*options.order(epoch, place, place + len(steps) * size).reshape(len(steps), size)]
+
     def blocks(self, step: Step) -> BlockSpans | None:
         """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
         epoch, place = divmod(step.begin, self.options.steps.records)
@@ -183,7 +195,7 @@ class StepReader:
             failure = None
 
     def _read_at_once(self, steps: Sequence[Step], reading: Reading) -> Iterable[Any]:
-        numbers = [self.numbers(step) for step in steps]
+        numbers = self._numbers_of(steps)
         together = np.concatenate(numbers)
         source = self._source(steps, together, reading)
         if not self.maps:

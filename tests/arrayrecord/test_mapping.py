@@ -24,7 +24,7 @@ from samples import examples
 import cachelayer
 from cachelayer.access import open_shards
 from cachelayer.access.local_shards import LocalShards
-from cachelayer.arrayrecord import index, mapping, places
+from cachelayer.arrayrecord import gather, index, mapping
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
 from cachelayer.arrayrecord.footer import Footer, read_footer
@@ -343,7 +343,7 @@ def test_threads_that_outlast_an_interrupted_read_keep_its_files_mapped(
         begun.extend(parts(2))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(places, "quickest", interrupt)
+    monkeypatch.setattr(gather, "quickest", interrupt)
     with suppress(KeyboardInterrupt):
         read(nbytes)
     unmapped = weakref.ref(file.slot)

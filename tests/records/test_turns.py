@@ -1,0 +1,113 @@
+"""Threads that read take turns, and a turn that is lost stops nobody."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer.access.readahead import ReadAhead
+from cachelayer.records import turns
+from cachelayer.records.threads import Reading
+from cachelayer.records.turns import leave_turn, out_of_turn, take_turn
+
+LONG = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def free() -> Iterator[None]:
+    yield
+    assert not turns._TURN.locked()
+
+
+def test_a_read_has_the_turn_except_in_long_copies() -> None:
+    with Reading(None, turns=True):
+        assert turns._TURN.locked()
+        with out_of_turn(100):
+            assert turns._TURN.locked()
+        with out_of_turn(LONG):
+            assert not turns._TURN.locked()
+        assert turns._TURN.locked()
+    with Reading(None), out_of_turn(LONG):
+        assert not turns._TURN.locked()
+
+
+def test_another_thread_has_its_turn_while_one_copies() -> None:
+    had = threading.Event()
+
+    def read() -> None:
+        with Reading(None, turns=True):
+            had.set()
+
+    other = threading.Thread(target=read)
+    with Reading(None, turns=True):
+        with out_of_turn(LONG):
+            other.start()
+            assert had.wait(30)
+        other.join()
+
+
+def test_a_turn_that_was_never_given_back_is_freed_by_the_next_thread() -> None:
+    lost = threading.Thread(target=take_turn)
+    lost.start()
+    lost.join()
+    assert turns._TURN.locked()
+    with Reading(None, turns=True), out_of_turn(LONG):
+        assert not turns._TURN.locked()
+
+
+def test_a_thread_whose_turn_was_freed_meanwhile_goes_on() -> None:
+    with Reading(None, turns=True):
+        turns._TURN.release()
+    with Reading(None, turns=True), out_of_turn(LONG):
+        turns._TURN.acquire()
+
+
+def test_a_forked_child_reads_although_a_thread_of_its_parent_had_the_turn() -> None:
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        take_turn()
+        taken.set()
+        done.wait(30)
+        leave_turn()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert taken.wait(30)
+    child = os.fork()
+    if child == 0:
+        with Reading(None, turns=True):
+            pass
+        os._exit(turns._TURN.locked())
+    assert os.waitpid(child, 0)[1] == 0
+    done.set()
+    other.join()
+
+
+def test_a_read_that_fails_or_is_interrupted_leaves_the_turn() -> None:
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), Reading(None, turns=True), out_of_turn(LONG):
+            raise error
+
+
+def test_a_read_that_waits_for_a_disk_is_out_of_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = cachelayer.Storage(tmp_path).cache({"x": np.arange(1000)}, "d", "v1", progress=False)
+    found: list[bool] = []
+    records = type(ref._base.local_shards)._found  # type: ignore[attr-defined]
+
+    def noted(*arguments: object, **options: object) -> object:
+        found.append(turns._TURN.locked())
+        return records(*arguments, **options)
+
+    monkeypatch.setattr(type(ref._base.local_shards), "_found", noted)  # type: ignore[attr-defined]
+    monkeypatch.setattr(ReadAhead, "announce", lambda *_: True)
+    ref.read(range(600))
+    monkeypatch.setattr(ReadAhead, "announce", lambda *_: False)
+    ref.read(range(600))
+    assert found == [False, True]
