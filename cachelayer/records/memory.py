@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.records.turns import out_of_turn
+
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Piece = bytes | memoryview
@@ -23,6 +25,12 @@ _LONG = 1 << 10
 _FEW = 1 << 10
 # Gathering ranges by vectorised moves takes longer than by slices unless at least half of them are shorter than this.
 _SHORT = 1 << 9
+# Many ranges of 1 to 8 windows of this size, on average, are gathered in windows: that takes as long as slices, but
+# other threads run meanwhile.
+_WINDOW = 1 << 9
+_MANY_NBYTES = 1 << 20
+# numpy releases the GIL to gather more than 500 windows; so many of them stay in a core's second cache.
+_TOGETHER = 1 << 10
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
@@ -156,10 +164,32 @@ def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
         out = np.empty(int(splits[-1]), np.uint8)
         move_ranges(out, splits[:-1], buffer, starts, lengths)
         return out
+    if _MANY_NBYTES <= int(lengths.sum()) <= 8 * _WINDOW * len(lengths):
+        return _gather_in_windows(buffer, starts, lengths)
     # A bytearray, because arrays of immutable bytes cannot be changed.
     memory = _memory(buffer)
     ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return np.frombuffer(bytearray().join([memory[start:stop] for start, stop in ranges]), np.uint8)
+
+
+def _gather_in_windows(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
+    """Return a copy of ranges, one after another. Each is moved in windows, of which the last two may overlap."""
+    splits = splits_of(lengths)
+    out = np.empty(int(splits[-1]), np.uint8)
+    is_short = lengths < _WINDOW
+    short, long = is_short.nonzero()[0], (~is_short).nonzero()[0]
+    _move_each(out, splits[short], buffer, starts[short], lengths[short])
+    counts = -(-lengths[long] // _WINDOW)
+    first = splits_of(counts)
+    within = (np.arange(int(first[-1])) - np.repeat(first[:-1], counts)) * _WINDOW
+    np.minimum(within, np.repeat(lengths[long] - _WINDOW, counts), out=within)
+    begins, targets = np.repeat(starts[long], counts) + within, np.repeat(splits[long], counts) + within
+    source, into = windows(buffer, _WINDOW), windows(out, _WINDOW)
+    with out_of_turn(len(within) * _WINDOW):
+        for window in range(0, len(within), _TOGETHER):
+            some = slice(window, window + _TOGETHER)
+            into[targets[some]] = source[begins[some]]
+    return out
 
 
 def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:

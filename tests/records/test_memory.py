@@ -56,6 +56,7 @@ def test_move_ranges_copies_each_range_and_nothing_else(lengths: list[int], seed
 @given(st.integers(0, 3000), st.sampled_from([1, 40, 900, 3000]), st.integers(0, 2**32))
 @example(1023, 1, 0)
 @example(1024, 1, 0)
+@example(2000, 3000, 0)
 def test_few_ranges_and_many_are_copied_alike(count: int, most: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, most + 1, count)
