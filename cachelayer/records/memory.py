@@ -29,8 +29,8 @@ _SHORT = 1 << 9
 # other threads run meanwhile.
 _WINDOW = 1 << 9
 _MANY_NBYTES = 1 << 20
-# numpy releases the GIL to gather more than 500 windows; so many of them stay in a core's second cache.
-_TOGETHER = 1 << 10
+# So many windows are moved at once, which bounds the memory of the copy between.
+_TOGETHER = 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
