@@ -16,7 +16,7 @@ from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.turns import leave_turn
-from cachelayer.tally import Origin, add_bytes, add_records
+from cachelayer.tally import add_records
 
 _MOST_RECORDS = 2**62
 
@@ -132,31 +132,13 @@ class LocalShards:
         """
         if len(numbers) == 0:
             return RecordBuffer.of([])
-        origin = self._announced(numbers)
-        records = self._found(numbers, in_part=in_part)
-        add_records(origin, records)
-        return records
-
-    def each_record(self, numbers: Ints) -> list[bytearray]:
-        """Return the records of these numbers, each in memory of its own; the caller may change them.
-
-        For large records that are used one by one, this is quicker than :meth:`records`.
-
-        Raises:
-            CorruptionError: if there is no such record, or one is damaged.
-        """
-        origin = self._announced(numbers)
-        found = [self.record(number) for number in numbers.tolist()]
-        add_bytes(origin, sum(map(len, found)))
-        return found
-
-    def _announced(self, numbers: Ints) -> Origin:
-        """Start to load records if they are not in memory; return where they come from."""
         self._check(numbers)
         is_cold = self._read_ahead.announce(numbers)
         if is_cold:
             leave_turn()
-        return "copy" if self._are_copies else "disk" if is_cold else "memory_map"
+        records = self._found(numbers, in_part=in_part)
+        add_records("copy" if self._are_copies else "disk" if is_cold else "memory_map", records)
+        return records
 
     def _found(self, numbers: Ints, *, in_part: bool) -> Records:
         now = time.monotonic_ns()

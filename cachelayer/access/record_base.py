@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -31,8 +31,6 @@ from cachelayer.versions.stored_version import StoredVersion
 
 _FEW = 8
 """Up to so many local records are read faster one by one, if they hold no files to decode."""
-
-_LARGE_NBYTES = 1 << 15
 
 Read = Callable[[NDArray[np.int64]], Records]
 """Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
@@ -213,22 +211,12 @@ class RecordBase(ABC):
         except ValueError as error:
             self._raise_damage(error, [number])
 
-    def _elements_apart(self, shards: LocalShards, numbers: NDArray[np.int64]) -> Iterator[Any]:
-        for number, record in zip(numbers.tolist(), shards.each_record(numbers), strict=True):
-            try:
-                yield self.codec.element(record)
-            except ValueError as error:
-                self._raise_damage(error, [number])
-
     def elements(self, numbers: NDArray[np.int64], read: Read | None = None, failed: Failed | None = None) -> list[Any]:
         few = _FEW if self.element_codec is self.codec else 1
         if failed is not None and read is None and len(numbers) <= few and not self.is_fetched:
             return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
-        shards = self.local_shards
         try:
-            if read is None and shards is not None and self._are_read_apart:
-                return list(self._elements_apart(shards, numbers))
             with self._reading(read):
                 records = (read or self.records)(numbers)
                 # Only images and audio may not decode although their records are whole.
@@ -243,11 +231,6 @@ class RecordBase(ABC):
         if failed is not None and rows:
             failed.update({row: _failure(_numbered(error, numbers)) for row, error in rows.items()})
         return found
-
-    @cached_property
-    def _are_read_apart(self) -> bool:
-        """True if records are so large that elements are read quicker one by one."""
-        return self.record_nbytes >= _LARGE_NBYTES and self.element_codec is self.codec and self.reads_in_part
 
     def _tried(self, row: int, number: int, failed: Failed) -> Any:
         """Return one element; None if it does not decode, and its error is added."""
