@@ -172,6 +172,11 @@ def each(count: int, do: Callable[[int], None], cost: Cost) -> None:
     Raises:
         Exception: what the call of the least number that failed has raised; later calls may not have been made.
     """
+    with out_of_turn():
+        _each(count, do, cost)
+
+
+def _each(count: int, do: Callable[[int], None], cost: Cost) -> None:
     helpers = min(allowed(), count) - 1
     done = 0 if helpers > 0 and cost.is_long and cost.gain.shares() else _alone(count, do, cost, helpers)
     if done < count:

@@ -40,7 +40,7 @@ def out_of_turn(nbytes: int | None = None) -> Iterator[None]:
     """Let other threads have their turn while this one works without the GIL.
 
     Args:
-        nbytes: the bytes that it copies; None if it waits for a disk.
+        nbytes: the bytes that it copies; None if it waits for a disk, or decodes images and sounds.
     """
     if not getattr(_OF_THREAD, "has_turn", False) or (nbytes is not None and nbytes < _LONG_NBYTES):
         yield

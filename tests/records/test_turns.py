@@ -13,7 +13,7 @@ import pytest
 import cachelayer
 from cachelayer.access.readahead import ReadAhead
 from cachelayer.records import turns
-from cachelayer.records.threads import Reading
+from cachelayer.records.threads import Cost, Reading, each
 from cachelayer.records.turns import leave_turn, out_of_turn, take_turn
 
 LONG = 1 << 20
@@ -35,6 +35,13 @@ def test_a_read_has_the_turn_except_in_long_copies() -> None:
         assert turns._TURN.locked()
     with Reading(None), out_of_turn(LONG):
         assert not turns._TURN.locked()
+
+
+def test_images_are_decoded_out_of_turn() -> None:
+    found: list[bool] = []
+    with Reading(1, turns=True):
+        each(3, lambda _: found.append(turns._TURN.locked()), Cost())
+    assert found == [False] * 3
 
 
 def test_another_thread_has_its_turn_while_one_copies() -> None:
