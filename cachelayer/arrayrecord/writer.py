@@ -193,7 +193,7 @@ class ShardWriter:
         except OSError as error:
             raise StorageError(f"cannot write {self.index_path}: {error}") from error
         lengths_crc32c, length_totals = self._write_lengths()
-        checksum = file_checksum(self.path)
+        checksum = mapped_checksum(mapped)
         hashed()
         return ShardStats(
             records=len(lengths),
@@ -229,6 +229,19 @@ def file_checksum(path: Path, start: int = 0) -> int:
         file.seek(start)
         while chunk := file.read(_READ_NBYTES):
             checksum = google_crc32c.extend(checksum, chunk)
+    return checksum
+
+
+def mapped_checksum(mapped: MappedFile) -> int:
+    """Return the CRC32C of an open file, without a copy of its bytes if it is mapped.
+
+    Each call that reads a file releases the interpreter lock, and would then wait for it behind the thread that writes.
+    """
+    if mapped.slot is None:
+        return file_checksum(mapped.path)
+    checksum, buffer = 0, mapped.buffer
+    for start in range(0, mapped.nbytes, _READ_NBYTES):
+        checksum = google_crc32c.extend(checksum, buffer[start : start + _READ_NBYTES])
     return checksum
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.builds.batches import Batch, Stacked, batch_records
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, Stacked, batch_records
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.infer import as_leaf, from_element
@@ -53,7 +53,7 @@ class ArraySource:
         )
         self.length: int | None = next(iter(lengths.values()))
         nbytes = sum(_values(column).nbytes for _, column in found)
-        self._batch = batch_records(nbytes / max(1, self.length))
+        self._batch = batch_records(nbytes / max(1, self.length), MAX_STACKED_RECORDS)
         self._first = 0
 
     def skipped(self, records: int) -> ArraySource:

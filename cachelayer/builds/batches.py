@@ -18,6 +18,8 @@ from cachelayer.records.values import Nullable
 
 BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
+MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
+"""A batch of rows of arrays takes few calls, whatever their number, and a thread waits for its turn once a batch."""
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its records can be kept before a kill comes."""
 
@@ -137,9 +139,14 @@ def row_of(batch: Tree, row: int) -> Tree:
     return tree.map_structure(batch, taken)
 
 
-def batch_records(record_nbytes: float) -> int:
-    """Return the number of records that make a batch."""
-    return int(min(MAX_BATCH_RECORDS, max(1, BATCH_NBYTES // max(1, record_nbytes))))
+def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:
+    """Return the number of records that make a batch.
+
+    Args:
+        record_nbytes: the bytes of a record.
+        most: the most records of a batch.
+    """
+    return int(min(most, max(1, BATCH_NBYTES // max(1, record_nbytes))))
 
 
 def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int | None) -> Iterator[Batch]:

@@ -31,7 +31,7 @@ from cachelayer.arrayrecord.footer import Footer, read_footer
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.reserved_memory import mapping_limit
-from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.arrayrecord.writer import ShardStats, file_checksum, mapped_checksum
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
 from cachelayer.records.memory import Ints, aligning
 from cachelayer.records.selection import Selection
@@ -471,3 +471,10 @@ def test_too_many_open_files_are_an_error_that_says_so(tmp_path: Path, shards: d
         for file in held:
             file.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_has_one_checksum_mapped_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(np.random.default_rng(0).bytes((2 << 20) + 5))
+    mapped = MappedFile.open(path)
+    assert mapped_checksum(mapped) == mapped_checksum(mapped.without_mapping()) == file_checksum(path)
