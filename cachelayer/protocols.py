@@ -95,6 +95,14 @@ class BlockHolder(Protocol[T_co]):
     def fetch(self, numbers: NDArray[np.int64], /) -> HeldBlock:
         """Fetch the records of these numbers, with one request if they lie together."""
 
+    def expecting(self, begins: NDArray[np.int64], count: int, /) -> BlockHolder[T_co]:
+        """Return what fetches blocks, once each, knowing which ones will follow: it may take fewer requests.
+
+        Args:
+            begins: the first record of each block.
+            count: number of records of each.
+        """
+
     def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64], /) -> RecordReads[T_co]:
         """Return what reads records out of blocks that were fetched.
 

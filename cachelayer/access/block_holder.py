@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,19 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 
 
+@runtime_checkable
+class ExpectsBlocks(Protocol):
+    """A base that takes fewer requests if it knows which blocks are going to be fetched."""
+
+    def expect(self, begins: Ints, count: int) -> object:
+        """Take note of blocks, each of which is going to be fetched once, as long as the result is kept.
+
+        Args:
+            begins: the first record of each block.
+            count: number of records of each.
+        """
+
+
 @dataclass(frozen=True)
 class ViewBlocks:
     """Blocks of the records of a view.
@@ -26,15 +39,24 @@ class ViewBlocks:
         base: the base of the view.
         selection: the records of the base that the view has.
         share: the fraction of the records that is going to be fetched.
+        expected: what the base has noted of the blocks that are going to be fetched.
     """
 
     base: RecordBase
     selection: Selection
     share: float
+    expected: object = None
 
     def fetch(self, numbers: Ints) -> Held:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
         return fetched(partial(self.base.hold, self.selection.take(numbers), self.share))
+
+    def expecting(self, begins: Ints, count: int) -> ViewBlocks:
+        """Return what fetches blocks, knowing which ones will follow."""
+        if not isinstance(self.base, ExpectsBlocks):
+            return self
+        firsts, lasts = self.selection.take(begins), self.selection.take(begins + count - 1)
+        return replace(self, expected=self.base.expect(firsts[lasts - firsts == count - 1], count))
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""

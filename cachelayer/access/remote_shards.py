@@ -191,6 +191,18 @@ class RemoteShards:
             groups.append((rows, Held.of(self._ranged.hold(shard_of[rows], within, share), len(rows))))
         return joined(len(numbers), groups)
 
+    def expect(self, begins: Ints, count: int) -> object:
+        """Take note of blocks that are going to be fetched, as long as the result is kept.
+
+        Args:
+            begins: the first record of each block.
+            count: number of records of each.
+        """
+        shard_of = self._splits[1:].searchsorted(begins, side="right")
+        whole = begins + count <= self._splits[1:][shard_of]
+        shard_of = shard_of[whole]
+        return self._ranged.expect(shard_of, begins[whole] - self._splits[shard_of], count)
+
     def _held_locally(self, numbers: Ints) -> Records:
         """Return records that had local copies; over the network if a copy is damaged or gone meanwhile."""
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

@@ -157,6 +157,10 @@ class VersionRecords(RecordBase):
             return Held.of(InPlace(shards.records, numbers), len(numbers))
         return shards.hold(numbers, share)
 
+    def expect(self, begins: NDArray[np.int64], count: int) -> object:
+        shards = self.shards
+        return None if isinstance(shards, LocalShards) else shards.expect(begins, count)
+
     @property
     def is_fetched(self) -> bool:
         shards = self.shards

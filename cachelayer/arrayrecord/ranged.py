@@ -10,6 +10,7 @@ import numpy as np
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import to_logical, to_position, without_headers
+from cachelayer.arrayrecord.expected_rows import Expected, ExpectedRows
 from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.ranged_rows import (
     IndexRows,
@@ -38,6 +39,8 @@ ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[Piece]]]
 _PAGE_NBYTES = 1 << 16
 # Bytes of indices that are kept in memory.
 _KEPT_NBYTES = 1 << 28
+# Shards whose mean record is looked at, to know that of all.
+_LOOKED_AT = 64
 
 
 class RangedShards:
@@ -66,6 +69,7 @@ class RangedShards:
         self._copies: dict[int, Callable[[], Bytes]] = {}
         self._pages_read: Counter[int] = Counter()
         self._room = kept_nbytes
+        self._expected = Expected()
         self._fetching: dict[int, ProcessLock] = {}
         self._lock = ProcessLock()
 
@@ -104,6 +108,20 @@ class RangedShards:
             self._headers[shard] = header
             self._copies[shard] = open_copy
             self._room += len(self._indices.pop(shard, b""))
+
+    def expect(self, shard_of: Ints, within: Ints, count: int) -> ExpectedRows:
+        """Take note of blocks that are going to be held, once each, as long as the result is kept.
+
+        Rows of an index for several of them may come in one request.
+
+        Args:
+            shard_of: the shard of each block.
+            within: the number of its first record there.
+            count: number of records of each block.
+        """
+        some = shard_of[:: 1 + len(shard_of) // _LOOKED_AT].tolist()
+        nbytes = float(np.mean([self.mean_nbytes(shard) for shard in some])) if some else 0.0
+        return self._expected.added(ExpectedRows(shard_of, within, count, nbytes))
 
     def records(self, shard_of: Ints, within: Ints) -> RecordBuffer:
         """Return records.
@@ -146,8 +164,50 @@ class RangedShards:
             run = self._run(shard_of, within)
         if run is not None:
             return self._hold_run(*run, name)
-        wanted = self._rows(shard_of, within)
-        rows, first = wanted.rows, wanted.ranges
+        found = self._expected.find(shard_of, within)
+        if found is not None:
+            return self._hold_expected(*found, shard_of, within, name)
+        return self._hold_apart(shard_of, within, name)[0]
+
+    def _hold_expected(
+        self, expected: ExpectedRows, block: int, shard_of: Ints, within: Ints, name: Callable[[int], str]
+    ) -> HeldRecords:
+        """Fetch a block that was expected: its index rows come with those of others, if they are not here yet."""
+        with expected.lock(block):
+            rows = expected.take(block)
+            if rows is None:
+                together = expected.together(block)
+                has_room = expected.nbytes_of(together) <= self._room - self._expected.nbytes
+                begins = expected.begins(together if has_room else np.array([block]))
+                span = np.arange(begins[0], begins[-1] + len(within))
+                held, rows = self._hold_apart(shard_of, within, name, span)
+                if has_room:
+                    expected.keep(together, rows, int(begins[0]))
+                return held
+        run_of, ranges = joined_ranges(self.shards, shard_of, within, rows, name)
+        return self._held(shard_of, rows, run_of, ranges, self.read_pieces(ranges), name)
+
+    def _hold_apart(
+        self, shard_of: Ints, within: Ints, name: Callable[[int], str], span: Ints | None = None
+    ) -> tuple[HeldRecords, Any]:
+        """Fetch records whose index is not here.
+
+        Args:
+            shard_of, within: the shard of each record, and its number there.
+            name: returns what errors call a record.
+            span: the numbers of consecutive records of their shard, of all whose rows are fetched, and not the whole
+                index; None for the rows of the records.
+
+        Returns:
+            The records, and the rows that were fetched.
+        """
+        if span is None:
+            wanted = self._rows(shard_of, within)
+            rows = wanted.rows
+        else:
+            wanted = self._rows(np.full(len(span), shard_of[0]), span, may_take_whole=False)
+            rows = wanted.rows[within[0] - span[0] :][: len(within)]
+        first = wanted.ranges
         places = self._by_arithmetic(shard_of, within) if first else None
         if places is None:
             self._fill_in(wanted, within, self._read_ranges(first) if first else [])
@@ -157,7 +217,7 @@ class RangedShards:
         if first:
             self._fill_in(wanted, within, _joined(bodies[: len(first)]))
             check_same(rows, places, name)
-        return self._held(shard_of, rows, run_of, ranges, bodies[len(first) :], name)
+        return self._held(shard_of, rows, run_of, ranges, bodies[len(first) :], name), wanted.rows
 
     def _held(
         self,
@@ -299,7 +359,7 @@ class RangedShards:
         rows["length"] = np.array(sizes, np.int64)[place]
         return rows
 
-    def _rows(self, shard_of: Ints, within: Ints) -> IndexRows:
+    def _rows(self, shard_of: Ints, within: Ints, *, may_take_whole: bool = True) -> IndexRows:
         """Return the index rows of these records that are here, and plan how to fetch the others."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
@@ -310,7 +370,7 @@ class RangedShards:
                 missing[shard] = mine
             else:
                 out[mine] = rows_of(raw)[within[mine]]
-        whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
+        whole = [shard for shard, mine in missing.items() if may_take_whole and self._is_due(shard, within[mine])]
         heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
         apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
         single = np.concatenate([*apart.values(), np.empty(0, np.int64)])

@@ -63,6 +63,8 @@ class FeedSteps:
         record_nbytes: approximate bytes of a record.
         share: the fraction of the records of a step that the iterator reads.
         most_ahead: the most positions to look ahead for blocks; 0 to load only what a step needs.
+        expected: returns the blocks of one size that are read from a step on to the end of its epoch, their begins and
+            their size; None if they are not known so far ahead.
     """
 
     at: Callable[[int], Step | None]
@@ -72,6 +74,7 @@ class FeedSteps:
     record_nbytes: int
     share: float
     most_ahead: int
+    expected: Callable[[Step], tuple[Indices, int] | None] = lambda _: None
 
     def blocks(self, step: Step) -> BlockSpans:
         """Return the block of each row of a step; ``last`` is a global position."""
@@ -206,6 +209,8 @@ class BlockFeed:
         self._needs: dict[tuple[int, int], _Needs] = {}
         self._reached = self._horizon = position
         self._most_live = 0
+        # The epoch whose blocks are fetched, and what fetches them.
+        self._epoch, self._fetching = -1, self._holder
 
     @property
     def held_nbytes(self) -> int:
@@ -281,6 +286,8 @@ class BlockFeed:
 
     def _fetch(self, step: Step, needs: _Needs, rows: Sequence[int]) -> int:
         """Fetch some of the blocks that a step needs; return their approximate bytes."""
+        if rows:
+            self._expect(step)
         nbytes = 0
         single: list[tuple[int, int]] = []
         for row in rows:
@@ -297,10 +304,18 @@ class BlockFeed:
                 self._uses[last] = _Use(fetch, row - number, self._steps.record_nbytes, step.begin)
         return nbytes + len(single) * self._steps.record_nbytes
 
+    def _expect(self, step: Step) -> None:
+        """Say once in an epoch which blocks will be fetched."""
+        epoch = step.begin // self._steps.records
+        if epoch != self._epoch:
+            expected = self._steps.expected(step)
+            self._fetching = self._holder if expected is None else self._holder.expecting(*expected)
+            self._epoch = epoch
+
     def _submit(self, numbers: Indices) -> _Fetch:
         if self._worker is None:
             worker = Worker("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, worker.close)
             self._worker = worker
-        fetch = partial(self._holder.fetch, numbers)
+        fetch = partial(self._fetching.fetch, numbers)
         return _Fetch(self._worker.submit(lambda _stop: fetch()), fetch)

@@ -69,6 +69,10 @@ class WindowBlocks:
         documents = np.unique(view._selection.numbers_of(documents))
         return HeldDocuments(fetched(partial(view._base.hold, documents, self.share)), documents)
 
+    def expecting(self, begins: Ints, count: int) -> WindowBlocks:  # noqa: ARG002
+        """Return itself: nothing is known of documents before their windows are fetched."""
+        return self
+
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
         """Return what reads windows out of blocks."""
         return HeldReads(self.base, self.selection, _reader(blocks))
