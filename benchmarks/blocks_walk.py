@@ -21,6 +21,7 @@ from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.expected_rows import ExpectedRows
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.transfer import PIECE
+from cachelayer.protocols import BlocksAhead
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
 from cachelayer.streams.block_order import BlockOrder
 from cachelayer.streams.block_plan import Reading
@@ -170,7 +171,7 @@ class _Counter:
         is_worth_it = dataset.index_nbytes <= requests * ranged._PAGE_NBYTES
         return is_worth_it and shard * 0.6180339887 % 1 < dataset.kept_indices
 
-    def expecting(self, begins: Indices, count: int) -> _Counter:  # noqa: ARG002
+    def expecting(self, blocks: BlocksAhead) -> _Counter:  # noqa: ARG002
         """Return itself: :func:`rows_of_epoch` counts what comes together."""
         return self
 

@@ -12,7 +12,7 @@ import numpy as np
 from cachelayer.access.held import Held, fetched, records_of
 from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.errors import CorruptionError
-from cachelayer.protocols import Failed
+from cachelayer.protocols import BlocksAhead, Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
@@ -22,13 +22,8 @@ from cachelayer.records.selection import Selection
 class ExpectsBlocks(Protocol):
     """A base that takes fewer requests if it knows which blocks are going to be fetched."""
 
-    def expect(self, begins: Ints, count: int) -> object:
-        """Take note of blocks, each of which is going to be fetched once, as long as the result is kept.
-
-        Args:
-            begins: the first record of each block.
-            count: number of records of each.
-        """
+    def expect(self, blocks: BlocksAhead) -> object:
+        """Take note of blocks of records, each of which is going to be held once, as long as the result is kept."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +46,17 @@ class ViewBlocks:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
         return fetched(partial(self.base.hold, self.selection.take(numbers), self.share))
 
-    def expecting(self, begins: Ints, count: int) -> ViewBlocks:
+    def expecting(self, blocks: BlocksAhead) -> ViewBlocks:
         """Return what fetches blocks, knowing which ones will follow."""
-        if not isinstance(self.base, ExpectsBlocks):
-            return self
-        firsts, lasts = self.selection.take(begins), self.selection.take(begins + count - 1)
-        return replace(self, expected=self.base.expect(firsts[lasts - firsts == count - 1], count))
+
+        def in_base() -> tuple[Ints, int] | None:
+            if (found := blocks()) is None:
+                return None
+            begins, count = found
+            firsts, lasts = self.selection.take(begins), self.selection.take(begins + count - 1)
+            return firsts[lasts - firsts == count - 1], count
+
+        return replace(self, expected=self.base.expect(in_base)) if isinstance(self.base, ExpectsBlocks) else self
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""

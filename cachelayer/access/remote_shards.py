@@ -26,6 +26,7 @@ from cachelayer.errors import (
 )
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects.local_cache import CopyOutcome
+from cachelayer.protocols import BlocksAhead
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.user_warnings import warn
@@ -191,17 +192,18 @@ class RemoteShards:
             groups.append((rows, Held.of(self._ranged.hold(shard_of[rows], within, share), len(rows))))
         return joined(len(numbers), groups)
 
-    def expect(self, begins: Ints, count: int) -> object:
-        """Take note of blocks that are going to be fetched, as long as the result is kept.
+    def expect(self, blocks: BlocksAhead) -> object:
+        """Take note of blocks of records, each of which is going to be held once, as long as the result is kept."""
 
-        Args:
-            begins: the first record of each block.
-            count: number of records of each.
-        """
-        shard_of = self._splits[1:].searchsorted(begins, side="right")
-        whole = begins + count <= self._splits[1:][shard_of]
-        shard_of = shard_of[whole]
-        return self._ranged.expect(shard_of, begins[whole] - self._splits[shard_of], count)
+        def in_shards() -> tuple[Ints, Ints, int] | None:
+            if (found := blocks()) is None:
+                return None
+            begins, count = found
+            shard_of = self._splits[1:].searchsorted(begins, side="right")
+            whole = begins + count <= self._splits[1:][shard_of]
+            return shard_of[whole], begins[whole] - self._splits[shard_of[whole]], count
+
+        return self._ranged.expect(in_shards)
 
     def _held_locally(self, numbers: Ints) -> Records:
         """Return records that had local copies; over the network if a copy is damaged or gone meanwhile."""

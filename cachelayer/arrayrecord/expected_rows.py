@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.index import ROW
-from cachelayer.locks import ProcessLock
+from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.records.memory import Ints
 
 MOST_BESIDE = 0.045
@@ -88,37 +90,58 @@ class ExpectedRows:
                 self._kept[block] = rows[at : at + self._count].copy()
 
 
+@dataclass(frozen=True, eq=False)
+class _Note:
+    """What a reader of shards expects, once that is asked for."""
+
+    find: Callable[[], ExpectedRows | None]
+
+    @cached_property
+    def rows(self) -> ExpectedRows | None:
+        """The rows; None if nothing is expected."""
+        return self.find()
+
+
 class Expected:
-    """What readers of shards expect, as long as they keep it. Safe to use from threads."""
+    """What readers of shards expect, as long as they keep the notes. Safe to use from threads."""
 
     def __init__(self) -> None:
-        self._references: tuple[ReferenceType[ExpectedRows], ...] = ()
+        self._references: tuple[ReferenceType[_Note], ...] = ()
         self._lock = ProcessLock()
 
-    def _all(self) -> list[ExpectedRows]:
+    def _notes(self) -> list[_Note]:
         found = [reference() for reference in self._references]
-        return [each for each in found if each is not None]
+        return [note for note in found if note is not None]
+
+    def _all(self) -> list[ExpectedRows]:
+        found = [note.rows for note in self._notes()]
+        return [rows for rows in found if rows is not None]
 
     @property
     def nbytes(self) -> int:
         """The bytes of all rows that are kept."""
-        return sum(each.nbytes for each in self._all())
+        return sum(rows.nbytes for rows in self._all())
 
-    def added(self, rows: ExpectedRows) -> ExpectedRows:
-        """Add what one reader expects, and return it."""
+    def added(self, find: Callable[[], ExpectedRows | None]) -> object:
+        """Return a note of what one reader expects."""
+        note = _Note(find)
         with self._lock:
-            self._references = tuple(map(ref, [*self._all(), rows]))
-        return rows
+            self._references = tuple(map(ref, [*self._notes(), note]))
+        return note
 
     def find(self, shard_of: Ints, within: Ints) -> tuple[ExpectedRows, int] | None:
         """Return an expected block, as what holds it and its number in there; None if these records are none."""
-        expected = self._all()
-        if not expected or (shard_of != shard_of[0]).any() or (within[1:] - within[:-1] != 1).any():
+        if (
+            not self._references
+            or len(within) == 0
+            or (shard_of != shard_of[0]).any()
+            or (within[1:] - within[:-1] != 1).any()
+        ):
             return None
-        for each in expected:
-            block = each.find(int(shard_of[0]), int(within[0]), len(within))
+        for rows in self._all():
+            block = rows.find(int(shard_of[0]), int(within[0]), len(within))
             if block is not None:
-                return each, block
+                return rows, block
         return None
 
 

@@ -109,19 +109,23 @@ class RangedShards:
             self._copies[shard] = open_copy
             self._room += len(self._indices.pop(shard, b""))
 
-    def expect(self, shard_of: Ints, within: Ints, count: int) -> ExpectedRows:
+    def expect(self, blocks: Callable[[], tuple[Ints, Ints, int] | None]) -> object:
         """Take note of blocks that are going to be held, once each, as long as the result is kept.
 
         Rows of an index for several of them may come in one request.
 
         Args:
-            shard_of: the shard of each block.
-            within: the number of its first record there.
-            count: number of records of each block.
+            blocks: finds them, if that helps: the shard of each, the number of its first record there, and their size.
         """
-        some = shard_of[:: 1 + len(shard_of) // _LOOKED_AT].tolist()
-        nbytes = float(np.mean([self.mean_nbytes(shard) for shard in some])) if some else 0.0
-        return self._expected.added(ExpectedRows(shard_of, within, count, nbytes))
+
+        def rows() -> ExpectedRows | None:
+            if (found := blocks()) is None or len(found[0]) == 0:
+                return None
+            shard_of, within, count = found
+            some = shard_of[:: 1 + len(shard_of) // _LOOKED_AT].tolist()
+            return ExpectedRows(shard_of, within, count, float(np.mean([self.mean_nbytes(shard) for shard in some])))
+
+        return self._expected.added(rows)
 
     def records(self, shard_of: Ints, within: Ints) -> RecordBuffer:
         """Return records.

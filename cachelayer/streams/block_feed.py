@@ -308,8 +308,7 @@ class BlockFeed:
         """Say once in an epoch which blocks will be fetched."""
         epoch = step.begin // self._steps.records
         if epoch != self._epoch:
-            expected = self._steps.expected(step)
-            self._fetching = self._holder if expected is None else self._holder.expecting(*expected)
+            self._fetching = self._holder.expecting(partial(self._steps.expected, step))
             self._epoch = epoch
 
     def _submit(self, numbers: Indices) -> _Fetch:

@@ -28,7 +28,7 @@ _WINDOW_NBYTES = 1 << 30
 _FEW_LANES, _BLOCKS_OF_FEW = 64, 2
 _MANY_LANES, _BLOCKS_OF_MANY = 1024, 64
 # An epoch of a shard that has more blocks is not looked at as a whole.
-_MOST_EXPECTED = 1 << 20
+_MOST_EXPECTED = 1 << 21
 # Stand-ins of this number of attempts come from the block, which is at hand.
 _NEAR_ATTEMPTS = 4
 # How steps of up to so many rows are arranged is kept for many of them, and else for a few.
