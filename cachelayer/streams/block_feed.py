@@ -82,7 +82,8 @@ class FeedSteps:
         return BlockSpans(spans.begin, spans.end, spans.last + (step.begin - step.begin % self.records))
 
 
-@dataclass(frozen=True, eq=False)
+# With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
+@dataclass(frozen=True, eq=False, slots=True)
 class _Fetch:
     """A request of blocks that is under way or has been answered.
 
@@ -104,7 +105,7 @@ class _Fetch:
         return self.again() if self.outcome.cancelled() else self.outcome.result()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Use:
     """A block that steps need.
 
@@ -255,16 +256,16 @@ class BlockFeed:
         lasts = needs.lasts.tolist()
         known = self._uses
         # There are hundreds of blocks, nearly all of which have come whole.
-        found = [known.get(last) for last in lasts]
-        answers = [None if use is None else use.fetch.outcome.answer for use in found]
+        uses: list[_Use] = [known.get(last) for last in lasts]  # type: ignore[misc]
         missing = [
             row
-            for row, (use, answer) in enumerate(zip(found, answers, strict=True))
-            if use is None or (use.fetch.outcome.failed() if answer is None else answer[0].damaged)
+            for row, use in enumerate(uses)
+            if use is None
+            or (use.fetch.outcome.failed() if (answer := use.fetch.outcome.answer) is None else answer[0].damaged)
         ]
         if missing:
             self._fetch(step, needs, missing)
-        uses = [known[last] for last in lasts]
+            uses = [known[last] for last in lasts]
         shifts = np.array([use.shift for use in uses], np.int64)
         self._horizon = max(self._horizon, self._steps.after(step))
         return BlockRows(self._holder, [use.fetch for use in uses], needs.owner, shifts[needs.owner])
