@@ -13,6 +13,7 @@ from cachelayer.arrayrecord.blocks import to_logical, to_position, without_heade
 from cachelayer.arrayrecord.expected_rows import Expected, ExpectedRows
 from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.ranged_rows import (
+    Extents,
     IndexRows,
     Range,
     ShardObject,
@@ -284,8 +285,10 @@ class RangedShards:
         self._fetch_index(shard)
         return bodies
 
-    def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any] | None:
-        """Return the shard and the index rows of consecutive records; None for others, or if their index is not here.
+    def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any, Extents] | None:
+        """Return the shard, the index rows and the extents of consecutive records.
+
+        None for others, or if their index is not here.
 
         A block is such a run almost always, so it has a short way of its own.
         """
@@ -295,14 +298,15 @@ class RangedShards:
         if (shard_of != shard).any() or (within[1:] - within[:-1] != 1).any() or (raw := self._index(shard)) is None:
             return None
         rows = rows_of(raw)[first : first + len(within)]
-        _, _, begins, ends = extents(rows)
+        found = extents(rows)
+        _, _, begins, ends = found
         # Records of a damaged index may lie in any order.
-        return (shard, rows) if (begins[1:] >= ends[:-1]).all() else None
+        return (shard, rows, found) if (begins[1:] >= ends[:-1]).all() else None
 
-    def _hold_run(self, shard: int, rows: Any, name: Callable[[int], str]) -> HeldRecords:
+    def _hold_run(self, shard: int, rows: Any, found: Extents, name: Callable[[int], str]) -> HeldRecords:
         """Fetch consecutive records of a shard, by one range."""
         stored = self.shards[shard]
-        logical, lengths, begins, ends = extents(rows)
+        logical, lengths, begins, ends = found
         check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = int(begins[0]), int(ends[-1])
         (pieces,) = self.read_pieces([(stored.name, begin, end)])
