@@ -71,7 +71,7 @@ def simulated(hosts: int, lanes: int | None = None) -> tuple[BlockOrder, Epoch]:
 def requests_table() -> str:
     """Requests and bytes of an epoch for several numbers of hosts."""
     rows = []
-    for hosts, lanes in ((1, None), (8, None), (64, None), (3, 32), (6, 64), (12, 128), (100, 1024)):
+    for hosts, lanes in ((1, None), (8, None), (64, None), (1000, None), (3, 32), (6, 64), (12, 128), (100, 1024)):
         order, epoch = simulated(hosts, lanes)
         blocks = epoch.requests - epoch.index_requests
         rows.append(
@@ -79,7 +79,8 @@ def requests_table() -> str:
                 f"{hosts}",
                 f"{order.grid.lanes:,}",
                 f"{DATASET.records / blocks:.0f}",
-                f"{epoch.records_a_request:.0f}",
+                f"{epoch.records_a_request:.1f}",
+                f"{epoch.headers / epoch.requests:.2f}",
                 f"{epoch.amplification:.3f}",
                 f"{epoch.held / 1e6:,.0f} MB",
             )
@@ -89,6 +90,7 @@ def requests_table() -> str:
         "lanes",
         "records for each request of a block",
         "records for each request, with those of index rows",
+        "headers of indices for each request, in the first epoch of a process",
         "bytes read / wanted",
         "memory of a host",
     )

@@ -81,6 +81,10 @@ def reads_blocks(reads: RecordReads[T]) -> TypeGuard[HeldReads[T]]:
     return hasattr(type(reads), "beside")
 
 
+BlocksAhead = Callable[[], tuple[NDArray[np.int64], int] | None]
+"""Finds blocks of one size that are going to be fetched: the first record of each, and their size; None if unknown."""
+
+
 class HeldBlock(Protocol):
     """Records that were fetched together, as they are stored."""
 
@@ -94,6 +98,13 @@ class BlockHolder(Protocol[T_co]):
 
     def fetch(self, numbers: NDArray[np.int64], /) -> HeldBlock:
         """Fetch the records of these numbers, with one request if they lie together."""
+
+    def expecting(self, blocks: BlocksAhead, /) -> BlockHolder[T_co]:
+        """Return what fetches blocks, once each, knowing which ones will follow: it may take fewer requests.
+
+        Args:
+            blocks: finds them. It is called if that helps, in the thread that fetches a block.
+        """
 
     def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64], /) -> RecordReads[T_co]:
         """Return what reads records out of blocks that were fetched.

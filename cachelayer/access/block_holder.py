@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from cachelayer.access.held import Held, fetched, records_of
 from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.errors import CorruptionError
-from cachelayer.protocols import Failed
+from cachelayer.protocols import BlocksAhead, Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+
+
+@runtime_checkable
+class ExpectsBlocks(Protocol):
+    """A base that takes fewer requests if it knows which blocks are going to be fetched."""
+
+    def expect(self, blocks: BlocksAhead) -> object:
+        """Take note of blocks of records, each of which is going to be held once, as long as the result is kept."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +34,29 @@ class ViewBlocks:
         base: the base of the view.
         selection: the records of the base that the view has.
         share: the fraction of the records that is going to be fetched.
+        expected: what the base has noted of the blocks that are going to be fetched.
     """
 
     base: RecordBase
     selection: Selection
     share: float
+    expected: object = None
 
     def fetch(self, numbers: Ints) -> Held:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
         return fetched(partial(self.base.hold, self.selection.take(numbers), self.share))
+
+    def expecting(self, blocks: BlocksAhead) -> ViewBlocks:
+        """Return what fetches blocks, knowing which ones will follow."""
+
+        def in_base() -> tuple[Ints, int] | None:
+            if (found := blocks()) is None:
+                return None
+            begins, count = found
+            firsts, lasts = self.selection.take(begins), self.selection.take(begins + count - 1)
+            return firsts[lasts - firsts == count - 1], count
+
+        return replace(self, expected=self.base.expect(in_base)) if isinstance(self.base, ExpectsBlocks) else self
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""

@@ -27,7 +27,7 @@ class InPlace:
     numbers: Ints
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Held:
     """A block of records.
 

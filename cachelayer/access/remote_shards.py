@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -26,6 +27,7 @@ from cachelayer.errors import (
 )
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects.local_cache import CopyOutcome
+from cachelayer.protocols import BlocksAhead
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.user_warnings import warn
@@ -179,7 +181,7 @@ class RemoteShards:
             numbers: the records.
             share: the fraction of all records that the caller is going to fetch.
         """
-        shard_of = self._splits[1:].searchsorted(numbers, side="right")
+        shard_of = self._shards_of_block(numbers)
         is_local = self._find_copies(shard_of)
         groups = []
         if is_local.any():
@@ -190,6 +192,30 @@ class RemoteShards:
             within = numbers[rows] - self._splits[shard_of[rows]]
             groups.append((rows, Held.of(self._ranged.hold(shard_of[rows], within, share), len(rows))))
         return joined(len(numbers), groups)
+
+    def _shards_of_block(self, numbers: Ints) -> Ints:
+        """Return the shard of each record of a block; it is nearly always one, which is found without sorting.
+
+        In a sort or a search, numpy gives the GIL away, and many threads fetch blocks at once.
+        """
+        if len(numbers):
+            shard = bisect_right(self._splits, numbers[0]) - 1
+            if ((numbers >= self._splits[shard]) & (numbers < self._splits[shard + 1])).all():
+                return np.full(len(numbers), shard)
+        return self._splits[1:].searchsorted(numbers, side="right")
+
+    def expect(self, blocks: BlocksAhead) -> object:
+        """Take note of blocks of records, each of which is going to be held once, as long as the result is kept."""
+
+        def in_shards() -> tuple[Ints, Ints, int] | None:
+            if (found := blocks()) is None:
+                return None
+            begins, count = found
+            shard_of = self._splits[1:].searchsorted(begins, side="right")
+            whole = begins + count <= self._splits[1:][shard_of]
+            return shard_of[whole], begins[whole] - self._splits[shard_of[whole]], count
+
+        return self._ranged.expect(in_shards)
 
     def _held_locally(self, numbers: Ints) -> Records:
         """Return records that had local copies; over the network if a copy is damaged or gone meanwhile."""

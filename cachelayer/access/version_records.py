@@ -24,6 +24,7 @@ from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.protocols import BlocksAhead
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.image_sizes import sized_spec
 from cachelayer.records.memory import Piece
@@ -156,6 +157,10 @@ class VersionRecords(RecordBase):
             shards.announce(numbers)
             return Held.of(InPlace(shards.records, numbers), len(numbers))
         return shards.hold(numbers, share)
+
+    def expect(self, blocks: BlocksAhead) -> object:
+        shards = self.shards
+        return None if isinstance(shards, LocalShards) else shards.expect(blocks)
 
     @property
     def is_fetched(self) -> bool:

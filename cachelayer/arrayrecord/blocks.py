@@ -75,10 +75,11 @@ def without_headers(pieces: Sequence[Piece], begin: int) -> Bytes:
 
 def _moved_up(raw: Bytes, within: int) -> Bytes:
     """Move bytes of a file over the block headers among them, given the place of the first in its block."""
-    place = BLOCK - within
+    # Copies of arrays this large would give the GIL away, and wait for other threads each time.
+    memory, place = raw.data, BLOCK - within
     for header in range(place, len(raw), BLOCK):
-        part = raw[header + HEADER : header + BLOCK]
-        raw[place : place + len(part)] = part
+        part = memory[header + HEADER : header + BLOCK]
+        memory[place : place + len(part)] = part
         place += len(part)
     return raw
 

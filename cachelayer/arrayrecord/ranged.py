@@ -10,8 +10,10 @@ import numpy as np
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import to_logical, to_position, without_headers
+from cachelayer.arrayrecord.expected_rows import Expected, ExpectedRows
 from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.ranged_rows import (
+    Extents,
     IndexRows,
     Range,
     ShardObject,
@@ -38,6 +40,8 @@ ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[Piece]]]
 _PAGE_NBYTES = 1 << 16
 # Bytes of indices that are kept in memory.
 _KEPT_NBYTES = 1 << 28
+# Shards whose mean record is looked at, to know that of all.
+_LOOKED_AT = 64
 
 
 class RangedShards:
@@ -66,6 +70,7 @@ class RangedShards:
         self._copies: dict[int, Callable[[], Bytes]] = {}
         self._pages_read: Counter[int] = Counter()
         self._room = kept_nbytes
+        self._expected = Expected()
         self._fetching: dict[int, ProcessLock] = {}
         self._lock = ProcessLock()
 
@@ -104,6 +109,24 @@ class RangedShards:
             self._headers[shard] = header
             self._copies[shard] = open_copy
             self._room += len(self._indices.pop(shard, b""))
+
+    def expect(self, blocks: Callable[[], tuple[Ints, Ints, int] | None]) -> object:
+        """Take note of blocks that are going to be held, once each, as long as the result is kept.
+
+        Rows of an index for several of them may come in one request.
+
+        Args:
+            blocks: finds them, if that helps: the shard of each, the number of its first record there, and their size.
+        """
+
+        def rows() -> ExpectedRows | None:
+            if (found := blocks()) is None or len(found[0]) == 0:
+                return None
+            shard_of, within, count = found
+            some = shard_of[:: 1 + len(shard_of) // _LOOKED_AT].tolist()
+            return ExpectedRows(shard_of, within, count, float(np.mean([self.mean_nbytes(shard) for shard in some])))
+
+        return self._expected.added(rows)
 
     def records(self, shard_of: Ints, within: Ints) -> RecordBuffer:
         """Return records.
@@ -146,8 +169,50 @@ class RangedShards:
             run = self._run(shard_of, within)
         if run is not None:
             return self._hold_run(*run, name)
-        wanted = self._rows(shard_of, within)
-        rows, first = wanted.rows, wanted.ranges
+        found = self._expected.find(shard_of, within)
+        if found is not None:
+            return self._hold_expected(*found, shard_of, within, name)
+        return self._hold_apart(shard_of, within, name)[0]
+
+    def _hold_expected(
+        self, expected: ExpectedRows, block: int, shard_of: Ints, within: Ints, name: Callable[[int], str]
+    ) -> HeldRecords:
+        """Fetch a block that was expected: its index rows come with those of others, if they are not here yet."""
+        with expected.lock(block):
+            rows = expected.take(block)
+            if rows is None:
+                together = expected.together(block)
+                has_room = expected.nbytes_of(together) <= self._room - self._expected.nbytes
+                begins = expected.begins(together if has_room else np.array([block]))
+                span = np.arange(begins[0], begins[-1] + len(within))
+                held, rows = self._hold_apart(shard_of, within, name, span)
+                if has_room:
+                    expected.keep(together, rows, int(begins[0]))
+                return held
+        run_of, ranges = joined_ranges(self.shards, shard_of, within, rows, name)
+        return self._held(shard_of, rows, run_of, ranges, self.read_pieces(ranges), name)
+
+    def _hold_apart(
+        self, shard_of: Ints, within: Ints, name: Callable[[int], str], span: Ints | None = None
+    ) -> tuple[HeldRecords, Any]:
+        """Fetch records whose index is not here.
+
+        Args:
+            shard_of, within: the shard of each record, and its number there.
+            name: returns what errors call a record.
+            span: the numbers of consecutive records of their shard, of all whose rows are fetched, and not the whole
+                index; None for the rows of the records.
+
+        Returns:
+            The records, and the rows that were fetched.
+        """
+        if span is None:
+            wanted = self._rows(shard_of, within)
+            rows = wanted.rows
+        else:
+            wanted = self._rows(np.full(len(span), shard_of[0]), span, may_take_whole=False)
+            rows = wanted.rows[within[0] - span[0] :][: len(within)]
+        first = wanted.ranges
         places = self._by_arithmetic(shard_of, within) if first else None
         if places is None:
             self._fill_in(wanted, within, self._read_ranges(first) if first else [])
@@ -157,7 +222,7 @@ class RangedShards:
         if first:
             self._fill_in(wanted, within, _joined(bodies[: len(first)]))
             check_same(rows, places, name)
-        return self._held(shard_of, rows, run_of, ranges, bodies[len(first) :], name)
+        return self._held(shard_of, rows, run_of, ranges, bodies[len(first) :], name), wanted.rows
 
     def _held(
         self,
@@ -220,8 +285,10 @@ class RangedShards:
         self._fetch_index(shard)
         return bodies
 
-    def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any] | None:
-        """Return the shard and the index rows of consecutive records; None for others, or if their index is not here.
+    def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any, Extents] | None:
+        """Return the shard, the index rows and the extents of consecutive records.
+
+        None for others, or if their index is not here.
 
         A block is such a run almost always, so it has a short way of its own.
         """
@@ -231,14 +298,15 @@ class RangedShards:
         if (shard_of != shard).any() or (within[1:] - within[:-1] != 1).any() or (raw := self._index(shard)) is None:
             return None
         rows = rows_of(raw)[first : first + len(within)]
-        _, _, begins, ends = extents(rows)
+        found = extents(rows)
+        _, _, begins, ends = found
         # Records of a damaged index may lie in any order.
-        return (shard, rows) if (begins[1:] >= ends[:-1]).all() else None
+        return (shard, rows, found) if (begins[1:] >= ends[:-1]).all() else None
 
-    def _hold_run(self, shard: int, rows: Any, name: Callable[[int], str]) -> HeldRecords:
+    def _hold_run(self, shard: int, rows: Any, found: Extents, name: Callable[[int], str]) -> HeldRecords:
         """Fetch consecutive records of a shard, by one range."""
         stored = self.shards[shard]
-        logical, lengths, begins, ends = extents(rows)
+        logical, lengths, begins, ends = found
         check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = int(begins[0]), int(ends[-1])
         (pieces,) = self.read_pieces([(stored.name, begin, end)])
@@ -299,7 +367,7 @@ class RangedShards:
         rows["length"] = np.array(sizes, np.int64)[place]
         return rows
 
-    def _rows(self, shard_of: Ints, within: Ints) -> IndexRows:
+    def _rows(self, shard_of: Ints, within: Ints, *, may_take_whole: bool = True) -> IndexRows:
         """Return the index rows of these records that are here, and plan how to fetch the others."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
@@ -310,7 +378,7 @@ class RangedShards:
                 missing[shard] = mine
             else:
                 out[mine] = rows_of(raw)[within[mine]]
-        whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
+        whole = [shard for shard, mine in missing.items() if may_take_whole and self._is_due(shard, within[mine])]
         heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
         apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
         single = np.concatenate([*apart.values(), np.empty(0, np.int64)])

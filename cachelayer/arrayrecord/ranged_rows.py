@@ -17,6 +17,8 @@ from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints
 
 Range = tuple[str, int, int]
+Extents = tuple[Ints, Ints, Ints, Ints]
+"""The logical offset of each record, its bytes, and the positions of its begin and end."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ def check_inside(rows: Any, begins: Ints, ends: Ints, nbytes: Ints | int, name: 
         raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
 
 
-def extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the logical offset of each record, its bytes, and the positions of its begin and end."""
+def extents(rows: Any) -> Extents:
+    """Return where records lie, by their index rows."""
     logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
     begins = to_position(logical)
     return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)

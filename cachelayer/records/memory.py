@@ -33,6 +33,12 @@ _MANY_NBYTES = 1 << 20
 _TOGETHER = 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
+# numpy keeps other threads waiting while it gathers so many items, which are quick if they are small.
+_QUICK = 500
+# Gathering so many bytes takes several times as long as to wait for another thread.
+_SLOW_NBYTES = 1 << 20
+# Shorter parts take longer than the row as a whole.
+_LEAST_PART = 1 << 9
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
 _KEPT_BESIDE = 1 << 16
 # Where libraries of accelerators use memory without a copy.
@@ -108,8 +114,23 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
         for row, start in enumerate(starts.tolist()):
             copies[row] = buffer[start : start + nbytes]
         return copies
-    rows: Bytes = windows(buffer, nbytes)[starts].view(np.uint8).reshape(len(starts), nbytes)
+    parts = _parts(len(starts), nbytes)
+    if parts > 1:
+        starts = (starts[:, None] + np.arange(0, nbytes, nbytes // parts)).reshape(-1)
+    rows: Bytes = windows(buffer, nbytes // parts)[starts].view(np.uint8).reshape(-1, nbytes)
     return rows
+
+
+def _parts(rows: int, nbytes: int) -> int:
+    """Return into how many parts to cut rows that are gathered, so that other threads can run meanwhile if that pays.
+
+    numpy lets them if it gathers more items than it thinks are quick.
+    """
+    if rows > _QUICK or rows * nbytes < _SLOW_NBYTES:
+        return 1
+    most = min(nbytes & -nbytes, nbytes // _LEAST_PART)
+    parts = 1 << (_QUICK // rows).bit_length()
+    return parts if parts <= most else 1
 
 
 def gather_aligned(windows_of: Callable[[int], NDArray[Any]], starts: Ints, nbytes: int) -> NDArray[Any]:

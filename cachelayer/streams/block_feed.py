@@ -63,6 +63,8 @@ class FeedSteps:
         record_nbytes: approximate bytes of a record.
         share: the fraction of the records of a step that the iterator reads.
         most_ahead: the most positions to look ahead for blocks; 0 to load only what a step needs.
+        expected: returns the blocks of one size that are read from a step on to the end of its epoch, their begins and
+            their size; None if they are not known so far ahead.
     """
 
     at: Callable[[int], Step | None]
@@ -72,6 +74,7 @@ class FeedSteps:
     record_nbytes: int
     share: float
     most_ahead: int
+    expected: Callable[[Step], tuple[Indices, int] | None] = lambda _: None
 
     def blocks(self, step: Step) -> BlockSpans:
         """Return the block of each row of a step; ``last`` is a global position."""
@@ -79,7 +82,8 @@ class FeedSteps:
         return BlockSpans(spans.begin, spans.end, spans.last + (step.begin - step.begin % self.records))
 
 
-@dataclass(frozen=True, eq=False)
+# With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
+@dataclass(frozen=True, eq=False, slots=True)
 class _Fetch:
     """A request of blocks that is under way or has been answered.
 
@@ -101,7 +105,7 @@ class _Fetch:
         return self.again() if self.outcome.cancelled() else self.outcome.result()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Use:
     """A block that steps need.
 
@@ -206,6 +210,8 @@ class BlockFeed:
         self._needs: dict[tuple[int, int], _Needs] = {}
         self._reached = self._horizon = position
         self._most_live = 0
+        # The epoch whose blocks are fetched, and what fetches them.
+        self._epoch, self._fetching = -1, self._holder
 
     @property
     def held_nbytes(self) -> int:
@@ -250,16 +256,16 @@ class BlockFeed:
         lasts = needs.lasts.tolist()
         known = self._uses
         # There are hundreds of blocks, nearly all of which have come whole.
-        found = [known.get(last) for last in lasts]
-        answers = [None if use is None else use.fetch.outcome.answer for use in found]
+        uses: list[_Use] = [known.get(last) for last in lasts]  # type: ignore[misc]
         missing = [
             row
-            for row, (use, answer) in enumerate(zip(found, answers, strict=True))
-            if use is None or (use.fetch.outcome.failed() if answer is None else answer[0].damaged)
+            for row, use in enumerate(uses)
+            if use is None
+            or (use.fetch.outcome.failed() if (answer := use.fetch.outcome.answer) is None else answer[0].damaged)
         ]
         if missing:
             self._fetch(step, needs, missing)
-        uses = [known[last] for last in lasts]
+            uses = [known[last] for last in lasts]
         shifts = np.array([use.shift for use in uses], np.int64)
         self._horizon = max(self._horizon, self._steps.after(step))
         return BlockRows(self._holder, [use.fetch for use in uses], needs.owner, shifts[needs.owner])
@@ -281,6 +287,8 @@ class BlockFeed:
 
     def _fetch(self, step: Step, needs: _Needs, rows: Sequence[int]) -> int:
         """Fetch some of the blocks that a step needs; return their approximate bytes."""
+        if rows:
+            self._expect(step)
         nbytes = 0
         single: list[tuple[int, int]] = []
         for row in rows:
@@ -297,10 +305,17 @@ class BlockFeed:
                 self._uses[last] = _Use(fetch, row - number, self._steps.record_nbytes, step.begin)
         return nbytes + len(single) * self._steps.record_nbytes
 
+    def _expect(self, step: Step) -> None:
+        """Say once in an epoch which blocks will be fetched."""
+        epoch = step.begin // self._steps.records
+        if epoch != self._epoch:
+            self._fetching = self._holder.expecting(partial(self._steps.expected, step))
+            self._epoch = epoch
+
     def _submit(self, numbers: Indices) -> _Fetch:
         if self._worker is None:
             worker = Worker("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, worker.close)
             self._worker = worker
-        fetch = partial(self._holder.fetch, numbers)
+        fetch = partial(self._fetching.fetch, numbers)
         return _Fetch(self._worker.submit(lambda _stop: fetch()), fetch)

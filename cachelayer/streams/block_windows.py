@@ -58,12 +58,25 @@ class Deal:
         numbers = columns[None, :] - grid.first_whole[lanes][:, None]
         rows, places = np.nonzero((numbers >= 0) & (numbers < grid.whole))
         if len(rows):
-            index = numbers[rows, places] * grid.lanes + lanes[rows]
-            other = permuted_at(grid.whole * grid.lanes, self.keys[4], 0, index)
-            lane = other & (grid.lanes - 1)
-            column = grid.first_whole[lane] + (other >> grid.lane_bits)
-            found[rows, places] = self.origins[lane] + (column - columns[places]) * grid.block
+            begins = self._dealt_blocks(numbers[rows, places] * grid.lanes + lanes[rows])
+            found[rows, places] = begins - columns[places] * grid.block
         return found
+
+    def _dealt_blocks(self, index: Indices) -> Indices:
+        """Return where whole blocks begin on the strips; each is named by the whole block of a lane that it becomes."""
+        grid = self.grid
+        other = permuted_at(grid.whole * grid.lanes, self.keys[4], 0, index)
+        lane = other & (grid.lanes - 1)
+        begins: Indices = self.origins[lane] + (grid.first_whole[lane] + (other >> grid.lane_bits)) * grid.block
+        return begins
+
+    def whole_blocks(self, lanes: Indices, first: int) -> Indices:
+        """Return the first record of each whole block of some lanes, but the ``first`` ones of each lane; ascending."""
+        grid = self.grid
+        index = np.arange(first, grid.whole)[:, None] * grid.lanes + lanes
+        begins = self.numbers(self._dealt_blocks(index.reshape(-1)))
+        # One may reach over the end of the records.
+        return np.sort(begins[begins + grid.block <= grid.records])
 
     def rest(self, places: Indices) -> Indices:
         """Return the record numbers at places after those of all lanes."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.protocols import BlockHolder, HeldBlock, RecordReads
+from cachelayer.protocols import BlockHolder, BlocksAhead, HeldBlock, RecordReads
 from cachelayer.streams.block_announcer import BlockAnnouncer
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
 from cachelayer.streams.block_plan import Plan
@@ -76,6 +76,7 @@ def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
         share=share,
         # No record comes twice, as far as possible.
         most_ahead=min(len(reader.records), int(MOST_AHEAD / share)) if options.prefetch else 0,
+        expected=lambda step: reader.expected_blocks(step, share),
     )
     holder = reader.records.block_holder(share)
     if holder is not None:
@@ -92,6 +93,9 @@ class _Counted:
 
     def fetch(self, numbers: NDArray[np.int64]) -> HeldBlock:
         return counted(self.meter.blocks, self.holder.fetch, numbers)
+
+    def expecting(self, blocks: BlocksAhead) -> _Counted:
+        return _Counted(self.holder.expecting(blocks), self.meter)
 
     def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64]) -> RecordReads[Any]:
         return self.holder.reads(blocks, owner, rows)

@@ -39,6 +39,8 @@ class Flag:
 class Outcome(Generic[R]):
     """The result that a thread makes, unless it is cancelled before the thread begins."""
 
+    __slots__ = ("__weakref__", "_error", "_first", "_unfinished", "answer")
+
     def __init__(self) -> None:
         # "begun" or "cancelled", whichever came first: setdefault decides and stores it in one step.
         self._first: dict[None, str] = {}

@@ -301,6 +301,9 @@ class MixedOrder:
             out[:, which] = spans.begin + first, spans.end + first, last - epoch * self.length
         return BlockSpans(*out)
 
+    def expected(self, epoch: int, places: Indices, share: float) -> None:
+        """Return None: a part goes through its blocks in more than one epoch of the mixture."""
+
     def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
         """Return for each position another record of its part; of its block, if the parts are in blocks."""
         firsts = np.array(self._firsts)

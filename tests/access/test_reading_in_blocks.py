@@ -24,6 +24,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Blocks, CorruptionError, Storage, StorageError, VersionNotFoundError
+from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.arrayrecord.ranged_rows import rows_of
 from cachelayer.objects.bucket_store import BucketStore
@@ -501,6 +502,68 @@ def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on
             found = proxy.totals()["GET"]
             assert records / hosts / found.requests >= 80
             assert found.received <= 1.05 * records * nbytes / hosts
+
+
+@pytest.fixture
+def large_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have hosts that read few blocks of a shard fetch rows of its index, as if shards were large."""
+    monkeypatch.setattr(ranged, "_PAGE_NBYTES", 1 << 9)
+
+
+# A host that is one of eight reads about six blocks of each shard.
+FEW = Blocks(records=BLOCK, window=32, lanes=32)
+HOSTS = 8
+
+
+def read_by(ref: Any, host: int, **options: Any) -> list[Any]:
+    return list(ref.stream(64, **{"shuffle": FEW, "seed": 3, "shard": (host, HOSTS), **options}))
+
+
+@pytest.mark.usefixtures("large_indices")
+def test_a_host_with_few_blocks_of_a_shard_takes_a_request_for_rows_of_several_and_few_bytes_more(
+    server: Server,
+) -> None:
+    told = server.storage_options()
+    storage = Storage(server.url(new_bucket(server), "caches"), storage_options=told, local_cache_bytes=0)
+    ref = storage.submit(uniform(8192), "d", "v1", shard_bytes=1 << 20)
+    shards = len(ref._base.version.manifest.shards)
+    with fault_proxy(server.endpoint) as proxy:
+        mine = through(server, proxy, ref)
+        proxy.forget()
+        found = np.concatenate([batch["n"] for batch in read_by(mine, 5, num_epochs=2)])
+        totals = proxy.totals()["GET"]
+    assert len(found) == 2 * 8192 // HOSTS
+    blocks = len(found) / BLOCK
+    # The header of each index comes once.
+    assert totals.requests - shards < 1.5 * blocks
+    assert totals.received < 1.06 * 2 * ref.nbytes / HOSTS
+
+
+@pytest.mark.usefixtures("large_indices")
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_whose_index_rows_came_with_others_are_those_that_were_written(requests: Requests, kind: str) -> None:
+    make, compression = KINDS[kind]
+    ref = published(make(3 * RECORDS), compression=compression, shard_bytes=1 << 30)
+    requests.ranges.clear()
+    stream = ref.stream(64, shuffle=FEW, seed=3, shard=(1, HOSTS), num_epochs=2)
+    for step, batch in enumerate(stream):
+        assert_same(batch, ref.read(stream.records(step)))
+
+
+@pytest.mark.usefixtures("large_indices")
+@pytest.mark.parametrize("room", [0, 4 * BLOCK * 16])
+def test_index_rows_are_kept_while_there_is_room_and_let_go(requests: Requests, room: int) -> None:
+    ref = published(uniform(8192), shard_bytes=1 << 20)
+    ranged_shards = ref._base.shards._ranged
+    ranged_shards._room = room
+    requests.ranges.clear()
+    kept = [ranged_shards._expected.nbytes for _ in ref.stream(64, shuffle=FEW, seed=3, shard=(1, HOSTS), num_epochs=2)]
+    assert max(kept) <= room + 32 * BLOCK * 16
+    assert kept[-1] == ranged_shards._room - room == 0
+    rows = [each for ranges in requests.ranges for each in ranges if not each[0].endswith(".array_record") and each[1]]
+    if not room:
+        assert len(rows) == len(requests.of_records())
+        assert all(end - begin <= BLOCK * 16 for _, begin, end in rows)
 
 
 def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

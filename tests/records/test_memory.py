@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samples import examples
@@ -110,3 +111,12 @@ def test_gathered_rows_are_aligned_wherever_numpy_puts_them(starts: list[int], n
         np.testing.assert_array_equal(found.view(np.uint8).reshape(-1, nbytes), gather_rows(source, begins, nbytes))
         # What is kept makes numpy choose another place.
         kept.append(found)
+
+
+@pytest.mark.parametrize(("rows", "nbytes"), [(256, 10_000), (300, 8192), (100, 12_345), (3, 1 << 20), (600, 4096)])
+def test_many_bytes_are_gathered_as_they_are(rows: int, nbytes: int) -> None:
+    rng = np.random.default_rng(0)
+    buffer = rng.integers(0, 256, 4 << 20, np.uint8)
+    starts = rng.integers(0, len(buffer) - nbytes, rows)
+    found = gather_rows(buffer, starts, nbytes)
+    np.testing.assert_array_equal(found, np.stack([buffer[start : start + nbytes] for start in starts]))

@@ -202,6 +202,38 @@ def check_spans(order: BlockOrder, epoch: int, spans: BlockSpans) -> None:
     np.testing.assert_array_equal(of_block[index], lanes)
 
 
+@given(orders(), st.integers(0, 9), st.integers(0, 4), st.integers(0, 15), st.floats(0, 1))
+@settings(max_examples=examples(60), deadline=None)
+def test_a_shard_expects_the_whole_blocks_that_it_reads(
+    order: BlockOrder, epoch: int, bits: int, shard: int, start: float
+) -> None:
+    shards, grid = min(1 << bits, order.grid.lanes), order.grid
+    places = np.arange(shard % shards, grid.dealt, shards)
+    mine = places[int(start * len(places)) :]
+    expected = order.expected(epoch, mine[:8], 1 / shards)
+    if expected is None:
+        assert len(mine) == 0 or grid.whole == 0 or len(mine) < grid.block * grid.lanes
+        return
+    begins, size = expected
+    assert size == grid.block
+    assert (np.diff(begins) > 0).all()
+    # Some were read before the place.
+    all_spans, spans = order.blocks_at(epoch, places), order.blocks_at(epoch, mine)
+    assert set(begins.tolist()) <= set(all_spans.begin.tolist())
+    whole = set(spans.begin[spans.end - spans.begin == size].tolist())
+    # Each lane begins and ends with a block that may not be whole as its lane is cut.
+    assert len(whole - set(begins.tolist())) <= 2 * grid.lanes // shards + 1
+
+
+@pytest.mark.parametrize("shards", [3, 12, 2048])
+def test_shards_without_lanes_of_their_own_expect_nothing(shards: int) -> None:
+    assert order_of(400_000, 16, 2048, 1024, 1).expected(0, np.array([0, 1024]), 1 / shards) is None
+
+
+def test_places_of_several_shards_expect_nothing() -> None:
+    assert order_of(4000, 16, 16, 8, 1).expected(0, np.array([0, 1]), 1 / 2) is None
+
+
 @given(orders(most=600), st.integers(1, 40), st.integers(0, 5))
 @settings(max_examples=examples(60), deadline=None)
 def test_rows_are_arranged_as_the_page_says(

@@ -13,6 +13,7 @@ from cachelayer.access.block_holder import HeldReads, ReadsRecords, held_records
 from cachelayer.access.held import Held, fetched
 from cachelayer.access.record_base import Read
 from cachelayer.access.sequences.documents import Documents
+from cachelayer.protocols import BlocksAhead
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
@@ -68,6 +69,10 @@ class WindowBlocks:
         # In the order of the base, neighbours lie together.
         documents = np.unique(view._selection.numbers_of(documents))
         return HeldDocuments(fetched(partial(view._base.hold, documents, self.share)), documents)
+
+    def expecting(self, blocks: BlocksAhead) -> WindowBlocks:  # noqa: ARG002
+        """Return itself: nothing is known of documents before their windows are fetched."""
+        return self
 
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
         """Return what reads windows out of blocks."""
