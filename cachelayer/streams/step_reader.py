@@ -17,6 +17,7 @@ from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordRe
 from cachelayer.streams.block_feed import joined
 from cachelayer.streams.block_plan import Reading, raise_unrepeated
 from cachelayer.streams.failures import Failure, too_many
+from cachelayer.streams.function_calls import FunctionCalls
 from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
 from cachelayer.streams.order import BlockSpans, shares
 from cachelayer.streams.replacing import Rows, StandIns
@@ -126,13 +127,12 @@ class StepReader:
         """Return what :meth:`numbers` returns for each of some steps."""
         options, first, last = self.options, steps[0], steps[-1]
         epoch, place = divmod(first.begin, options.steps.records)
-        size = options.steps.global_batch
-        are_whole = (
-            last.end - first.begin == len(steps) * size and last.end - first.begin <= options.steps.records - place
-        )
-        if not are_whole or self.share < size or options.order.arranged(epoch, place, place + size) is not None:
+        size, stop = options.steps.global_batch, place + last.end - first.begin
+        are_whole = stop - place == len(steps) * size and stop <= options.steps.records
+        reads_all = self.rows is None and options.steps.shard_count == 1
+        if not are_whole or not reads_all or options.order.arranged(epoch, place, place + size) is not None:
             return [self.numbers(step) for step in steps]
-        return [*options.order(epoch, place, place + len(steps) * size).reshape(len(steps), size)]
+        return [*options.order(epoch, place, stop).reshape(len(steps), size)]
 
     def blocks(self, step: Step) -> BlockSpans | None:
         """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
@@ -347,35 +347,17 @@ class StepReader:
         collators: list[Collate] | None,
     ) -> Sequence[Any]:
         """Return what all functions make of elements; None for those that fail."""
+        calls = FunctionCalls(
+            self.options.order.seed or 0, may_be_none=getattr(self.records.element_spec, "nullable", False)
+        )
         collate = None if collators is None else self._stacking.collator(trial.left(elements), self.kinds)
         for function in self.maps:
-            elements = self._called(function, elements, rows, trial, reading)
+            elements = calls(function, elements, rows, trial, reading)
             if collate is not None and function.declared is not None:
                 collate = function.declared.collator(trial.left(elements), self.kinds)
         if collators is not None and collate is not None:
             collators.append(collate)
         return elements
-
-    def _called(
-        self, fn: ElementMap, elements: Sequence[Any], rows: Rows, trial: Trial, reading: Reading
-    ) -> Sequence[Any]:
-        """Return what a function makes of those elements that have not failed; None for the others."""
-        if trial.failed:
-            left = trial.left(range(len(elements)))
-            out: list[Any] = [None] * len(elements)
-            part = Trial(trial.attempt, {})
-            found = self._called(fn, trial.left(elements), rows[np.array(left, np.int64)], part, reading)
-            for row, element in zip(left, found, strict=True):
-                out[row] = element
-            trial.failed.update({left[row]: error for row, error in (part.failed or {}).items()})
-            return out
-        if fn.max_failures is None:
-            trial = Trial(trial.attempt)
-        reading.tally.turn(MAPPING)
-        made = fn(elements, rows.positions, self.options.order.seed or 0, reading, trial)
-        if fn.declared is None:
-            self._check_returned(elements, made, rows, trial)
-        return fn.conform(made, rows.numbers, rows.positions, trial)
 
     def _timed(self, read: Callable[[Any], Any], numbers: Any, reading: Reading) -> Any:
         """Return what is read; if the user's object makes the records, count its time as that of a user's function."""
@@ -383,17 +365,6 @@ class StepReader:
         if self.records.reading_cost == "foreign":
             return counted(reading.tally, reading.timed, read, numbers)
         return counted(reading.tally, read, numbers)
-
-    def _check_returned(self, elements: Sequence[Any], made: Sequence[Any], rows: Rows, trial: Trial) -> None:
-        """Raise if a function returned None for an element, unless elements may be None, or the trial takes it."""
-        if not any(element is None for element in made) or getattr(self.records.element_spec, "nullable", False):
-            return
-        for row, (before, after) in enumerate(zip(elements, made, strict=True)):
-            if after is None and before is not None and row not in (trial.failed or ()):
-                error = returned_none("map()", f"at global position {rows.positions[row]}", int(rows.numbers[row]))
-                if trial.failed is None:
-                    raise error
-                trial.failed[row] = error
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
         for function in self.batch_maps:

@@ -1,0 +1,60 @@
+"""Call a user's function of elements, of those that have not failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cachelayer.streams.block_plan import Reading
+from cachelayer.streams.maps import ElementMap, Trial, returned_none
+from cachelayer.streams.replacing import Rows
+from cachelayer.tally import MAPPING
+
+
+@dataclass(frozen=True)
+class FunctionCalls:
+    """Calls functions of the elements of a stream.
+
+    Args:
+        seed: the seed of the stream.
+        may_be_none: whether an element may be None.
+    """
+
+    seed: int
+    may_be_none: bool
+
+    def __call__(
+        self, fn: ElementMap, elements: Sequence[Any], rows: Rows, trial: Trial, reading: Reading
+    ) -> Sequence[Any]:
+        """Return what a function makes of those elements that have not failed; None for the others."""
+        if trial.failed:
+            left = trial.left(range(len(elements)))
+            out: list[Any] = [None] * len(elements)
+            part = Trial(trial.attempt, {})
+            found = self(fn, trial.left(elements), rows[np.array(left, np.int64)], part, reading)
+            for row, element in zip(left, found, strict=True):
+                out[row] = element
+            trial.failed.update({left[row]: error for row, error in (part.failed or {}).items()})
+            return out
+        if fn.max_failures is None:
+            trial = Trial(trial.attempt)
+        reading.tally.turn(MAPPING)
+        made = fn(elements, rows.positions, self.seed, reading, trial)
+        if fn.declared is None and not self.may_be_none:
+            _check_returned(elements, made, rows, trial)
+        return fn.conform(made, rows.numbers, rows.positions, trial)
+
+
+def _check_returned(elements: Sequence[Any], made: Sequence[Any], rows: Rows, trial: Trial) -> None:
+    """Raise if a function returned None for an element, unless the trial takes the error."""
+    if not any(element is None for element in made):
+        return
+    for row, (before, after) in enumerate(zip(elements, made, strict=True)):
+        if after is None and before is not None and row not in (trial.failed or ()):
+            error = returned_none("map()", f"at global position {rows.positions[row]}", int(rows.numbers[row]))
+            if trial.failed is None:
+                raise error
+            trial.failed[row] = error
