@@ -68,7 +68,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def wait_until(true: Callable[[], object], every: float = 0.02) -> None:
+def wait_until(true: Callable[[], object], every: float = 0.1) -> None:
     """Ask again after so many seconds: what is waited for happens in a store, which tells nobody."""
     deadline, pause = time.monotonic() + 60, threading.Event()
     while not true():

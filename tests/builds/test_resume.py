@@ -115,7 +115,7 @@ def test_killed_at_random_moments_in_an_object_store(
     draw = random.Random(5)
     for number in range(rounds):
         last = number == rounds - 1
-        die_at = None if last else min(RECORDS - 1, draw.randrange(75) + (number + 1) * RECORDS // rounds)
+        die_at = None if last else min(RECORDS - 1, draw.randrange(300) + (number + 1) * RECORDS // rounds)
         status = run(url, options, "sequence", die_at)
         if status == 0:
             break
@@ -180,7 +180,7 @@ def went_on_at(source: Listed) -> int:
 def test_a_source_that_can_seek_is_asked_for_some_records_of_each_finished_shard_and_goes_on_with_the_last(
     storage: Storage, expected: cachelayer.DataRef[Any]
 ) -> None:
-    fail(storage, Listed(1800))
+    fail(storage, Listed(7200))
     done = len(finished(storage))
     ends = np.cumsum(expected._base.version.manifest.shards.records).tolist()
     again = Listed(None)
@@ -227,15 +227,15 @@ class Keyed(Indexed):
 def test_any_object_with_a_length_and_items_can_begin_at_any_record(
     storage: Storage, expected: cachelayer.DataRef[Any]
 ) -> None:
-    fail(storage, Indexed(Listed(1800)))
+    fail(storage, Indexed(Listed(7200)))
     again = Listed(None)
     assert cache(storage, Indexed(again)).digest == expected.digest
-    assert went_on_at(again) > 1500
+    assert went_on_at(again) > 6000
     check(storage, expected)
 
 
 def test_an_object_whose_items_have_keys_is_run_through(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    fail(storage, Keyed(Listed(1800)))
+    fail(storage, Keyed(Listed(7200)))
     again = Listed(None)
     assert cache(storage, Keyed(again)).digest == expected.digest
     assert again.asked == list(range(RECORDS))
@@ -255,9 +255,9 @@ def mended(at: int) -> Callable[[int], int]:
     return lambda number: number + (number >= at) * 7
 
 
-@pytest.mark.parametrize("at", [1, 475, 975])
+@pytest.mark.parametrize("at", [1, 1900, 3900])
 def test_records_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, at: int) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not the one.*resume=False"):
         cache(storage, Listed(None, order=mended(at)))
     ref = cache(storage, Listed(None, order=mended(at)), resume=False)
@@ -297,9 +297,9 @@ def test_a_failed_source_is_named_by_its_record_after_resuming_too(storage: Stor
     def failing(at: int) -> Any:
         return Listed(at) if kind == "sequence" else failing_rows(at)
 
-    fail(storage, failing(1000))
-    with pytest.raises(cachelayer.SourceError, match="record 1800"):
-        cache(storage, failing(1800))
+    fail(storage, failing(4000))
+    with pytest.raises(cachelayer.SourceError, match="record 7200"):
+        cache(storage, failing(7200))
     assert len(finished(storage)) > 5
 
 
@@ -315,9 +315,9 @@ def bad_at(number: int) -> Iterator[Any]:
 
 
 def test_an_element_that_does_not_fit_is_named_by_its_record_after_resuming_too(storage: Storage) -> None:
-    fail(storage, bad_at(1200))
-    with pytest.raises(cachelayer.ElementError, match="record 1600"):
-        cache(storage, bad_at(1600))
+    fail(storage, bad_at(4800))
+    with pytest.raises(cachelayer.ElementError, match="record 6400"):
+        cache(storage, bad_at(6400))
 
 
 def changed(at: int) -> Iterator[Any]:
@@ -325,9 +325,9 @@ def changed(at: int) -> Iterator[Any]:
         yield row(number + (number == at))
 
 
-@pytest.mark.parametrize("at", [0, 600, 800])
+@pytest.mark.parametrize("at", [0, 2400, 3200])
 def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: int) -> None:
-    fail(storage, failing_rows(1200))
+    fail(storage, failing_rows(4800))
     kept = finished(storage)
     assert len(kept) > 5
     with pytest.raises(cachelayer.SourceError, match=r"have changed.*resume=False"):
@@ -337,29 +337,29 @@ def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: i
 
 
 def test_a_sequence_in_another_order_is_refused(storage: Storage) -> None:
-    fail(storage, Listed(1400))
+    fail(storage, Listed(5600))
     with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not the one"):
         cache(storage, Listed(None, order=lambda number: (number * 7 + 3) % RECORDS))
 
 
 def test_a_source_that_became_shorter_is_refused(storage: Storage) -> None:
-    fail(storage, failing_rows(1600))
+    fail(storage, failing_rows(6400))
     with pytest.raises(cachelayer.SourceError, match=r"ended after|have changed"):
-        cache(storage, (row(number) for number in range(200)))
+        cache(storage, (row(number) for number in range(800)))
 
 
 @pytest.mark.parametrize("length", [RECORDS - 1, RECORDS + 1])
 def test_a_sequence_of_another_length_is_refused(storage: Storage, length: int) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     with pytest.raises(cachelayer.SourceError, match=f"has {length} elements and had {RECORDS}"):
         cache(storage, Listed(None, length))
 
 
 @pytest.mark.parametrize(
-    "other", [{"shard_bytes": SHARD_BYTES + 1}, {"compression": "zstd"}, {"max_records": 1975}, {"on_error": "skip"}]
+    "other", [{"shard_bytes": SHARD_BYTES + 1}, {"compression": "zstd"}, {"max_records": 7900}, {"on_error": "skip"}]
 )
 def test_a_build_with_other_options_begins_anew(storage: Storage, other: dict[str, Any]) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     [name] = other
     with pytest.warns(cachelayer.CacheLayerWarning, match=f"rows@v1 is built from its beginning.*{name} was"):
         ref = cache(storage, Listed(None), **other)
@@ -367,7 +367,7 @@ def test_a_build_with_other_options_begins_anew(storage: Storage, other: dict[st
 
 
 def test_shards_that_were_lost_are_written_again(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     for number, name in finished(storage).items():
         if number in (2, 5):
             Path(storage.url, "rows", name if number == 2 else paths.lengths_of(name)).unlink()
@@ -380,16 +380,16 @@ def test_shards_that_were_lost_are_written_again(storage: Storage, expected: cac
 
 
 def test_without_resume_nothing_is_left_of_a_failed_build(storage: Storage, tmp_path: Path) -> None:
-    fail(storage, Listed(1600), resume=False)
+    fail(storage, Listed(6400), resume=False)
     with pytest.raises(cachelayer.SourceError):
-        storage.submit(Listed(1600), "rows", "v1", shard_bytes=SHARD_BYTES)
+        storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES)
     assert not list(tmp_path.rglob("shard-*"))
     assert not list(tmp_path.rglob("*.json"))
 
 
 def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     with pytest.raises(cachelayer.SourceError):
-        storage.submit(Listed(1600), "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
+        storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
     source = Listed(None)
     storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
     assert went_on_at(source) > 0
@@ -399,20 +399,20 @@ def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.Dat
 def test_what_an_interrupted_build_went_on_with_waits_as_long_as_its_own_shards(
     storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
 ) -> None:
-    fail(storage, Listed(800))
+    fail(storage, Listed(3200))
     (first,) = (tmp_path / "rows" / "_builds").iterdir()
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     for path in (*first.iterdir(), first):
         os.utime(path, (0, 0))
     assert storage.gc(grace=3600) == []
     source = Listed(None)
     assert cache(storage, source).digest == expected.digest
-    assert went_on_at(source) > 800
+    assert went_on_at(source) > 3200
     assert first.name in storage.fetch("rows", "v1")._base.version.manifest.attempts
 
 
 def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_path: Path) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     assert storage.gc(grace=3600) == []
     assert len(finished(storage)) > 5
     assert len(storage.gc(grace=0.0)) == 1
@@ -424,23 +424,23 @@ def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_pat
 
 
 def test_gc_leaves_what_a_running_build_goes_on_with(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     collected: list[list[str]] = []
 
-    ref = cache(storage, Listed(None, at=(1800, lambda: collected.append(storage.gc(grace=0.0)))))
+    ref = cache(storage, Listed(None, at=(7200, lambda: collected.append(storage.gc(grace=0.0)))))
     assert collected == [[]]
     assert len(ref._base.version.manifest.attempts) == 2
     check(storage, expected)
 
 
 def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: Storage) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
 
     def collect() -> None:
         commit(Log(storage._store, "rows"), lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
 
     with pytest.raises(cachelayer.BuildRevokedError, match="collected meanwhile"):
-        cache(storage, Listed(None, at=(1900, collect)))
+        cache(storage, Listed(None, at=(7600, collect)))
     assert storage.versions("rows") == {}
     cache(storage, Listed(None))
     assert storage.verify("rows", "v1")
@@ -449,11 +449,11 @@ def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: St
 def test_an_interrupt_keeps_what_was_finished(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     with pytest.raises(KeyboardInterrupt):
         # In this thread, and before it returns.
-        cache(storage, Listed(None, at=(1400, lambda: signal.raise_signal(signal.SIGINT))))
+        cache(storage, Listed(None, at=(5600, lambda: signal.raise_signal(signal.SIGINT))))
     assert storage._store.exists("rows/_log/0000000001.json") is False
     source = Listed(None)
     cache(storage, source)
-    assert went_on_at(source) > 250
+    assert went_on_at(source) > 1000
     check(storage, expected)
 
 
@@ -515,7 +515,7 @@ def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_pa
 def test_appending_goes_on_too(storage: Storage) -> None:
     storage.submit(generated, "rows", "v0", shard_bytes=SHARD_BYTES)
     with pytest.raises(cachelayer.SourceError):
-        storage.append("rows", "v0", "v1", Listed(1600), shard_bytes=SHARD_BYTES, resume=True)
+        storage.append("rows", "v0", "v1", Listed(6400), shard_bytes=SHARD_BYTES, resume=True)
     source = Listed(None)
     ref = storage.append("rows", "v0", "v1", source, shard_bytes=SHARD_BYTES, resume=True)
     assert went_on_at(source) > 0
@@ -553,7 +553,7 @@ class Interleaved(LocalStore):
 
 
 def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbed(storage: Storage) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     store, attempts = storage._store, attempts_of(storage._store, "rows")
     options = BuildOptions.checked(shard_bytes=SHARD_BYTES, resume=True)
     plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options).job().plan
@@ -581,7 +581,7 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
 
 
 def test_who_loses_the_race_for_a_version_leaves_nothing(storage: Storage) -> None:
-    source = Listed(None, at=(1600, lambda: storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)))
+    source = Listed(None, at=(6400, lambda: storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)))
     with pytest.raises(cachelayer.AlreadyExistsError):
         storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
     assert set(storage._store.names("rows/_builds")) == storage.fetch("rows", "v1")._base.version.manifest.attempts
@@ -596,18 +596,18 @@ def test_gc_leaves_the_notes_of_a_running_build_whose_version_was_published_and_
         assert len(finished(storage)) > 3
         storage.delete("rows", "v1", grace=0)
 
-    fail(storage, Listed(1800, at=(1000, publish)))
+    fail(storage, Listed(7200, at=(4000, publish)))
     assert len(finished(storage)) > 5
     source = Listed(None)
     cache(storage, source)
-    assert went_on_at(source) > 1000
+    assert went_on_at(source) > 4000
     assert storage.verify("rows", "v1")
 
 
 def test_what_an_interrupted_build_left_is_durable_before_it_is_published(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     [interrupted] = storage._store.names("rows/_builds")
     synced: list[int] = []
     fsync = os.fsync
@@ -628,7 +628,7 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
     notes, kept = tmp_path / "rows" / "_unfinished" / "v1", tmp_path / "kept"
     # Notes are being written meanwhile.
     unfinished = shutil.ignore_patterns("*.tmp")
-    cache(storage, Listed(None, at=(1800, lambda: shutil.copytree(notes, kept, ignore=unfinished))))
+    cache(storage, Listed(None, at=(7200, lambda: shutil.copytree(notes, kept, ignore=unfinished))))
     # As if it had been killed while it deleted its notes.
     shutil.copytree(kept, notes, dirs_exist_ok=True)
     for note in sorted(notes.glob("*/0*.json"))[3:]:
@@ -645,7 +645,7 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
 
 
 def test_a_note_that_was_being_written_is_left_out(storage: Storage, tmp_path: Path) -> None:
-    fail(storage, Listed(1600))
+    fail(storage, Listed(6400))
     [notes] = (tmp_path / "rows" / "_unfinished" / "v1").iterdir()
     (notes / ".00099.json.0123.tmp").write_bytes(b'{"shards"')
     source = Listed(None)
@@ -662,7 +662,7 @@ def test_a_build_whose_publication_fails_is_resumed(s3: Server, expected: cachel
     storage = Storage(url, storage_options=s3.storage_options(), local_cache_bytes=0)
     source = Listed(None)
     cache(storage, source)
-    assert went_on_at(source) > 1750
+    assert went_on_at(source) > 7000
     check(storage, expected)
 
 
@@ -688,7 +688,7 @@ def source():
     worker = multiprocessing.get_context("fork").Process(target=sys.stdin.read)
     worker.start()
     print(worker.pid, flush=True)
-    for number in range(1500):
+    for number in range(6000):
         yield resume_child.row(number)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -19,7 +19,7 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions import attempts, heartbeat
 
 EXPIRY = 3000.0
-KILLED_AT = 1500
+KILLED_AT = 6000
 """A record after some shards."""
 OTHERS: list[dict[str, Any]] = [{"host": "elsewhere"}, {"boot": "another"}, {"namespace": 1}, {}]
 """What a beat says of a process whose end cannot be seen from here."""

@@ -12,8 +12,8 @@ from forks import FORKS
 
 import cachelayer
 
-RECORDS = 2000
-SHARD_BYTES = 25_000
+RECORDS = 8000
+SHARD_BYTES = 100_000
 LEASE_SECONDS = 0.4
 
 
