@@ -148,7 +148,7 @@ def test_a_reply_that_is_too_long_is_not_read_to_its_end(url: str, options: dict
     pairwise(range(len(CLIENTS)), [b"", b"{}", b"[]", b"<html>sign in</html>"], ["exists", "names", "upload"]),
 )
 def test_a_host_that_is_no_store_is_an_error(client: int, body: bytes, what: str, tmp_path: Path) -> None:
-    url, options = CLIENTS[client]
+    url, options = CLIENTS[client].values
     (tmp_path / "file").write_bytes(bytes(40_000_000 if what == "upload" else 1))
     calls: dict[str, Callable[[BucketStore], object]] = {
         "exists": lambda store: store.exists("a"),
