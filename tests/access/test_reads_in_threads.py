@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import CorruptionError, DataRef, Storage
@@ -68,7 +69,7 @@ def assert_alike(folder: Path, name: str, verify: Any, numbers: list[int]) -> No
         np.testing.assert_equal(left, right)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     name=st.sampled_from([*(f"d{size}" for size in SIZES), "rows"]),
     version=st.sampled_from(["none", "zstd"]),

@@ -181,9 +181,9 @@ def test_once_copied_nothing_is_fetched_and_every_process_has_it(seen: Seen, tmp
 def test_processes_at_once_copy_each_shard_once(seen_on_gcs: Seen, tmp_path: Path) -> None:
     # One that comes late may find all copies but one: then it reads too few other records in an epoch to want a copy.
     order = seen_on_gcs.order(options={"local_cache": str(tmp_path)}, epochs=2)
-    with ThreadPoolExecutor(4) as threads:
-        outcomes = list(threads.map(outcome, [order] * 4))
-    assert outcomes == [{"local": SHARDS, "warnings": []}] * 4
+    with ThreadPoolExecutor(3) as threads:
+        outcomes = list(threads.map(outcome, [order] * 3))
+    assert outcomes == [{"local": SHARDS, "warnings": []}] * 3
     assert sorted(seen_on_gcs.copied()) == sorted({Path(shard.name).stem for shard in seen_on_gcs.shards})
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
+import keras_resume_child
 import numpy as np
 import pytest
+from forks import importing, run
 from jax_process import assert_tests_pass
 from pages import run_page
 from source_conformance import SourceConformance
@@ -404,18 +406,17 @@ def test_the_page_shows_what_happens() -> None:
     run_page("keras.md")
 
 
-@pytest.mark.parametrize("backend", ["tensorflow"])
-def test_fit_that_was_killed_in_mid_epoch_continues_to_equal_weights(ref: Any, tmp_path: Path, backend: str) -> None:
+def test_fit_that_was_killed_in_mid_epoch_continues_to_equal_weights(ref: Any, tmp_path: Path) -> None:
     def trained(folder: str, epochs: int, most: int = -1) -> Any:
-        child = Path(__file__).parents[1] / "support" / "keras_resume_child.py"
-        command = [sys.executable, str(child), ref.reference, str(tmp_path / folder), str(epochs), str(most)]
-        environment = {**os.environ, "KERAS_BACKEND": backend}
-        found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        arguments = ["keras_resume_child", ref.reference, str(tmp_path / folder), str(epochs), str(most)]
+        found = run(keras_resume_child.main, arguments, tmp_path, os.environ)
+        assert found.returncode == 0, found.stderr
         return json.loads(found.stdout.splitlines()[-1])
 
     # Three steps an epoch, and a backup after every second and at the end of each epoch.
-    *whole, _ = trained("whole", 3)
-    assert len(whole) == 9
-    assert trained("killed", 3, most=5) == whole[:5]
-    *rest, losses = trained("killed", 3)
+    with importing("keras_resume_child"):
+        *whole, _ = trained("whole", 3)
+        assert len(whole) == 9
+        assert trained("killed", 3, most=5) == whole[:5]
+        *rest, losses = trained("killed", 3)
     assert (rest, len(losses)) == (whole[5:], 2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 from cachelayer.arrayrecord import footer, varints
 from cachelayer.errors import CorruptionError
@@ -46,7 +47,7 @@ def footers(draw: st.DrawFn) -> tuple[Any, Any]:
     return np.frombuffer(bytes(raw), np.uint8), np.array(list(map(len, messages)), np.int64)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(footers())
 def test_messages_that_are_read_in_runs_are_those_that_are_read_one_by_one(found: tuple[Any, Any]) -> None:
     values, sizes = found

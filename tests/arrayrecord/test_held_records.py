@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 from test_ranged import Remote
 
 from cachelayer import CorruptionError, Storage
@@ -18,7 +19,7 @@ from cachelayer.arrayrecord.blocks import BLOCK, HEADER, without_headers
 from cachelayer.arrayrecord.held_records import HeldRecords, ScatteredRecords, taken
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     begin=st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER),
     nbytes=st.integers(0, 4 * BLOCK),

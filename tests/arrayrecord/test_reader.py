@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import pairwise
 
 import cachelayer
 from cachelayer.arrayrecord import index
@@ -20,9 +21,10 @@ SIZES = [0, 1, 23, 24, 25, 3_072, 8_192, 8_200, 65_400, PAYLOAD, PAYLOAD + 1, BL
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verify", ["never", "open", "always"])
-@pytest.mark.parametrize("compression", [None, "zstd"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("size", "compression", "verify"), pairwise(SIZES, [None, "zstd"], ["never", "open", "always"])
+)
 def test_records_of_one_size(tmp_path: Path, size: int, compression: str | None, verify: str) -> None:
     count = 40 if size > 30_000 else 300
     data = np.random.default_rng(size).integers(0, 256, (count, size), dtype=np.uint8)

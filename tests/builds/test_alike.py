@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 from cachelayer import ArraySpec
 from cachelayer.builds import iterable_source
@@ -216,7 +217,7 @@ def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:
         yield Elements(copies[start : start + size])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(case=cases(), size=st.sampled_from([1, 2, 5, 1024]))
 @pytest.mark.slow
 def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_make(case: Any, size: int) -> None:

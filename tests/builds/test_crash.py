@@ -18,6 +18,7 @@ from crash_child import REVOKED, main, rows
 from forks import FORKS
 from log_entries import commit
 from repository import SUPPORT
+from samples import SHARE, some
 
 import cachelayer
 from cachelayer.objects import paths
@@ -87,24 +88,36 @@ def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp
         assert whole(storage, version)
 
 
+@pytest.mark.sampled
 def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
-    published = []
-    for step in range(1, 200):
+
+    def killed_before(step: int) -> tuple[bool, bool]:
+        """Return whether the build was killed, and whether its version is there."""
         version = f"v{step}"
         child = FORKS.Process(target=main, args=(str(tmp_path), version, 100, step))
         child.start()
         child.join()
         assert child.exitcode in {0, -signal.SIGKILL}
-        published.append(whole(storage, version, 100))
-        if child.exitcode == 0:
+        is_there = whole(storage, version, 100)
+        if child.exitcode:
+            assert storage.cache(rows(100), "rows", version).read([99])["number"].tolist() == [99]
+            assert whole(storage, version, 100)
+        return child.exitcode != 0, is_there
+
+    tried = {}
+    for step in some(range(1, 200)):
+        tried[step] = killed_before(step)
+        if not tried[step][0]:
             break
-        assert storage.cache(rows(100), "rows", version).read([99])["number"].tolist() == [99]
-        assert whole(storage, version, 100)
+    first = min(step for step, (_, is_there) in tried.items() if is_there)
+    # A sample has every step about the commit point.
+    tried |= {step: killed_before(step) for step in range(first - SHARE, first) if step not in tried}
+    published = [tried[step][1] for step in sorted(tried)]
     # None before the commit point, all after it: some steps still follow there.
-    commit = published.index(True)
-    assert published == [False] * commit + [True] * (len(published) - commit)
-    assert commit + 2 < len(published)
+    assert published == sorted(published)
+    assert not published[0]
+    assert (True, True) in tried.values()
     storage.gc(grace=0.0)
     builds = {path.name for path in (tmp_path / "rows" / "_builds").iterdir()}
     named = {paths.attempt_of(info.manifest) for info in storage.versions("rows").values()}

@@ -19,6 +19,7 @@ from faults import answer, fault_proxy
 from log_entries import commit
 from repository import SUPPORT
 from resume_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, generated, row, run
+from samples import examples
 from servers import Server, new_bucket
 
 import cachelayer
@@ -38,7 +39,7 @@ from cachelayer.versions.unfinished import Unfinished
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 30
+ROUNDS, ROUNDS_OF_A_SOAK = examples(30), 30
 ROUNDS_IN_A_STORE = 4
 INTERRUPTS = 12
 
@@ -86,6 +87,7 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     assert storage.verify("rows", "v1", progress=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["generator", "sequence"])
 def test_killed_at_random_moments_the_version_is_that_of_one_run_and_no_shard_is_written_twice(
     storage: Storage, expected: cachelayer.DataRef[Any], how: str
@@ -106,7 +108,7 @@ def test_killed_at_random_moments_the_version_is_that_of_one_run_and_no_shard_is
     check(storage, expected)
 
 
-@pytest.mark.parametrize("rounds", [ROUNDS_IN_A_STORE, pytest.param(ROUNDS, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [ROUNDS_IN_A_STORE, pytest.param(ROUNDS_OF_A_SOAK, marks=pytest.mark.soak)])
 def test_killed_at_random_moments_in_an_object_store(
     s3: Server, expected: cachelayer.DataRef[Any], monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:

@@ -30,7 +30,7 @@ from cachelayer.versions.kept_records import Piece, pieces_in
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Unfinished
 
-KILLS = 10
+KILLS = 5
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_killed_again_and_again_a_build_draws_each_record_about_once(
     storage: Storage, log: Path, expected: cachelayer.DataRef[Any]
 ) -> None:
     draw, before = random.Random(2), 0
-    for die_at in sorted(draw.sample(range(RECORDS), 12)):
+    for die_at in sorted(draw.sample(range(RECORDS), 6)):
         assert run(storage.url, None, log, die_at) == -signal.SIGKILL
         assert whole(storage) >= max(before, die_at - TOGETHER - 1)
         before = whole(storage)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import socket
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import samples
 from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, stall
+from forks import FORKS
 from servers import Server, new_bucket
 
 from cachelayer import CacheLayerWarning, StorageError
@@ -25,7 +25,8 @@ from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
 TEXT = os.urandom(100_000)
-LARGE = os.urandom(1 << 20) * 33
+PART = 5 << 20  # the least that S3 takes
+LARGE = os.urandom(1 << 20) * 11
 RANGES = [("a/b", start, start + 3000) for start in range(0, 97_000, 80_000)]
 TRANSIENT = [
     pytest.param(fault, id=name)
@@ -96,7 +97,7 @@ def test_each_name_has_one_winner_whose_bytes_are_there_though_replies_are_lost(
         answer(409, probability=0.1, seed=4, **writes),
         lose(probability=0.1, seed=5, method="GET"),
     )
-    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(3, FORKS) as pool:
         outcomes = list(pool.map(race, [(store.url, dict(store.options))] * 3, range(3)))
     proxy.clear()
     for name in outcomes[0]:
@@ -165,8 +166,14 @@ def test_where_obstore_is_refused_s3fs_reads_and_says_so_once(s3: Server) -> Non
 
 @pytest.mark.parametrize("fault", TRANSIENT)
 def test_whatever_happens_to_an_upload_its_bytes_are_right(
-    store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
+    store: BucketStore,
+    proxy: FaultProxy,
+    fault: Callable[..., Fault],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for client in ("s3", "gcs"):
+        monkeypatch.setattr(f"cachelayer.objects.{client}._PART", PART)
     source = tmp_path / "source"
     for data in (TEXT, LARGE):
         source.write_bytes(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
+import samples
 from forks import beside_threads
 from servers import Server, new_bucket
 
@@ -19,9 +21,12 @@ from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 
 TEXT = os.urandom(100_000)
+PLACES = ["s3", "gs", "s3 without obstore"]
+# Those that start Python anew; one in three covers both, and both stores.
+ANEW = list(itertools.product(PLACES, ["spawn", "forkserver"]))
 
 
-@pytest.fixture(params=["s3", "gs", "s3 without obstore"])
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, s3: Server, gcs: Server) -> tuple[str, dict[str, Any]]:
     server = gcs if request.param == "gs" else s3
     options = {"config_kwargs": {}} if request.param == "s3 without obstore" else {}
@@ -35,7 +40,12 @@ def is_right(store: ObjectStore, start: int) -> bool:
     return store.read_ranges(ranges) == [TEXT[first:stop] for _, first, stop in ranges] and store.read("a") == TEXT
 
 
-@pytest.mark.parametrize("kind", ["fork", "spawn", "forkserver"])
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [*((place, "fork") for place in PLACES), *(ANEW if samples.IN_FULL else ANEW[::3])],
+    indirect=["place"],
+)
 def test_every_kind_of_process_reads_what_is_there(place: tuple[str, dict[str, Any]], kind: str) -> None:
     store = open_store(*place)
     assert store.read("a") == TEXT

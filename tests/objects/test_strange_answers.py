@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from faults import FaultProxy, answer, fault_proxy
+from samples import pairwise
 from servers import Server, new_bucket
 
 from cachelayer import StorageError
@@ -141,12 +142,13 @@ def test_a_reply_that_is_too_long_is_not_read_to_its_end(url: str, options: dict
     assert sum(TooLong.sent) < 50 << 20
 
 
-@pytest.mark.parametrize(("url", "options"), CLIENTS)
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"<html>sign in</html>"])
-@pytest.mark.parametrize("what", ["exists", "names", "upload"])
-def test_a_host_that_is_no_store_is_an_error(
-    url: str, options: dict[str, Any], body: bytes, what: str, tmp_path: Path
-) -> None:
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("client", "body", "what"),
+    pairwise(range(len(CLIENTS)), [b"", b"{}", b"[]", b"<html>sign in</html>"], ["exists", "names", "upload"]),
+)
+def test_a_host_that_is_no_store_is_an_error(client: int, body: bytes, what: str, tmp_path: Path) -> None:
+    url, options = CLIENTS[client].values
     (tmp_path / "file").write_bytes(bytes(40_000_000 if what == "upload" else 1))
     calls: dict[str, Callable[[BucketStore], object]] = {
         "exists": lambda store: store.exists("a"),

@@ -25,6 +25,7 @@ from pages import run_page
 from pictures_and_sounds import PIXELS, png
 from reference import Case, cases
 from repository import ROOT
+from samples import examples
 
 import cachelayer
 from cachelayer import (
@@ -143,7 +144,7 @@ SHARDED = st.sampled_from([1, 2, 3, 4, 8]).flatmap(
 
 
 @given(SHARDED, st.data(), st.sampled_from([0, 0.1]), st.sampled_from([0, 3]), st.sampled_from([0, 2]))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_stand_ins_are_those_of_the_page_and_no_other_position_changes(
     page: dict[str, Any], sharded: tuple[int, Case], data: st.DataObject, chance: float, threads: int, prefetch: int
 ) -> None:
@@ -176,7 +177,7 @@ def test_stand_ins_are_those_of_the_page_and_no_other_position_changes(
 
 
 @given(cases(shards=1, remainders=("keep", "drop")), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_without_batches_and_after_a_restore_anywhere_the_same_elements_come(case: Case, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.integers(0, max(0, case.n - 1)), max_size=case.n // 3))
     fn = Fails(bad, 0.05 if case.n > 8 else 0)
@@ -218,7 +219,7 @@ def test_these_elements_and_their_random_numbers_never_change() -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 3), st.integers(1, 7), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_in_blocks_the_stand_in_comes_from_the_block(
     page: dict[str, Any], seed: int, epoch: int, block: int, data: st.DataObject
 ) -> None:

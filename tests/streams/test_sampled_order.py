@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pages import run_page
 from repository import ROOT
+from samples import examples
 
 from cachelayer import CorruptionError
 from cachelayer.streams.alias_table import alias_table, units_of
@@ -79,7 +80,7 @@ def test_the_documented_vectors_are_the_pinned_ones(documented: dict[str, Any]) 
 
 
 @given(st.lists(st.floats(0, 1e300), min_size=1, max_size=50).filter(any), WORDS, st.integers(0, MOST_POSITIONS - 9))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_draw_is_what_the_documented_code_says(
     documented: dict[str, Any], weights: list[float], seed: int, position: int
 ) -> None:
@@ -89,7 +90,7 @@ def test_any_draw_is_what_the_documented_code_says(
 
 
 @given(WORDS, st.lists(st.integers(0, 40_000), min_size=2, max_size=2), st.integers(0, 2**50))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_draws_are_the_same_however_they_are_asked_for(seed: int, bounds: list[int], first: int) -> None:
     order = order_of(range(1, 100), seed)
     start, stop = sorted(bounds)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import run_page
 from repository import ROOT
+from samples import examples
 
 from cachelayer.streams.mixture import MixedOrder, Pattern, ends_of
 from cachelayer.streams.schedule import Schedule
@@ -52,7 +53,7 @@ def schedules(draw: st.DrawFn, least: int = 1) -> dict[int, tuple[float, ...]]:
 
 
 @given(schedules())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_at_every_position_of_every_stage_each_part_has_its_share(stages: dict[int, tuple[float, ...]]) -> None:
     schedule = schedule_of(stages)
     starts, end = list(stages), list(stages)[-1] + 3000
@@ -69,7 +70,7 @@ def test_at_every_position_of_every_stage_each_part_has_its_share(stages: dict[i
 
 
 @given(schedules(), st.integers(0, 2**61), st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @pytest.mark.slow
 def test_any_position_is_found_without_those_before_it(
     stages: dict[int, tuple[float, ...]], far: int, random: Any
@@ -108,7 +109,7 @@ def test_a_part_with_hardly_any_weight_ends_past_the_largest_position() -> None:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6).map(tuple), st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_end_of_a_part_is_the_position_after_its_last_record(weights: tuple[int, ...], data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 60), min_size=len(weights), max_size=len(weights)))
     for turns in (Pattern(weights), schedule_of({0: weights})):
@@ -168,7 +169,7 @@ def test_the_documented_vectors_are_what_the_turns_are() -> None:
 
 
 @given(schedules(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_turns_are_what_the_documented_code_says(documented: dict[str, Any], stages: Any, data: st.DataObject) -> None:
     position = data.draw(st.one_of(st.integers(0, 15_000), st.integers(0, MOST - 1)))
     parts, turns = schedule_of(stages).at(np.array([position]))

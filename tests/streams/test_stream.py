@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Batch, Case, cases
-from samples import examples
+from samples import examples, pairwise
 
 import cachelayer
 from cachelayer import RecordIndexError, Stream
@@ -252,9 +252,8 @@ def test_no_records_are_an_empty_stream(remainder: Any, prefetch: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [None, 1, 7, 300, 5000])
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.sampled
+@pytest.mark.parametrize(("batch", "shards", "prefetch"), pairwise([None, 1, 7, 300, 5000], [1, 3], [0, 2]))
 def test_streams_longer_than_what_is_read_at_once(batch: int | None, shards: int, prefetch: int) -> None:
     n = 4001
     case = Case(n, shards if batch is None else batch * shards, epochs=2, start=17, seed=9)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 from cachelayer.streams.turn_tree import WHOLE, TurnTree, shares_of
 
@@ -53,7 +54,7 @@ def largest_error(tree: TurnTree) -> Fraction:
 
 
 @given(WEIGHTS)
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @example([1.0] * 32)
 @example([1.618**-power for power in range(32)])
 @example([1.618**-power for power in range(20) for _ in range(1 + power % 2)] + [1e-12] * 2)
@@ -65,7 +66,7 @@ def test_no_weights_can_move_a_part_further_than_one_and_a_half(weights: list[fl
 
 
 @given(WEIGHTS, st.integers(0, 2**40))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_at_every_position_each_part_has_its_share(weights: list[float], start: int) -> None:
     tree, count = tree_of(weights), 1000
     parts, _ = at(tree, start, start + count)
@@ -80,7 +81,7 @@ def test_at_every_position_each_part_has_its_share(weights: list[float], start: 
 
 
 @given(WEIGHTS, st.integers(0, 2**62 - 600))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_turns_of_a_part_follow_one_another_and_are_found_again(weights: list[float], start: int) -> None:
     tree, positions = tree_of(weights), np.arange(start, start + 500)
     parts, turns = at(tree, start, start + 500)

@@ -15,6 +15,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 FORKS = multiprocessing.get_context("forkserver")
 # One process of this kind serves all tests but those that say what else they need, so that it stands here.
 IMPORTED = [
@@ -31,6 +33,20 @@ IMPORTED = [
     "fsspec.implementations.local",
 ]
 FORKS.set_forkserver_preload(IMPORTED)
+
+
+def _ensure_running() -> None:
+    """Start the process that is forked if it does not run, and have it find the modules of this folder.
+
+    Python 3.11 does not tell it where this process finds modules, and says nothing if it cannot import one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        _START()
+
+
+_START = forkserver._forkserver.ensure_running  # type: ignore[attr-defined]
+forkserver._forkserver.ensure_running = _ensure_running  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -69,36 +69,36 @@ def test_links_lead_from_the_storage_to_a_record(page: Any) -> None:
     assert page.locator("section a:has(img)").first.get_attribute("href") == "/d/d/v1/records/5/0.png"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/d/d",
-        "/d/d/v1",
-        "/d/d/v1/records",
-        "/d/d/v1/records/2",
-        "/d/d/v1/order?batch=8&shards=2",
-        "/d/d/v1/order?batch=8&view=[:50].exclude([1])",
-        "/d/d/v1/find?leaf=0&low=3",
-        "/diff?one=d@v1&other=d@half",
-        "/d/d/v1/statistics",
-    ],
-)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_a_phone_in_light_and_dark(page: Any, path: str, scheme: Any) -> None:
-    page.emulate_media(color_scheme=scheme)
+PATHS = [
+    "/",
+    "/d/d",
+    "/d/d/v1",
+    "/d/d/v1/records",
+    "/d/d/v1/records/2",
+    "/d/d/v1/order?batch=8&shards=2",
+    "/d/d/v1/order?batch=8&view=[:50].exclude([1])",
+    "/d/d/v1/find?leaf=0&low=3",
+    "/diff?one=d@v1&other=d@half",
+    "/d/d/v1/statistics",
+]
+SHADES = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
+
+
+def test_pages_fit_a_phone_in_light_and_dark(page: Any) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
-    page.goto(path)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert shade == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 27)")
-    unnamed = page.evaluate(
-        """[...document.querySelectorAll("input, select, textarea, button, img, svg, audio, canvas")]
-           .filter(each => !each.hidden)
-           .filter(each => !(each.labels?.length || each.alt || each.getAttribute("aria-label") || each.innerText))
-           .map(each => each.outerHTML)"""
-    )
-    assert unnamed == []
+    for path in PATHS:
+        page.goto(path)
+        for scheme, shade in SHADES.items():
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") == shade, path
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        unnamed = page.evaluate(
+            """[...document.querySelectorAll("input, select, textarea, button, img, svg, audio, canvas")]
+               .filter(each => !each.hidden)
+               .filter(each => !(each.labels?.length || each.alt || each.getAttribute("aria-label") || each.innerText))
+               .map(each => each.outerHTML)"""
+        )
+        assert unnamed == [], path
 
 
 def test_scrolling_shows_other_records_and_their_url(page: Any) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import samples
 from documents import BUCKETS, OPTIONS, cached_documents, same_batches
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
+
+EACH = [(server, copies) for server in ("s3", "gcs") for copies in (0, None)]
 
 
 def streams(ref: Any, **more: Any) -> dict[str, Any]:
@@ -30,7 +33,10 @@ def streams(ref: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("copies", [0, None])
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("server", "copies"), EACH if samples.IN_FULL else [("s3", None), ("gcs", 0)], indirect=["server"]
+)
 def test_batches_from_a_bucket_are_those_of_a_local_disk_on_any_shards_and_after_a_restore(
     server: Server, tmp_path: Path, copies: int | None
 ) -> None:
