@@ -31,7 +31,7 @@ def main() -> None:
 
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
-    model.compile(loss="mse", optimizer=keras.optimizers.Adam(0.1), jit_compile=False)
+    model.compile(loss="mse", optimizer=keras.optimizers.Adam(0.1))
     stream = cachelayer.open(url).stream(16, shuffle=True, seed=7)
     dataset = to_keras(stream.map_batches(lambda batch: (batch["x"] / 40, batch["y"].astype(np.float32) / 40)))
     callbacks = [dataset.backup(folder, every=2), Each()]
