@@ -16,6 +16,7 @@ from cachelayer.protocols import BlocksAhead, Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+from cachelayer.records.turns import leave_turn
 
 
 @runtime_checkable
@@ -117,6 +118,7 @@ def held_records(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
     try:
         return records_of(blocks, owner, rows)
     except CorruptionError:
+        leave_turn()
         newest, again = list(blocks), list[int]()
         for number in np.unique(owner).tolist():
             mine = rows[owner == number]

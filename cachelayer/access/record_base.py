@@ -33,7 +33,7 @@ _FEW = 8
 """Up to so many local records are read faster one by one, if they hold no files to decode."""
 
 Read = Callable[[NDArray[np.int64]], Records]
-"""Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
+"""Reads the records of some numbers from blocks in memory instead of the base itself."""
 
 
 class RecordBase(ABC):
@@ -171,8 +171,8 @@ class RecordBase(ABC):
         return VaryingLeaves(self.codec)
 
     def _reading(self, read: Read | None) -> Reading:
-        """Return the context of a read. What is read from elsewhere may wait for a network."""
-        return Reading(self.threads, turns=read is None and not self.is_fetched)
+        """Return the context of a read, from elsewhere if ``read`` is given: then the records are in memory."""
+        return Reading(self.threads, turns=read is not None or not self.is_fetched)
 
     def leaf_values(
         self,

@@ -117,7 +117,8 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
     parts = _parts(len(starts), nbytes)
     if parts > 1:
         starts = (starts[:, None] + np.arange(0, nbytes, nbytes // parts)).reshape(-1)
-    rows: Bytes = windows(buffer, nbytes // parts)[starts].view(np.uint8).reshape(-1, nbytes)
+    with out_of_turn(len(starts) * (nbytes // parts)):
+        rows: Bytes = windows(buffer, nbytes // parts)[starts].view(np.uint8).reshape(-1, nbytes)
     return rows
 
 

@@ -142,6 +142,11 @@ class BlockRows:
         used, owner = np.unique(self.owner[rows], return_inverse=True)
         return BlockRows(self.holder, [self.fetches[each] for each in used.tolist()], owner, self.shift[rows])
 
+    @property
+    def are_here(self) -> bool:
+        """True if nobody would have to wait for the blocks."""
+        return all(fetch.outcome.answer is not None for fetch in self.fetches)
+
     def reads(self, numbers: Indices, reading: Reading) -> RecordReads[Any]:
         """Wait for the blocks, and return what reads the records of these numbers, one for each row."""
         answers = [fetch.outcome.answer for fetch in self.fetches]

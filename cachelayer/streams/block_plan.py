@@ -186,6 +186,11 @@ class Plan(Generic[T]):
         """The position where the next block begins."""
         return self.after[-1]
 
+    @property
+    def is_here(self) -> bool:
+        """True if to read the block is not to wait for blocks of records that are on their way."""
+        return self.blocks is None or all(rows.are_here for rows in self.blocks.values())
+
     def load(self, stop: Flag | None, caught: type[BaseException], meter: Meter) -> Block[T]:
         """Read the block; if an error ends it, keep the items before the error.
 

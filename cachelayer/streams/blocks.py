@@ -45,17 +45,15 @@ def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
     pace = Pace(most if known else least, least, max(least, most))
     feed = feed_of(reader, meter)
     reached = None if feed is None else feed.reached
-    # A caller that helps would wait for blocks of later steps.
-    helps = known and not isinstance(feed, BlockFeed)
     # Two threads read them. With more blocks under way, neither waits for the other.
     is_small = share * records.read_nbytes <= _SMALL_NBYTES
-    depth = 2 * options.prefetch if helps and is_small else options.prefetch
+    depth = 2 * options.prefetch if known and is_small else options.prefetch
     return Prefetcher(
         lambda position, size: plan(reader, position, size, feed),
         depth,
         pace,
         reached,
-        helps=helps,
+        helps=known,
         meter=meter,
     )
 

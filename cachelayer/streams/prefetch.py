@@ -140,7 +140,8 @@ class Prefetcher(Generic[T]):
 def _help(ahead: tuple[_Ahead[T], ...], meter: Meter) -> None:
     """Read blocks that the thread has not begun, instead of waiting for the first."""
     for each in ahead:
-        if ahead[0].outcome.done():
+        # While this thread waited for the records of a later block, the first might come.
+        if ahead[0].outcome.done() or not each.plan.is_here:
             return
         if each.outcome.cancel():
             here: Outcome[Block[T]] = Outcome()

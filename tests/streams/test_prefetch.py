@@ -121,6 +121,27 @@ def test_who_would_wait_loads_what_the_thread_has_not_come_to() -> None:
     assert loaded == list(range(4_000))
 
 
+def test_who_waits_for_a_block_loads_none_whose_records_are_on_their_way() -> None:
+    by: dict[int, str] = {}
+
+    class OnTheirWay:
+        def __init__(self, position: int) -> None:
+            self.are_here = position >= 50
+
+    def read(number: int, out: list[int], _: Reading) -> None:
+        by[number] = threading.current_thread().name
+        out.append(number)
+
+    def plan(position: int, _: int) -> Plan[int] | None:
+        blocks: Any = {position: OnTheirWay(position)}
+        return Plan(position, [position + 1], partial(read, position), blocks) if position < 51 else None
+
+    prefetcher = Prefetcher(plan, 3, Pace(1, 1, 1), helps=True)
+    found = [prefetcher.block(position) for position in range(50)]
+    assert [list(block.items) for block in found if block] == [[number] for number in range(50)]
+    assert all(by[number].startswith("cachelayer-prefetch") for number in range(50))
+
+
 def test_the_first_block_is_small_and_read_alone() -> None:
     planned: list[tuple[int, int]] = []
 
