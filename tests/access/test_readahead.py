@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +26,15 @@ def drop(path: Path) -> None:
 
 
 @pytest.fixture
-def cold(tmp_path: Path) -> MappedFile:
-    path = tmp_path / "file"
+def on_disk() -> Iterator[Path]:
+    """A folder of a disk: the folders of tests may be in memory, where no page is dropped."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def cold(on_disk: Path) -> MappedFile:
+    path = on_disk / "file"
     path.write_bytes(bytes(8 << 20))
     drop(path)
     file = MappedFile.open(path)
@@ -52,13 +61,13 @@ def test_a_file_that_is_gone_cannot_be_announced(cold: MappedFile) -> None:
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("uniform", [True, False])
-def test_cold_shards_are_read_right(tmp_path: Path, uniform: bool, compression: str | None) -> None:
+def test_cold_shards_are_read_right(on_disk: Path, uniform: bool, compression: str | None) -> None:
     rng = np.random.default_rng(0)
     records = [rng.bytes(3000 if uniform else int(n)) for n in rng.integers(0, 6000, 2000)]
-    cachelayer.Storage(tmp_path).submit(records, "d", "v1", shard_bytes=1 << 20, compression=compression)
-    for path in tmp_path.rglob("*.array_record"):
+    cachelayer.Storage(on_disk).submit(records, "d", "v1", shard_bytes=1 << 20, compression=compression)
+    for path in on_disk.rglob("*.array_record"):
         drop(path)
-    ref = cachelayer.Storage(tmp_path).fetch("d@v1")
+    ref = cachelayer.Storage(on_disk).fetch("d@v1")
     order = rng.permutation(2000)
     assert list(ref.read(order)) == [records[number] for number in order]
 
