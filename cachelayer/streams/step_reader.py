@@ -126,13 +126,12 @@ class StepReader:
         """Return what :meth:`numbers` returns for each of some steps."""
         options, first, last = self.options, steps[0], steps[-1]
         epoch, place = divmod(first.begin, options.steps.records)
-        size = options.steps.global_batch
-        are_whole = (
-            last.end - first.begin == len(steps) * size and last.end - first.begin <= options.steps.records - place
-        )
-        if not are_whole or self.share < size or options.order.arranged(epoch, place, place + size) is not None:
+        size, rows = options.steps.global_batch, last.end - first.begin
+        are_whole = rows == len(steps) * size and rows <= options.steps.records - place
+        are_read_whole = self.rows is None and options.steps.shard_count == 1
+        if not (are_whole and are_read_whole) or options.order.arranged(epoch, place, place + size) is not None:
             return [self.numbers(step) for step in steps]
-        return [*options.order(epoch, place, place + len(steps) * size).reshape(len(steps), size)]
+        return [*options.order(epoch, place, place + rows).reshape(len(steps), size)]
 
     def blocks(self, step: Step) -> BlockSpans | None:
         """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
