@@ -172,7 +172,7 @@ class RecordBase(ABC):
 
     def _reading(self, read: Read | None) -> Reading:
         """Return the context of a read. What is read from elsewhere may wait for a network."""
-        return Reading(self.threads, turns=read is None and not self.is_fetched)
+        return Reading(self.threads, turns=read is None)
 
     def leaf_values(
         self,

@@ -55,8 +55,8 @@ class Reading:
 
     Args:
         threads: the most threads that work on the read; None for as many as there are cores.
-        turns: whether the thread takes turns with others that read; see :mod:`cachelayer.records.turns`. Not for reads
-            that wait for a network.
+        turns: True if the thread takes turns with others that read; see :mod:`cachelayer.records.turns`. It must leave
+            its turn before it waits for a disk or a network.
     """
 
     __slots__ = ("_before", "_threads", "_turns")
