@@ -67,17 +67,18 @@ class Reading:
         self._before: int | None = None
 
     def __enter__(self) -> None:
+        # First, because it waits: if it is interrupted, nothing else has changed.
+        if self._turns:
+            take_turn()
         self._before = getattr(_OF_THREAD, "threads", None)
         _OF_THREAD.threads = self._threads
         _READERS.add(threading.get_ident())
-        if self._turns:
-            take_turn()
 
     def __exit__(self, *error: object) -> None:
         # If an interrupt lost this call, the next read of the thread makes up for it.
-        leave_turn()
         _READERS.discard(threading.get_ident())
         _OF_THREAD.threads = self._before
+        leave_turn()
 
 
 def allowed() -> int:

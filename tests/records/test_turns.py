@@ -16,7 +16,7 @@ from cachelayer.access.open_shards import OpenShards
 from cachelayer.access.readahead import ReadAhead
 from cachelayer.arrayrecord.places import UniformRecords
 from cachelayer.arrayrecord.ranged import RangedShards
-from cachelayer.records import turns
+from cachelayer.records import threads, turns
 from cachelayer.records.threads import Cost, Reading, each
 from cachelayer.records.turns import leave_turn, out_of_turn, take_turn
 
@@ -105,6 +105,18 @@ def test_a_read_that_fails_or_is_interrupted_leaves_the_turn() -> None:
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), Reading(None, turns=True), out_of_turn(LONG):
             raise error
+
+
+def test_a_read_that_is_interrupted_while_it_waits_for_its_turn_does_not_count_as_a_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "take_turn", interrupted)
+    with pytest.raises(KeyboardInterrupt), Reading(None, turns=True):
+        pass
+    assert threading.get_ident() not in threads._READERS
 
 
 def test_a_read_that_waits_for_a_disk_is_out_of_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
