@@ -18,7 +18,6 @@ from cachelayer.arrayrecord.address_space import AddressSpace, Epoch
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import Records
-from cachelayer.records.turns import leave_turn
 from cachelayer.tally import add_records
 
 
@@ -93,8 +92,6 @@ class JoinedShards:
         for each, part in zip(self._open, self._parts, strict=True):
             each.note_use(is_used[part], now)
         is_cold = self._read_ahead.announce(numbers)
-        if is_cold:
-            leave_turn()
         found = tables.gathered(self._space, (self, epoch), shard_of, numbers, self._path, in_part=in_part)
         if found is not None:
             add_records("disk" if is_cold else "memory_map", found)

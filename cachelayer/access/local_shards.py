@@ -15,7 +15,6 @@ from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
-from cachelayer.records.turns import leave_turn
 from cachelayer.tally import add_records
 
 _MOST_RECORDS = 2**62
@@ -134,8 +133,6 @@ class LocalShards:
             return RecordBuffer.of([])
         self._check(numbers)
         is_cold = self._read_ahead.announce(numbers)
-        if is_cold:
-            leave_turn()
         records = self._found(numbers, in_part=in_part)
         add_records("copy" if self._are_copies else "disk" if is_cold else "memory_map", records)
         return records

@@ -14,6 +14,7 @@ from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
+from cachelayer.records.turns import out_of_turn
 
 
 class OpenShards:
@@ -113,7 +114,7 @@ class OpenShards:
         return f"shard {shard}" if reader is None else str(reader.mapped.path)
 
     def _opened(self, shard: int, now: int) -> ShardReader:
-        with self._lock:
+        with out_of_turn(), self._lock:
             reader = self._mapped.get(shard)
             if reader is not None:
                 return reader

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.records.memory import Ints, distinct
+from cachelayer.records.turns import leave_turn
 
 # For fewer records than this, reading ahead gains little.
 _FEW = 4
@@ -35,8 +36,14 @@ class ReadAhead:
         self._trusted_until = 0
 
     def announce(self, numbers: Ints) -> bool:
-        """Start to load these records if they are not in memory, and return at once whether any was not."""
-        if len(numbers) < _FEW or time.monotonic_ns() < self._trusted_until:
+        """Start to load these records if they are not in memory, and return at once whether any was not.
+
+        Unless they are trusted to be in memory, the thread leaves its turn: the read may wait for a disk.
+        """
+        if len(numbers) >= _FEW and time.monotonic_ns() < self._trusted_until:
+            return False
+        leave_turn()
+        if len(numbers) < _FEW:
             return False
         if self.load(numbers):
             self._trust = _TRUSTED_NS

@@ -170,10 +170,6 @@ class RecordBase(ABC):
         """Reads the leaves of varying length of the records."""
         return VaryingLeaves(self.codec)
 
-    def _reading(self, read: Read | None) -> Reading:
-        """Return the context of a read, from elsewhere if ``read`` is given: then the records are in memory."""
-        return Reading(self.threads, turns=read is not None or not self.is_fetched)
-
     def leaf_values(
         self,
         leaves: Sequence[int],
@@ -188,7 +184,7 @@ class RecordBase(ABC):
         Each record is read once for all leaves.
         """
         try:
-            with self._reading(read):
+            with Reading(self.threads):
                 records = self.records(numbers, in_part=True) if read is None else read(numbers)
                 values = [self.varying.values(records, leaf, starts, counts, ends) for leaf in leaves]
         except ValueError as error:
@@ -217,7 +213,7 @@ class RecordBase(ABC):
             return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:
-            with self._reading(read):
+            with Reading(self.threads):
                 records = (read or self.records)(numbers)
                 # Only images and audio may not decode although their records are whole.
                 if isinstance(codec, DecodingCodec):
@@ -243,7 +239,7 @@ class RecordBase(ABC):
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            with self._reading(read):
+            with Reading(self.threads):
                 records = self.records(numbers, in_part=chosen is not None) if read is None else read(numbers)
                 columns = self.element_codec.decode(records, chosen)
             turn_to(DECODING)
@@ -256,7 +252,7 @@ class RecordBase(ABC):
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
         numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
-            with self._reading(read):
+            with Reading(self.threads):
                 columns = self.element_codec.decode((read or self.records)(numbers))
             turn_to(DECODING)
             return self.element_codec.batches([column for column in columns if column is not None], splits)

@@ -30,6 +30,7 @@ from cachelayer.objects.local_cache import CopyOutcome
 from cachelayer.protocols import BlocksAhead
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.records.turns import leave_turn
 from cachelayer.user_warnings import warn
 
 # A caller that reads only a few records does not need copies of whole shards.
@@ -163,6 +164,8 @@ class RemoteShards:
                 return self._local.records(numbers, in_part=in_part)
             except _UNREADABLE:
                 pass
+        # What follows may wait for the network.
+        leave_turn()
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
         if not is_local.all():

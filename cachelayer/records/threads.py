@@ -51,33 +51,32 @@ def cores() -> int:
 
 
 class Reading:
-    """A context in which one thread reads, with the help of others.
+    """A context in which one thread reads, with the help of others, in turn: see :mod:`cachelayer.records.turns`.
+
+    The thread must leave its turn before it waits for a disk or a network.
 
     Args:
         threads: the most threads that work on the read; None for as many as there are cores.
-        turns: whether the thread takes turns with others that read; see :mod:`cachelayer.records.turns`. Not for reads
-            that wait for a network.
     """
 
-    __slots__ = ("_before", "_threads", "_turns")
+    __slots__ = ("_before", "_threads")
 
-    def __init__(self, threads: int | None, *, turns: bool = False) -> None:
+    def __init__(self, threads: int | None) -> None:
         self._threads = threads
-        self._turns = turns
         self._before: int | None = None
 
     def __enter__(self) -> None:
+        # First, because it waits: if it is interrupted, nothing else has changed.
+        take_turn()
         self._before = getattr(_OF_THREAD, "threads", None)
         _OF_THREAD.threads = self._threads
         _READERS.add(threading.get_ident())
-        if self._turns:
-            take_turn()
 
     def __exit__(self, *error: object) -> None:
         # If an interrupt lost this call, the next read of the thread makes up for it.
-        leave_turn()
         _READERS.discard(threading.get_ident())
         _OF_THREAD.threads = self._before
+        leave_turn()
 
 
 def allowed() -> int:

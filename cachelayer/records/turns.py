@@ -21,9 +21,10 @@ _OF_THREAD = threading.local()
 
 
 def take_turn() -> None:
-    """Wait for the turn of this thread, but not for long."""
-    _TURN.acquire(timeout=_SECONDS)
-    _OF_THREAD.has_turn = True
+    """Wait for the turn of this thread, but not for long; not at all if it has the turn."""
+    if not getattr(_OF_THREAD, "has_turn", False):
+        _TURN.acquire(timeout=_SECONDS)
+        _OF_THREAD.has_turn = True
 
 
 def leave_turn() -> None:

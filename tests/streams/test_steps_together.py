@@ -1,0 +1,98 @@
+"""Steps that are read together give the batches that each gives alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from samples import examples
+
+import cachelayer
+from cachelayer import ArraySpec, Blocks, Buckets
+from cachelayer.streams.block_plan import Reading
+from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.stream import reader_of
+
+N, BATCH = 61, 6
+SPEC = {"n": ArraySpec(np.int64), "s": ArraySpec(str), "v": ArraySpec(np.int64, (None,))}
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    elements = [{"n": n, "s": "x" * (n % 7), "v": np.arange(n % 7)} for n in range(N)]
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("together"))
+    return storage.cache(elements, "d", "v1", shard_bytes=2000, element_spec=SPEC, progress=False)
+
+
+def as_read(batch: Any) -> str:
+    return re.sub(r"\s+", " ", repr(batch))
+
+
+def is_read_together(reader: StepReader, count: int) -> None:
+    """Read up to ``count`` steps at a time, up to five epochs, and compare each with the step read alone."""
+    position, steps = reader.options.start, reader.options.steps
+    while position < 5 * N:
+        some = []
+        while len(some) < count and (step := steps.at(position)) is not None:
+            some.append(step)
+            position = steps.after(step)
+        if not some:
+            return
+        together: list[Any] = []
+        reader.batches(some, together, Reading())
+        assert list(map(as_read, together)) == [as_read(reader.batch(step)) for step in some]
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "all": lambda ref: ref,
+    "reversed": lambda ref: ref[::-1],
+    "strided": lambda ref: ref[5:60:3],
+    "chosen": lambda ref: ref.select([4, 4, 60, 2, 9, 30, 1, 0, 8]),
+    "sampled": lambda ref: ref.sample(np.arange(N, dtype=float), seed=3),
+    "mixed": lambda ref: cachelayer.mix([(ref[:40], 3), (ref[40:], 1)]),
+    "joined": lambda ref: cachelayer.concat([ref[20:], ref[:20]]),
+}
+ORDERS: dict[str, dict[str, Any]] = {
+    "in order": {},
+    "shuffled": {"shuffle": True, "seed": 5},
+    "in blocks": {"shuffle": Blocks(4, 16, 8), "seed": 5},
+    "in buckets": {"buckets": Buckets("v", [2, 4, 7]), "shuffle": True, "seed": 5},
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("order", ORDERS)
+@given(
+    st.sampled_from(["keep", "drop", "pad"]),
+    st.sampled_from([(0, 1), (0, 2), (2, 3)]),
+    st.integers(0, 3 * N),
+    st.integers(2, 12),
+)
+@settings(deadline=None, max_examples=examples(6))
+def test_steps_read_together_are_those_read_alone(
+    ref: Any, view: str, order: str, remainder: Any, shard: tuple[int, int], start: int, count: int
+) -> None:
+    options: dict[str, Any] = {**ORDERS[order], "remainder": remainder, "shard": shard, "prefetch": 0}
+    if view in ("sampled", "mixed"):
+        options.pop("remainder")
+        if "buckets" in options or (view == "sampled" and "shuffle" in options):
+            options = {"shard": shard, "prefetch": 0}
+    else:
+        options["num_epochs"] = 4
+        start = 0 if "buckets" in options else min(start, 3 * len(VIEWS[view](ref)))
+    is_read_together(reader_of(VIEWS[view](ref).stream(BATCH, start=start, **options)), count)
+
+
+@given(st.lists(st.integers(0, BATCH - 1), max_size=BATCH + 2))
+@example([*range(BATCH - 1, -1, -1)])
+@example([0, *range(BATCH)])
+@settings(deadline=None, max_examples=examples(20))
+def test_any_rows_of_steps_read_together_are_those_read_alone(ref: Any, rows: list[int]) -> None:
+    reader = reader_of(ref.stream(BATCH, num_epochs=2, prefetch=0))
+    some = reader.of_rows(lambda size: np.array([row for row in rows if row < size], np.int64))
+    is_read_together(some, 4)
