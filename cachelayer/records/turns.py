@@ -10,6 +10,7 @@ took it may have been interrupted before it could give it back.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -17,13 +18,19 @@ from contextlib import contextmanager, suppress
 _LONG_NBYTES = 1 << 16
 _SECONDS = 0.02
 _TURN = threading.Lock()
+# When a thread last got the turn, by the monotonic clock.
+_TAKEN = [0.0]
 _OF_THREAD = threading.local()
 
 
 def take_turn() -> None:
     """Wait for the turn of this thread, but not for long; not at all if it has the turn."""
     if not getattr(_OF_THREAD, "has_turn", False):
-        _TURN.acquire(timeout=_SECONDS)
+        # Counted from when it was taken, not from now: interrupts that come again and again end each wait early.
+        left = _TAKEN[0] + _SECONDS - time.monotonic()
+        if not _TURN.acquire(blocking=False) and left > 0:
+            _TURN.acquire(timeout=left)
+        _TAKEN[0] = time.monotonic()
         _OF_THREAD.has_turn = True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,33 @@ def test_a_turn_that_was_never_given_back_is_freed_by_the_next_thread() -> None:
     assert turns._TURN.locked()
     with Reading(None), out_of_turn(LONG):
         assert not turns._TURN.locked()
+
+
+def test_interrupts_that_end_each_wait_keep_no_thread_from_a_lost_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __init__(self) -> None:
+            self.lock = turns._TURN
+
+        def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+            if blocking:
+                raise KeyboardInterrupt
+            return self.lock.acquire(blocking=False)
+
+        def release(self) -> None:
+            self.lock.release()
+
+    assert turns._TURN.acquire(blocking=False)
+    waits = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(turns, "_TURN", Interrupted())
+        turns._TAKEN[0] = time.monotonic()
+        while True:
+            try:
+                with Reading(None):
+                    break
+            except KeyboardInterrupt:
+                waits += 1
+    assert waits
 
 
 def test_a_thread_whose_turn_was_freed_meanwhile_goes_on() -> None:
