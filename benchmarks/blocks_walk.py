@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord import ranged
+from cachelayer.arrayrecord import kept_indices
 from cachelayer.arrayrecord.expected_rows import ExpectedRows
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.transfer import PIECE
@@ -59,7 +59,7 @@ class Dataset:
     @property
     def kept_indices(self) -> float:
         """The fraction of all indices that a host keeps in memory at most."""
-        return min(1.0, ranged._KEPT_NBYTES / (self.shards * self.index_nbytes))
+        return min(1.0, kept_indices.KEPT_NBYTES / (self.shards * self.index_nbytes))
 
 
 @dataclass
@@ -168,7 +168,7 @@ class _Counter:
         """Return whether the host has the whole index: it is worth it, and it came while there was room."""
         dataset = self._dataset
         requests = max(1.0, self._share * dataset.shard_records / count)
-        is_worth_it = dataset.index_nbytes <= requests * ranged._PAGE_NBYTES
+        is_worth_it = dataset.index_nbytes <= requests * kept_indices._PAGE_NBYTES
         return is_worth_it and shard * 0.6180339887 % 1 < dataset.kept_indices
 
     def expecting(self, blocks: BlocksAhead) -> _Counter:  # noqa: ARG002
@@ -264,7 +264,7 @@ def rows_of_epoch(order: BlockOrder, dataset: Dataset, hosts: int) -> Rows:
         assert block is not None
         if expected.take(block) is None:
             together = expected.together(block)
-            has_room = expected.nbytes_of(together) <= ranged._KEPT_NBYTES - expected.nbytes
+            has_room = expected.nbytes_of(together) <= kept_indices.KEPT_NBYTES - expected.nbytes
             begins_here = expected.begins(together if has_room else np.array([block]))
             span = int(begins_here[-1] - begins_here[0]) + count
             if has_room:

@@ -296,7 +296,7 @@ class RemoteShards:
             return
         if what == _INDEX:
             try:
-                self._ranged.use_index_copy(shard, partial(copies.index, shard))
+                self._ranged.indices.use_copy(shard, partial(copies.index, shard))
             except CorruptionError:
                 copies.drop(shard)
                 raise

@@ -16,6 +16,13 @@ from cachelayer.records.memory import Ints
 
 MOST_BESIDE = 0.045
 """Bytes of index rows that are of no use, for each byte of the blocks."""
+_PAGE_BITS = 17
+MOST_TOGETHER = 1 << _PAGE_BITS
+"""Number of records of a shard among which blocks begin whose rows come together: 2 MiB of rows."""
+# Threads seldom wait for each other with so many locks, and these are few beside the blocks of an epoch.
+_LOCKS = 1 << 12
+# Bytes that keeping the rows of a block takes beside them.
+_BESIDE_KEPT = 1 << 8
 # The number of a shard and of a record in it, as one number.
 _WITHIN_BITS = 40
 
@@ -33,7 +40,7 @@ class ExpectedRows:
     """
 
     def __init__(self, shard_of: Ints, within: Ints, count: int, record_nbytes: float) -> None:
-        self._keys = np.sort((shard_of << _WITHIN_BITS) + within)
+        self._keys = np.unique((shard_of << _WITHIN_BITS) + within)
         self._count = count
         most = int(MOST_BESIDE * record_nbytes / ROW.itemsize * count * len(self._keys))
         self._firsts = _first_of_each_run(self._keys, count, most)
@@ -43,12 +50,12 @@ class ExpectedRows:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the rows that are kept."""
-        return len(self._kept) * self._count * ROW.itemsize
+        """The bytes that the kept rows take in memory."""
+        return len(self._kept) * (self._count * ROW.itemsize + _BESIDE_KEPT)
 
     def nbytes_of(self, blocks: Ints) -> int:
-        """Return the bytes of the rows of some blocks."""
-        return len(blocks) * self._count * ROW.itemsize
+        """Return the bytes that the rows of some blocks take in memory."""
+        return len(blocks) * (self._count * ROW.itemsize + _BESIDE_KEPT)
 
     def find(self, shard: int, within: int, count: int) -> int | None:
         """Return the number of the block that begins at a record of a shard; None if no such block is expected."""
@@ -60,7 +67,7 @@ class ExpectedRows:
 
     def lock(self, block: int) -> ProcessLock:
         """Return the lock to hold while the rows of a block are taken or fetched, since others may come with them."""
-        return self._fetching.setdefault(int(self._firsts[block]), ProcessLock())
+        return self._fetching.setdefault(int(self._firsts[block]) % _LOCKS, ProcessLock())
 
     def take(self, block: int) -> NDArray[np.void] | None:
         """Return the rows of a block, which is being fetched now; None if they are not here."""
@@ -148,14 +155,16 @@ class Expected:
 def _first_of_each_run(keys: Ints, count: int, most: int) -> Ints:
     """Return for each block the number of the first whose rows come with its own: those with the shortest gaps.
 
+    Blocks of different pages of a shard never come together.
+
     Args:
         keys: the blocks, ascending.
         count: number of records of each.
         most: number of records in all gaps.
     """
-    shards = keys >> _WITHIN_BITS
+    pages = keys >> _PAGE_BITS
     gaps = keys[1:] - keys[:-1] - count
-    near = np.flatnonzero((shards[1:] == shards[:-1]) & (gaps >= 0))
+    near = np.flatnonzero((pages[1:] == pages[:-1]) & (gaps >= 0))
     near = near[gaps[near].argsort(kind="stable")]
     begins = np.ones(len(keys), np.bool_)
     begins[near[gaps[near].cumsum() <= most] + 1] = False

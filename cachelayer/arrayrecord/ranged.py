@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,12 @@ from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import to_logical, to_position, without_headers
 from cachelayer.arrayrecord.expected_rows import Expected, ExpectedRows
 from cachelayer.arrayrecord.held_records import HeldRecords
+from cachelayer.arrayrecord.kept_indices import KEPT_NBYTES, KeptIndices
 from cachelayer.arrayrecord.ranged_rows import (
     Extents,
     IndexRows,
     Range,
     ShardObject,
-    check_header,
-    check_index,
     check_inside,
     check_same,
     extents,
@@ -26,7 +24,6 @@ from cachelayer.arrayrecord.ranged_rows import (
     row_ranges,
     rows_of,
 )
-from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, Piece, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
@@ -36,10 +33,6 @@ ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[Piece]]]
 """Reads ranges of objects as a :data:`ReadRanges` does; returns each range in the pieces in which it arrived."""
 
-# Bytes that one request for a row of an index is likely to transfer, since its neighbours are fetched with it.
-_PAGE_NBYTES = 1 << 16
-# Bytes of indices that are kept in memory.
-_KEPT_NBYTES = 1 << 28
 # Shards whose mean record is looked at, to know that of all.
 _LOOKED_AT = 64
 
@@ -61,25 +54,16 @@ class RangedShards:
         self,
         read_pieces: ReadPieces,
         shards: Sequence[ShardObject] | Mapping[int, ShardObject],
-        kept_nbytes: int = _KEPT_NBYTES,
+        kept_nbytes: int = KEPT_NBYTES,
     ) -> None:
         self.read_pieces = read_pieces
         self.shards = shards
-        self._headers: dict[int, index.IndexHeader] = {}
-        self._indices: dict[int, Bytes] = {}
-        self._copies: dict[int, Callable[[], Bytes]] = {}
-        self._pages_read: Counter[int] = Counter()
-        self._room = kept_nbytes
+        self.indices = KeptIndices(shards, kept_nbytes)
         self._expected = Expected()
         self._fetching: dict[int, ProcessLock] = {}
-        self._lock = ProcessLock()
 
     def _read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
         return _joined(self.read_pieces(ranges))
-
-    def has_index(self, shard: int) -> bool:
-        """Return whether the index of a shard is here, so that no more of it is fetched."""
-        return shard in self._indices or shard in self._copies
 
     def whole_index(self, shard: int) -> Bytes:
         """Return the index of a shard; fetch it if it is not here.
@@ -87,28 +71,13 @@ class RangedShards:
         Raises:
             CorruptionError: if it is not what was published.
         """
-        raw = self._index(shard)
+        raw = self.indices.find(shard)
         if raw is None:
             stored = self.shards[shard]
             (fetched,) = self._read_ranges([(stored.index_name, 0, stored.stats.index_nbytes)])
             raw = np.frombuffer(fetched, np.uint8)
-            self._checked(shard, raw)
+            self.indices.checked(shard, raw)
         return raw
-
-    def use_index_copy(self, shard: int, open_copy: Callable[[], Bytes]) -> None:
-        """Read an index from a local copy from now on, and fetch no more of it.
-
-        Args:
-            open_copy: maps the copy. It is called for each read, so that indices do not stay open.
-
-        Raises:
-            CorruptionError: if the copy is not what was published.
-        """
-        header = self._checked(shard, open_copy())
-        with self._lock:
-            self._headers[shard] = header
-            self._copies[shard] = open_copy
-            self._room += len(self._indices.pop(shard, b""))
 
     def expect(self, blocks: Callable[[], tuple[Ints, Ints, int] | None]) -> object:
         """Take note of blocks that are going to be held, once each, as long as the result is kept.
@@ -160,7 +129,7 @@ class RangedShards:
 
         run = self._run(shard_of, within)
         if run is None and share:
-            due = self._due_indices(shard_of, share)
+            due = self.indices.due(shard_of, share)
             held = self._hold_beside_index(due, shard_of, within, name)
             if held is not None:
                 return held
@@ -182,7 +151,7 @@ class RangedShards:
             rows = expected.take(block)
             if rows is None:
                 together = expected.together(block)
-                has_room = expected.nbytes_of(together) <= self._room - self._expected.nbytes
+                has_room = expected.nbytes_of(together) <= self.indices.room - self._expected.nbytes
                 begins = expected.begins(together if has_room else np.array([block]))
                 span = np.arange(begins[0], begins[-1] + len(within))
                 held, rows = self._hold_apart(shard_of, within, name, span)
@@ -247,7 +216,7 @@ class RangedShards:
         starts = logical + (splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - firsts)[run_of]
         fetched = runs[0] if len(runs) == 1 else np.concatenate([*runs, np.empty(0, np.uint8)])
         shards, shard_at = np.unique(shard_of, return_inverse=True)
-        compressed = np.array([self._headers[shard].compression != "none" for shard in shards.tolist()], np.bool_)
+        compressed = np.array([self.indices.is_compressed(shard) for shard in shards.tolist()], np.bool_)
         return HeldRecords.checked(fetched, starts, lengths, rows["crc32c"].copy(), compressed[shard_at], name)
 
     def _hold_beside_index(
@@ -274,10 +243,10 @@ class RangedShards:
         lock, stored = self._fetching.setdefault(shard, ProcessLock()).of_process(), self.shards[shard]
         if lock.acquire(blocking=False):
             try:
-                if not self.has_index(shard):
+                if not self.indices.has(shard):
                     whole = (stored.index_name, 0, stored.stats.index_nbytes)
                     pieces, *bodies = self.read_pieces([whole, *ranges])
-                    self._keep_index(shard, np.frombuffer(b"".join(pieces), np.uint8))
+                    self.indices.keep(shard, np.frombuffer(b"".join(pieces), np.uint8))
                     return bodies
             finally:
                 lock.release()
@@ -295,7 +264,11 @@ class RangedShards:
         if len(within) == 0:
             return None
         shard, first = int(shard_of[0]), int(within[0])
-        if (shard_of != shard).any() or (within[1:] - within[:-1] != 1).any() or (raw := self._index(shard)) is None:
+        if (
+            (shard_of != shard).any()
+            or (within[1:] - within[:-1] != 1).any()
+            or (raw := self.indices.find(shard)) is None
+        ):
             return None
         rows = rows_of(raw)[first : first + len(within)]
         found = extents(rows)
@@ -310,27 +283,17 @@ class RangedShards:
         check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = int(begins[0]), int(ends[-1])
         (pieces,) = self.read_pieces([(stored.name, begin, end)])
-        compressed = np.full(len(rows), self._headers[shard].compression != "none")
+        compressed = np.full(len(rows), self.indices.is_compressed(shard))
         starts = logical - logical[0]
         return HeldRecords.checked(
             without_headers(pieces, begin), starts, lengths, rows["crc32c"].copy(), compressed, name
         )
 
-    def _due_indices(self, shard_of: Ints, share: float) -> list[int]:
-        """Return the indices to fetch: so many rows will be needed that single requests for them would cost more."""
-        due = []
-        for shard, count in zip(*(each.tolist() for each in np.unique(shard_of, return_counts=True)), strict=True):
-            stats = self.shards[shard].stats
-            requests = max(1.0, share * stats.records / count)
-            if not self.has_index(shard) and stats.index_nbytes <= min(self._room, requests * _PAGE_NBYTES):
-                due.append(shard)
-        return due
-
     def _fetch_index(self, shard: int) -> None:
         """Fetch an index once: one thread fetches it, and the others wait for it."""
         with self._fetching.setdefault(shard, ProcessLock()):
-            if not self.has_index(shard):
-                self._keep_index(shard, self.whole_index(shard))
+            if not self.indices.has(shard):
+                self.indices.keep(shard, self.whole_index(shard))
 
     def places(self, shard_of: Ints, within: Ints) -> Any:
         """Return the index rows of records, perhaps without checksums; the arguments are those of :meth:`records`."""
@@ -345,12 +308,6 @@ class RangedShards:
         """Return the mean stored bytes of the records of a shard."""
         stats = self.shards[shard].stats
         return stats.nbytes / max(1, stats.records)
-
-    def is_compressed(self, shard: int) -> bool:
-        """Return whether the records of a shard are compressed, once some of their places were read."""
-        # Only uncompressed records of one size have places by arithmetic, which take no header.
-        header = self._headers.get(shard)
-        return header is not None and header.compression != "none"
 
     def _by_arithmetic(self, shard_of: Ints, within: Ints) -> Any:
         """Return rows without checksums if places follow by arithmetic in the shards of all records, else None."""
@@ -373,13 +330,15 @@ class RangedShards:
         missing: dict[int, Ints] = {}
         for shard in distinct(shard_of).tolist():
             mine = np.flatnonzero(shard_of == shard)
-            raw = self._index(shard)
+            raw = self.indices.find(shard)
             if raw is None:
                 missing[shard] = mine
             else:
                 out[mine] = rows_of(raw)[within[mine]]
-        whole = [shard for shard, mine in missing.items() if may_take_whole and self._is_due(shard, within[mine])]
-        heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
+        whole = [
+            shard for shard, mine in missing.items() if may_take_whole and self.indices.is_due(shard, within[mine])
+        ]
+        heads = [shard for shard in missing if shard not in whole and self.indices.header(shard) is None]
         apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
         single = np.concatenate([*apart.values(), np.empty(0, np.int64)])
         wanted = [
@@ -390,50 +349,16 @@ class RangedShards:
         ranges = [(self.shards[shard].index_name, begin, end) for shard, begin, end in wanted]
         return IndexRows(out, missing, whole, heads, single, ranges)
 
-    def _index(self, shard: int) -> Bytes | None:
-        """Return the index of a shard; None if it is not here."""
-        raw = self._indices.get(shard)
-        if raw is not None:
-            return raw
-        open_copy = self._copies.get(shard)
-        if open_copy is None:
-            return None
-        try:
-            return open_copy()
-        except (CorruptionError, StorageError):
-            # The copy was removed or became unreadable.
-            self._copies.pop(shard, None)
-            return None
-
     def _fill_in(self, wanted: IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
         """Fill in the rows that were missing, from the fetched ranges."""
         fetched = iter(bodies)
         for shard in wanted.whole:
             raw = np.frombuffer(next(fetched), np.uint8)
-            self._keep_index(shard, raw)
+            self.indices.keep(shard, raw)
             wanted.rows[wanted.missing[shard]] = rows_of(raw)[within[wanted.missing[shard]]]
         for shard in wanted.heads:
-            stored = self.shards[shard]
-            stats = stored.stats
-            self._headers[shard] = check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
+            self.indices.keep_header(shard, next(fetched))
         wanted.rows[wanted.single] = np.frombuffer(b"".join(fetched), index.ROW)
-
-    def _is_due(self, shard: int, within: Ints) -> bool:
-        """Return whether to fetch a whole index: there is room, and as many pages were requested as it has."""
-        nbytes = self.shards[shard].stats.index_nbytes
-        self._pages_read[shard] += len(distinct(within // (_PAGE_NBYTES // index.ROW.itemsize)))
-        return nbytes <= self._room and nbytes <= self._pages_read[shard] * _PAGE_NBYTES
-
-    def _keep_index(self, shard: int, raw: Bytes) -> None:
-        header = self._checked(shard, raw)
-        with self._lock:
-            self._headers[shard] = header
-            if not self.has_index(shard) and len(raw) <= self._room:
-                self._indices[shard] = raw
-                self._room -= len(raw)
-
-    def _checked(self, shard: int, raw: Bytes) -> index.IndexHeader:
-        return check_index(raw, self.shards[shard].stats, self.shards[shard].index_name)
 
 
 def _joined(bodies: Sequence[Sequence[Piece]]) -> list[bytes]:

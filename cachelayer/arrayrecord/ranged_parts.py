@@ -95,7 +95,7 @@ def large_records(ranged: RangedShards, shard_of: Ints, within: Ints) -> LargeRe
     if any(ranged.mean_nbytes(shard) < LARGE_NBYTES for shard in shards):
         return None
     rows = ranged.places(shard_of, within)
-    if any(ranged.is_compressed(shard) for shard in shards):
+    if any(ranged.indices.is_compressed(shard) for shard in shards):
         return None
 
     def name(row: int) -> str:

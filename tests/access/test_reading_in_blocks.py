@@ -24,7 +24,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Blocks, CorruptionError, Storage, StorageError, VersionNotFoundError
-from cachelayer.arrayrecord import ranged
+from cachelayer.arrayrecord import kept_indices
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.arrayrecord.ranged_rows import rows_of
 from cachelayer.objects.bucket_store import BucketStore
@@ -232,7 +232,7 @@ def test_records_that_lie_apart_in_the_base_take_a_range_each_and_neighbours_one
 
 def test_index_rows_of_a_block_are_one_range(requests: Requests) -> None:
     ref = published(varying(RECORDS), shard_bytes=1 << 30)
-    ref._base.shards._ranged._room = 0
+    ref._base.shards._ranged.indices.room = 0
     requests.ranges.clear()
     list(in_windows(ref, 32))
     rows = [each for ranges in requests.ranges for each in ranges if not each[0].endswith(".array_record")]
@@ -507,7 +507,7 @@ def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on
 @pytest.fixture
 def large_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have hosts that read few blocks of a shard fetch rows of its index, as if shards were large."""
-    monkeypatch.setattr(ranged, "_PAGE_NBYTES", 1 << 9)
+    monkeypatch.setattr(kept_indices, "_PAGE_NBYTES", 1 << 9)
 
 
 # A host that is one of eight reads about six blocks of each shard.
@@ -555,11 +555,11 @@ def test_records_whose_index_rows_came_with_others_are_those_that_were_written(r
 def test_index_rows_are_kept_while_there_is_room_and_let_go(requests: Requests, room: int) -> None:
     ref = published(uniform(8192), shard_bytes=1 << 20)
     ranged_shards = ref._base.shards._ranged
-    ranged_shards._room = room
+    ranged_shards.indices.room = room
     requests.ranges.clear()
     kept = [ranged_shards._expected.nbytes for _ in ref.stream(64, shuffle=FEW, seed=3, shard=(1, HOSTS), num_epochs=2)]
     assert max(kept) <= room + 32 * BLOCK * 16
-    assert kept[-1] == ranged_shards._room - room == 0
+    assert kept[-1] == ranged_shards.indices.room - room == 0
     rows = [each for ranges in requests.ranges for each in ranges if not each[0].endswith(".array_record") and each[1]]
     if not room:
         assert len(rows) == len(requests.of_records())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import examples
 
-from cachelayer.arrayrecord.expected_rows import MOST_BESIDE, ExpectedRows
+from cachelayer.arrayrecord.expected_rows import MOST_BESIDE, MOST_TOGETHER, ExpectedRows
 from cachelayer.arrayrecord.index import ROW
 
 COUNT, NBYTES = 10, 1000
@@ -59,3 +59,26 @@ def test_the_shortest_gaps_are_bridged_first_and_none_between_shards() -> None:
 )
 def test_other_records_are_not_expected(shard: int, within: int, count: int) -> None:
     assert expected([(0, 0), (0, 3)]).find(shard, within, count) is None
+
+
+def test_rows_that_come_together_are_few_although_no_block_lies_between() -> None:
+    size = 1 << 20
+    rows = ExpectedRows(np.zeros(size, np.int64), np.arange(size) * COUNT, COUNT, 1e6)
+    runs = np.array([len(rows.together(block)) for block in range(0, size, size // 64)])
+    assert 1 < runs.min() <= runs.max() <= MOST_TOGETHER // COUNT + 1
+
+
+def test_blocks_that_are_named_twice_are_kept_once() -> None:
+    rows = expected([(0, 0), (0, 0), (0, 1), (0, 1)])
+    (first, second) = rows.together(0)
+    rows.take(first)
+    rows.keep(np.array([first, second]), np.zeros(2 * COUNT, ROW), 0)
+    assert rows.find(0, COUNT, COUNT) == second
+    assert rows.take(second) is not None
+    assert rows.nbytes == 0
+
+
+def test_locks_take_no_more_memory_for_more_blocks() -> None:
+    rows = expected([(0, 1000 * number) for number in range(20_000)])
+    locks = {id(rows.lock(block)) for block in range(20_000)}
+    assert len(locks) <= 4096

@@ -102,7 +102,7 @@ def test_records_of_one_size_come_with_their_index_and_later_ones_alone(tmp_path
         assert block.all().to_list() == values[begin : begin + 50]
         assert len(there.reads.calls) == calls
     assert [len(ranges) for ranges in there.reads.calls] == [2, 1]
-    assert there.ranged.has_index(0)
+    assert there.ranged.indices.has(0)
 
 
 def test_records_are_never_read_outside_of_what_was_fetched() -> None:

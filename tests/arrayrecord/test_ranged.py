@@ -170,7 +170,7 @@ def test_of_large_indices_the_first_batch_takes_rows_and_later_ones_the_whole_on
         assert remote.records(batch.tolist()) == expected(batch)
     whole = sum(each.stats.index_nbytes for each in remote.objects)
     assert whole < remote.reads.nbytes(".index") < 1.1 * whole
-    assert all(remote.ranged.has_index(shard) for shard in range(shards))
+    assert all(remote.ranged.indices.has(shard) for shard in range(shards))
     before = remote.reads.nbytes(".index")
     assert remote.records(first) == expected(first)
     assert remote.reads.nbytes(".index") == before
@@ -186,7 +186,7 @@ def test_indices_that_have_no_room_are_read_row_by_row(long_indices: Any) -> Non
     remote = Remote(long_indices, kept_nbytes=300_000)
     for batch in np.random.default_rng(0).permutation(len(long_indices))[: 20 * 64].reshape(20, 64):
         assert remote.records(batch.tolist()) == expected(batch)
-    assert sum(remote.ranged.has_index(shard) for shard in range(len(remote.objects))) == 1
+    assert sum(remote.ranged.indices.has(shard) for shard in range(len(remote.objects))) == 1
 
 
 def test_a_copy_of_an_index_is_read_instead_and_gives_back_its_room(long_indices: Any) -> None:
@@ -194,13 +194,13 @@ def test_a_copy_of_an_index_is_read_instead_and_gives_back_its_room(long_indices
     copy = np.frombuffer(remote.reads.whole(remote.objects[1].index_name), np.uint8)
     numbers = np.arange(int(remote.splits[1]), int(remote.splits[2]), 100)
     remote.records(numbers.tolist())
-    assert remote.ranged.has_index(1)
-    remote.ranged.use_index_copy(1, lambda: copy)
+    assert remote.ranged.indices.has(1)
+    remote.ranged.indices.use_copy(1, lambda: copy)
     before = remote.reads.nbytes(".index")
     assert remote.records(numbers.tolist()) == expected(numbers)
     assert remote.reads.nbytes(".index") == before
     remote.records(list(range(0, 12_500, 100)))
-    assert remote.ranged.has_index(0)
+    assert remote.ranged.indices.has(0)
 
 
 def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_copy_of_an_index_that_is_removed_is_fetched_again(tmp_path: Path) -> 
             raise CorruptionError("missing")
         return copies[0]
 
-    remote.ranged.use_index_copy(0, open_copy)
+    remote.ranged.indices.use_copy(0, open_copy)
     assert remote.records([7, 3]) == expected([7, 3])
     assert remote.reads.nbytes(".index") == 0
     copies.clear()
@@ -240,8 +240,8 @@ def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
     raw = np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8).copy()
     raw[200] ^= 1
     with pytest.raises(CorruptionError, match=r"shard-00000\.index: its rows do not match"):
-        remote.ranged.use_index_copy(0, lambda: raw)
-    assert not remote.ranged.has_index(0)
+        remote.ranged.indices.use_copy(0, lambda: raw)
+    assert not remote.ranged.indices.has(0)
 
 
 @pytest.mark.slow
