@@ -81,13 +81,14 @@ class Slot:
     __slots__ = ("__weakref__", "_order", "space", "start")
 
     def __init__(self, space: AddressSpace, start: int, order: int) -> None:
-        self.space = space
         self.start = start
         self._order = order
+        # Last: if a signal handler raises before, there is nothing to give back.
+        self.space = space
 
     def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
         # When the process ends, the system unmaps everything; until then, threads may be reading.
-        if not is_ending():
+        if not is_ending() and hasattr(self, "space"):
             self.space._give_back(self.start, self._order)
 
 

@@ -26,8 +26,8 @@ NUMBERS: frozenset[type] = frozenset({bool, int, float, complex, type(None)})
 IMMUTABLE = NUMBERS | {str, bytes}
 """Types of immutable values."""
 _NUMBER_NBYTES = 8
-_WITHOUT_BUFFER = "mMV"
-"""The kinds of dtypes whose arrays give no memoryview, or may not."""
+_WITHOUT_BUFFER = "mMVO"
+"""The kinds of numpy's own dtypes whose arrays give no memoryview of bytes, or may not."""
 # numpy has no items of 2 GiB.
 _MOST_ITEM_NBYTES = 2**31 - 1
 
@@ -201,7 +201,8 @@ def _items_of(column: NDArray[Any], leaf: NDArray[Any]) -> NDArray[Any] | None:
         column: the column.
         leaf: the first array that it is for.
     """
-    if leaf.dtype.kind in _WITHOUT_BUFFER or not leaf.flags.c_contiguous or not 0 < leaf.nbytes < _MOST_ITEM_NBYTES:
+    gives_memory = leaf.dtype.isbuiltin == 1 and leaf.dtype.kind not in _WITHOUT_BUFFER and leaf.flags.c_contiguous
+    if not gives_memory or not 0 < leaf.nbytes < _MOST_ITEM_NBYTES:
         return None
     memory: Any = column if column.base is None else column.base
     begins = column.__array_interface__["data"][0] - memory.__array_interface__["data"][0]

@@ -37,8 +37,9 @@ def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
     """
     options, records = reader.options, reader.records
     share = max(1, reader.share) if options.batched else 1
+    nbytes = max(1, records.read_nbytes)
     together = min(records.records_per_read, _MAPPED_RECORDS if reader.maps else records.records_per_read)
-    most = -(-max(1, min(together, BLOCK_NBYTES // max(1, records.read_nbytes))) // share)
+    most = -(-max(1, min(together, BLOCK_NBYTES // nbytes)) // share)
     threads = max((function.threads for function in reader.maps), default=1)
     least = 1 if options.prefetch == 0 else -(-max(1, threads) // share)
     known = records.reading_cost == "stored" and not reader.is_mapped
@@ -46,7 +47,7 @@ def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
     feed = feed_of(reader, meter)
     reached = None if feed is None else feed.reached
     # Two threads read them. With more blocks under way, neither waits for the other.
-    is_small = share * records.read_nbytes <= _SMALL_NBYTES
+    is_small = share * nbytes <= _SMALL_NBYTES
     depth = 2 * options.prefetch if known and is_small else options.prefetch
     return Prefetcher(
         lambda position, size: plan(reader, position, size, feed),

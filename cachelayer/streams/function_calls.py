@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,12 @@ class FunctionCalls:
 
     Args:
         seed: the seed of the stream.
-        may_be_none: whether an element may be None.
+        may_be_none: returns whether an element may be None; called only if one is: records that are wrapped are read to
+            find it out.
     """
 
     seed: int
-    may_be_none: bool
+    may_be_none: Callable[[], bool]
 
     def __call__(
         self, fn: ElementMap, elements: Sequence[Any], rows: Rows, trial: Trial, reading: Reading
@@ -43,15 +44,13 @@ class FunctionCalls:
             trial = Trial(trial.attempt)
         reading.tally.turn(MAPPING)
         made = fn(elements, rows.positions, self.seed, reading, trial)
-        if fn.declared is None and not self.may_be_none:
+        if fn.declared is None and any(element is None for element in made) and not self.may_be_none():
             _check_returned(elements, made, rows, trial)
         return fn.conform(made, rows.numbers, rows.positions, trial)
 
 
 def _check_returned(elements: Sequence[Any], made: Sequence[Any], rows: Rows, trial: Trial) -> None:
     """Raise if a function returned None for an element, unless the trial takes the error."""
-    if not any(element is None for element in made):
-        return
     for row, (before, after) in enumerate(zip(elements, made, strict=True)):
         if after is None and before is not None and row not in (trial.failed or ()):
             error = returned_none("map()", f"at global position {rows.positions[row]}", int(rows.numbers[row]))

@@ -348,7 +348,7 @@ class StepReader:
     ) -> Sequence[Any]:
         """Return what all functions make of elements; None for those that fail."""
         calls = FunctionCalls(
-            self.options.order.seed or 0, may_be_none=getattr(self.records.element_spec, "nullable", False)
+            self.options.order.seed or 0, lambda: getattr(self.records.element_spec, "nullable", False)
         )
         collate = None if collators is None else self._stacking.collator(trial.left(elements), self.kinds)
         for function in self.maps:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,11 @@ def test_what_happens_in_a_worker_reaches_the_caller(
 
 def children() -> list[str]:
     """The worker processes of this one."""
-    tasks = Path(f"/proc/{os.getpid()}/task")
-    found = [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    found: list[str] = []
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        # A thread of an earlier test may have ended meanwhile.
+        with suppress(FileNotFoundError):
+            found += (task / "children").read_text().split()
     return [pid for pid in found if b"cachelayer.engines.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
