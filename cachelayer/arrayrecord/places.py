@@ -23,6 +23,10 @@ from cachelayer.records.threads import quickest
 _LONG = 1 << 14
 # Copying fewer bytes takes less time than to wait for the GIL again.
 _SHARED_NBYTES = 1 << 18
+# Fewer rows are elements, each in memory of its own: to give the GIL away for each takes longer than to copy it, unless
+# it is large.
+_TOGETHER = 8
+_LARGE_NBYTES = 1 << 20
 _LARGEST_WINDOW, _LEAST_WINDOW = 1 << 13, 1 << 9
 
 
@@ -288,14 +292,19 @@ class UniformRecords:
         if nbytes == 0:
             return [np.empty((len(part), 0), np.uint8) for part in starts]
         is_long = nbytes >= _LONG or self.nbytes > PAYLOAD
-        if is_long or (rows < RELEASING_ROWS and rows * nbytes >= _SHARED_NBYTES):
+        are_few = rows < RELEASING_ROWS and rows * nbytes >= _SHARED_NBYTES
+        if rows >= _TOGETHER and (is_long or are_few):
             window = _window(nbytes, -(-RELEASING_ROWS // rows) if rows * nbytes >= _SHARED_NBYTES else 1)
             if window:
                 windows = self._windowed(offset, nbytes, window).slabs(0, window, rows * (nbytes // window))
                 return [part.reshape(-1, nbytes) for part in windows]
         if is_long:
             parts = [empty((len(part), nbytes), np.uint8) for part in starts]
-            self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
+            if rows < _TOGETHER and nbytes < _LARGE_NBYTES:
+                views = [memoryview(row) for part in parts for row in part]
+                self._copy_each(views, self.space.view, begin, self.places + offset)
+            else:
+                self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
             return parts
         # Gather all rows as if no block header cut them. Then repair the few that a header does cut, row by row.
         found = [gathered(self.space, nbytes, part, self.holder) for part in starts]
@@ -346,17 +355,21 @@ class UniformRecords:
 
         def copy(first: int, last: int, _: object = self.holder) -> None:
             here = slice(first, last)
-            for row, start, place in zip(rows[here], starts[here].tolist(), places[here].tolist(), strict=True):
-                block, within = divmod(place, PAYLOAD)
-                position, done, nbytes = start + block * HEADER, 0, len(row)
-                stop = min(PAYLOAD - within, nbytes)
-                while done < nbytes:
-                    after = position + stop - done
-                    row[done:stop] = memory[position:after]
-                    done, stop, position = stop, min(stop + PAYLOAD, nbytes), after + HEADER
+            self._copy_each(rows[here], memory, starts[here], places[here])
 
         count, nbytes = len(rows), len(rows[0]) if rows else 0
         quickest(partial(copy, 0, count), partial(jobs_of, copy, count), count * nbytes, GAINS[nbytes.bit_length()])
+
+    @staticmethod
+    def _copy_each(rows: Sequence[Any], memory: Any, starts: Ints, places: Ints) -> None:
+        for row, start, place in zip(rows, starts.tolist(), places.tolist(), strict=True):
+            block, within = divmod(place, PAYLOAD)
+            position, done, nbytes = start + block * HEADER, 0, len(row)
+            stop = min(PAYLOAD - within, nbytes)
+            while done < nbytes:
+                after = position + stop - done
+                row[done:stop] = memory[position:after]
+                done, stop, position = stop, min(stop + PAYLOAD, nbytes), after + HEADER
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         wrong = (starts < 0) | (lengths < 0) | (lengths > self.nbytes) | (starts > self.nbytes - lengths)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 # Copying less takes less time than to give the turn to another thread and to get it back.
-_LONG_NBYTES = 1 << 16
+_LONG_NBYTES = 1 << 18
 _SECONDS = 0.02
 _TURN = threading.Lock()
 # When a thread last got the turn, by the monotonic clock.

@@ -313,7 +313,7 @@ def test_rows_gathered_into_aligned_memory_begin_behind_the_signature_of_their_f
 def one_file(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
     (folder / "file").write_bytes(bytes(60_000))
     file = MappedFile.open(folder / "file")
-    return file, lambda nbytes: file.uniform(np.array([100, 30_000]), 20_000, str).slab(0, nbytes)
+    return file, lambda nbytes: file.uniform(np.arange(100, 900, 100), 20_000, str).slab(0, nbytes)
 
 
 def several_shards(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
