@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any
 from weakref import ReferenceType, ref
@@ -51,9 +51,9 @@ class ExpectedRows:
     @property
     def nbytes(self) -> int:
         """The bytes that the kept rows take in memory."""
-        return len(self._kept) * (self._count * ROW.itemsize + _BESIDE_KEPT)
+        return self.nbytes_of(self._kept)
 
-    def nbytes_of(self, blocks: Ints) -> int:
+    def nbytes_of(self, blocks: Sized) -> int:
         """Return the bytes that the rows of some blocks take in memory."""
         return len(blocks) * (self._count * ROW.itemsize + _BESIDE_KEPT)
 

@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.address_space import AddressSpace
-from cachelayer.records.memory import Ints, aligns, empty, gather_aligned
+from cachelayer.records.memory import RELEASING_ITEMS, Ints, aligns, empty, gather_aligned
 from cachelayer.records.threads import Gain, Job, quickest
 
 # What a core's second cache holds, beside other things.
 _CACHED_NBYTES = 1 << 17
 # To align shorter rows, one more copy takes less time than to gather their last bytes apart.
 _SHIFTED_NBYTES = 1 << 10
-# numpy releases the GIL to gather more than 500 rows, or to copy more than 500 numbers.
-RELEASING_ROWS = 501
 # What was learnt about sharing gathers of rows, by the binary logarithm of their size.
 GAINS: defaultdict[int, Gain] = defaultdict(Gain)
 
@@ -44,7 +42,7 @@ def gathered(space: AddressSpace, nbytes: int, starts: Ints, holder: object) -> 
         if aligns(rows * nbytes) and nbytes >= _SHIFTED_NBYTES:
             found[:] = [gather_aligned(space.windows, starts, nbytes)]
         elif aligns(rows * nbytes):
-            for job in parts(min(-(-rows * nbytes // _CACHED_NBYTES), max(1, rows // RELEASING_ROWS))):
+            for job in parts(min(-(-rows * nbytes // _CACHED_NBYTES), max(1, rows // RELEASING_ITEMS))):
                 job()
         else:
             found[:] = [windows[starts]]

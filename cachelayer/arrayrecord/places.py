@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,18 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, in_blocks, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import LONG, CutRecords, StoredRows, decompressed
-from cachelayer.arrayrecord.gather import GAINS, RELEASING_ROWS, gathered, jobs_of
+from cachelayer.arrayrecord.gather import GAINS, gathered, jobs_of
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, empty, gather_ranges, move_ranges, splits_of
+from cachelayer.records.memory import (
+    RELEASING_ITEMS,
+    Bytes,
+    Ints,
+    empty,
+    gather_ranges,
+    move_ranges,
+    splits_of,
+    window_of,
+)
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.threads import quickest
 
@@ -27,16 +36,6 @@ _SHARED_NBYTES = 1 << 18
 # it is large.
 _TOGETHER = 8
 _LARGE_NBYTES = 1 << 20
-_LARGEST_WINDOW, _LEAST_WINDOW = 1 << 13, 1 << 9
-
-
-@lru_cache(maxsize=1 << 10)
-def _window(nbytes: int, least: int) -> int:
-    """Return the size of at least so many windows in which a part of a record is gathered; 0 if it cannot be cut."""
-    largest = min(_LARGEST_WINDOW, nbytes // least)
-    if nbytes <= largest:
-        return nbytes
-    return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), 0)
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:
@@ -292,9 +291,9 @@ class UniformRecords:
         if nbytes == 0:
             return [np.empty((len(part), 0), np.uint8) for part in starts]
         is_long = nbytes >= _LONG or self.nbytes > PAYLOAD
-        are_few = rows < RELEASING_ROWS and rows * nbytes >= _SHARED_NBYTES
+        are_few = rows < RELEASING_ITEMS and rows * nbytes >= _SHARED_NBYTES
         if rows >= _TOGETHER and (is_long or are_few):
-            window = _window(nbytes, -(-RELEASING_ROWS // rows) if rows * nbytes >= _SHARED_NBYTES else 1)
+            window = window_of(nbytes, -(-RELEASING_ITEMS // rows) if rows * nbytes >= _SHARED_NBYTES else 1)
             if window:
                 windows = self._windowed(offset, nbytes, window).slabs(0, window, rows * (nbytes // window))
                 return [part.reshape(-1, nbytes) for part in windows]

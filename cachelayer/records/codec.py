@@ -110,6 +110,7 @@ class TreeCodec(ABC):
         self._paths = [path for path, _ in leaves]
         self._leaf_specs = [leaf for _, leaf in leaves]
         self._leaves = [leaf_codec(leaf) for leaf in self._leaf_specs]
+        self._are_static = all(isinstance(leaf, StaticLeaf) for leaf in self._leaves)
         self._pack_rows = tree.row_packer(spec)
         self._pack = tree.packer(spec)
 
@@ -178,7 +179,7 @@ class TreeCodec(ABC):
 
     def batches(self, columns: Sequence[Column], splits: Sequence[int]) -> list[Any]:
         bounds = list(pairwise(splits))
-        if all(isinstance(leaf, StaticLeaf) for leaf in self._leaves) and all(each.nulls is None for each in columns):
+        if self._are_static and all(each.nulls is None for each in columns):
             arrays = [column.fixed[0] for column in columns]
             return self._pack_rows([[array[start:stop] for start, stop in bounds] for array in arrays], len(bounds))
         return [self.batch([column.rows(start, stop) for column in columns]) for start, stop in bounds]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,13 @@ _MANY_NBYTES = 1 << 20
 _TOGETHER = 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
-# numpy keeps other threads waiting while it gathers so many items, which are quick if they are small.
-_QUICK = 500
+# numpy lets other threads run while it gathers so many items; fewer, which may be large, keep them waiting.
+RELEASING_ITEMS = 501
 # Gathering so many bytes takes several times as long as to wait for another thread.
 _SLOW_NBYTES = 1 << 20
-# Shorter parts take longer than the row as a whole.
-_LEAST_PART = 1 << 9
+LARGEST_WINDOW = 1 << 13
+# Shorter windows take longer than the row as a whole.
+_LEAST_WINDOW = 1 << 9
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
 _KEPT_BESIDE = 1 << 16
 # Where libraries of accelerators use memory without a copy.
@@ -114,24 +115,23 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
         for row, start in enumerate(starts.tolist()):
             copies[row] = buffer[start : start + nbytes]
         return copies
-    parts = _parts(len(starts), nbytes)
-    if parts > 1:
-        starts = (starts[:, None] + np.arange(0, nbytes, nbytes // parts)).reshape(-1)
-    with out_of_turn(len(starts) * (nbytes // parts)):
-        rows: Bytes = windows(buffer, nbytes // parts)[starts].view(np.uint8).reshape(-1, nbytes)
+    window = nbytes
+    if len(starts) < RELEASING_ITEMS and len(starts) * nbytes >= _SLOW_NBYTES:
+        window = window_of(nbytes, -(-RELEASING_ITEMS // len(starts))) or nbytes
+    if window < nbytes:
+        starts = (starts[:, None] + np.arange(0, nbytes, window)).reshape(-1)
+    with out_of_turn(len(starts) * window):
+        rows: Bytes = windows(buffer, window)[starts].view(np.uint8).reshape(-1, nbytes)
     return rows
 
 
-def _parts(rows: int, nbytes: int) -> int:
-    """Return into how many parts to cut rows that are gathered, so that other threads can run meanwhile if that pays.
-
-    numpy lets them if it gathers more items than it thinks are quick.
-    """
-    if rows > _QUICK or rows * nbytes < _SLOW_NBYTES:
-        return 1
-    most = min(nbytes & -nbytes, nbytes // _LEAST_PART)
-    parts = 1 << (_QUICK // rows).bit_length()
-    return parts if parts <= most else 1
+@lru_cache(maxsize=1 << 10)
+def window_of(nbytes: int, least: int) -> int:
+    """Return the size of at least so many windows that make up so many bytes; 0 if these cannot be cut into them."""
+    largest = min(LARGEST_WINDOW, nbytes // least)
+    if nbytes <= largest:
+        return nbytes
+    return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), 0)
 
 
 def gather_aligned(windows_of: Callable[[int], NDArray[Any]], starts: Ints, nbytes: int) -> NDArray[Any]:

@@ -173,16 +173,7 @@ class BlockOrder:
         return spans_at(self._deal(epoch), places)
 
     def expected(self, epoch: int, places: Indices, share: float) -> tuple[Indices, int] | None:
-        """Return the begins of the whole blocks of a shard from some places of an epoch on, and their size.
-
-        Args:
-            epoch: the epoch.
-            places: places of a step of the shard.
-            share: the fraction of the lanes that the shard reads.
-
-        Returns:
-            None if the shard has no lanes of its own, or too many blocks to look at.
-        """
+        """Return the whole blocks of a shard; None if it has no lanes of its own, or too many blocks to look at."""
         grid, shards = self.grid, round(1 / share)
         mine = places & (shards - 1)
         if shards & (shards - 1) or shards > grid.lanes or len(mine) == 0 or (mine != mine[0]).any():
