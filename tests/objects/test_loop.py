@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ async def answer() -> int:
 @pytest.fixture(autouse=True)
 def _new_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_loops", {})
+    # The end of this loop would count as that of the process, whose clients are closed later.
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
 
 
 def test_a_request_for_which_there_is_no_thread_is_an_error_and_the_next_one_is_answered() -> None:
