@@ -184,7 +184,12 @@ class RemoteShards:
             numbers: the records.
             share: the fraction of all records that the caller is going to fetch.
         """
-        shard_of = self._shards_of_block(numbers)
+        shard = self._shard_of_block(numbers)
+        if shard is not None and not self._find_copies(np.array([shard])).any():
+            held = self._ranged.hold_run(shard, numbers - self._splits[shard])
+            if held is not None:
+                return Held.of(held, len(numbers))
+        shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
         groups = []
         if is_local.any():
@@ -196,16 +201,16 @@ class RemoteShards:
             groups.append((rows, Held.of(self._ranged.hold(shard_of[rows], within, share), len(rows))))
         return joined(len(numbers), groups)
 
-    def _shards_of_block(self, numbers: Ints) -> Ints:
-        """Return the shard of each record of a block; it is nearly always one, which is found without sorting.
+    def _shard_of_block(self, numbers: Ints) -> int | None:
+        """Return the shard that all records of a block are in, as nearly always; None if there are several.
 
         In a sort or a search, numpy gives the GIL away, and many threads fetch blocks at once.
         """
-        if len(numbers):
-            shard = bisect_right(self._splits, numbers[0]) - 1
-            if ((numbers >= self._splits[shard]) & (numbers < self._splits[shard + 1])).all():
-                return np.full(len(numbers), shard)
-        return self._splits[1:].searchsorted(numbers, side="right")
+        if len(numbers) == 0:
+            return None
+        shard = bisect_right(self._splits, numbers[0]) - 1
+        is_whole = ((numbers >= self._splits[shard]) & (numbers < self._splits[shard + 1])).all()
+        return shard if is_whole else None
 
     def expect(self, blocks: BlocksAhead) -> object:
         """Take note of blocks of records, each of which is going to be held once, as long as the result is kept."""

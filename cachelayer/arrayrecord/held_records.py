@@ -26,7 +26,7 @@ class HeldRecords:
     """Records that were fetched from shards and are not decoded yet.
 
     Args:
-        buffer: what was fetched, without the block headers of the shards.
+        buffer: what was fetched; no block header lies in a record.
         starts: where each record begins in the buffer.
         lengths: the stored bytes of each.
         checksums: the CRC32C of each, decompressed.
@@ -58,12 +58,11 @@ class HeldRecords:
         The thread that fetches them does that, while the one that will read them may be at work on others.
         """
         buffer.setflags(write=False)
-        plain = ~compressed
-        columns = (np.flatnonzero(plain), starts[plain], (starts + lengths)[plain], checksums[plain])
+        columns = (compressed.tolist(), starts.tolist(), (starts + lengths).tolist(), checksums.tolist())
         damaged = [
             row
-            for row, start, end, checksum in zip(*(column.tolist() for column in columns), strict=True)
-            if google_crc32c.value(buffer[start:end]) != checksum
+            for row, (is_compressed, start, end, checksum) in enumerate(zip(*columns, strict=True))
+            if not is_compressed and google_crc32c.value(buffer[start:end]) != checksum
         ]
         return cls(buffer, starts, lengths, checksums, compressed, frozenset(damaged), name)
 
@@ -80,7 +79,8 @@ class HeldRecords:
         wrong = outside(self.starts, self.lengths, len(self.buffer))
         if wrong.any():
             raise CorruptionError(f"{self.name(int(wrong.argmax()))} does not lie in what was fetched")
-        table = np.stack([self.starts, self.lengths], axis=1, dtype=np.int64)
+        table = np.empty((len(self.starts), 2), np.int64)
+        table[:, 0], table[:, 1] = self.starts, self.lengths
         object.__setattr__(self, "starts", table[:, 0])
         object.__setattr__(self, "lengths", table[:, 1])
         object.__setattr__(self, "is_plain", not self.damaged and not self.compressed.any())

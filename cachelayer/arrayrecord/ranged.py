@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import to_logical, to_position, without_headers
+from cachelayer.arrayrecord.blocks import moved_over_headers, to_logical, to_position, without_headers
 from cachelayer.arrayrecord.expected_rows import Expected, ExpectedRows
 from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.kept_indices import KEPT_NBYTES, KeptIndices
 from cachelayer.arrayrecord.ranged_rows import (
-    Extents,
     IndexRows,
     Range,
     ShardObject,
@@ -127,17 +126,15 @@ class RangedShards:
         def name(row: int) -> str:
             return f"{self.shards[shard_of[row]].name}: record {within[row]} of the shard"
 
-        run = self._run(shard_of, within)
-        if run is None and share:
+        if share:
             due = self.indices.due(shard_of, share)
             held = self._hold_beside_index(due, shard_of, within, name)
             if held is not None:
                 return held
             for shard in due:
                 self._fetch_index(shard)
-            run = self._run(shard_of, within)
-        if run is not None:
-            return self._hold_run(*run, name)
+        if len(within) and (shard_of == shard_of[0]).all() and (held := self.hold_run(int(shard_of[0]), within)):
+            return held
         found = self._expected.find(shard_of, within)
         if found is not None:
             return self._hold_expected(*found, shard_of, within, name)
@@ -254,40 +251,36 @@ class RangedShards:
         self._fetch_index(shard)
         return bodies
 
-    def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any, Extents] | None:
-        """Return the shard, the index rows and the extents of consecutive records.
-
-        None for others, or if their index is not here.
+    def hold_run(self, shard: int, within: Ints) -> HeldRecords | None:
+        """Fetch consecutive records of a shard by one range; None for others, or if their index is not here.
 
         A block is such a run almost always, so it has a short way of its own.
-        """
-        if len(within) == 0:
-            return None
-        shard, first = int(shard_of[0]), int(within[0])
-        if (
-            (shard_of != shard).any()
-            or (within[1:] - within[:-1] != 1).any()
-            or (raw := self.indices.find(shard)) is None
-        ):
-            return None
-        rows = rows_of(raw)[first : first + len(within)]
-        found = extents(rows)
-        _, _, begins, ends = found
-        # Records of a damaged index may lie in any order.
-        return (shard, rows, found) if (begins[1:] >= ends[:-1]).all() else None
 
-    def _hold_run(self, shard: int, rows: Any, found: Extents, name: Callable[[int], str]) -> HeldRecords:
-        """Fetch consecutive records of a shard, by one range."""
-        stored = self.shards[shard]
-        logical, lengths, begins, ends = found
+        Raises:
+            CorruptionError, StorageError: as :meth:`hold` does.
+        """
+        first, count = int(within[0]), len(within)
+        if (within[1:] - within[:-1] != 1).any() or (raw := self.indices.find(shard)) is None:
+            return None
+        rows, stored = rows_of(raw)[first : first + count], self.shards[shard]
+        logical, lengths, begins, ends = extents(rows)
+        # Records of a damaged index may lie in any order.
+        if not (begins[1:] >= ends[:-1]).all():
+            return None
+
+        def name(row: int) -> str:
+            return f"{stored.name}: record {first + row} of the shard"
+
         check_inside(rows, begins, ends, stored.stats.nbytes, name)
-        begin, end = int(begins[0]), int(ends[-1])
+        begin, end = begins.item(0), ends.item(-1)
         (pieces,) = self.read_pieces([(stored.name, begin, end)])
-        compressed = np.full(len(rows), self.indices.is_compressed(shard))
-        starts = logical - logical[0]
-        return HeldRecords.checked(
-            without_headers(pieces, begin), starts, lengths, rows["crc32c"].copy(), compressed, name
-        )
+        fetched = np.frombuffer(pieces[0], np.uint8)
+        if len(pieces) == 1 and fetched.flags.writeable:
+            starts = moved_over_headers(fetched, begin, begins, ends)
+        else:
+            fetched, starts = without_headers(pieces, begin), logical - logical[0]
+        compressed = np.full(count, self.indices.is_compressed(shard))
+        return HeldRecords.checked(fetched, starts, lengths, rows["crc32c"].copy(), compressed, name)
 
     def _fetch_index(self, shard: int) -> None:
         """Fetch an index once: one thread fetches it, and the others wait for it."""

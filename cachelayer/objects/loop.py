@@ -6,10 +6,10 @@ import asyncio
 import atexit
 import os
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from cachelayer.locks import ProcessLock
 from cachelayer.system_threads import start
@@ -42,13 +42,65 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     if has_stopped():
         work.close()
         raise RuntimeError("the program ends: there are no more requests")
-    future = asyncio.run_coroutine_threadsafe(work, loop)
+    call = _Call(work)
     try:
-        return future.result()
+        # Not by run_coroutine_threadsafe: its futures take their conditions, and two threads turns, several times.
+        loop.call_soon_threadsafe(call.begin)
+        call.ended.acquire()
+        return call.result()
     except CancelledError:
         raise RuntimeError("the program ends: its requests are cancelled") from None
     finally:
-        future.cancel()
+        if not call.is_done:
+            loop.call_soon_threadsafe(call.cancel)
+        # The traceback of an error holds this frame, which must not hold the error.
+        del call
+
+
+class _Call(Generic[T]):
+    """A coroutine that runs in the loop while a thread waits for its end.
+
+    Attributes:
+        ended: a lock that is free at the end. Taking it is one call, which an interrupt of the thread ends.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def begin(self) -> None:
+        """Begin; called in the loop."""
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            # Nobody else may ask for it any more, which asyncio would tell on stderr.
+            task.exception()
+        self.ended.release()
+
+    def cancel(self) -> None:
+        """Cancel it; called in the loop, after its begin if that was to be called at all."""
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    @property
+    def is_done(self) -> bool:
+        """True if it has ended."""
+        return self._task is not None and self._task.done()
+
+    def result(self) -> T:
+        """Return its result, or raise its error, after its end.
+
+        Raises:
+            CancelledError: if it was cancelled.
+        """
+        task = cast(asyncio.Task[T], self._task)
+        return task.result()
 
 
 def has_stopped() -> bool:

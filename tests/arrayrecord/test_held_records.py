@@ -15,7 +15,7 @@ from samples import examples
 from test_ranged import Remote
 
 from cachelayer import CorruptionError, Storage
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, without_headers
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, moved_over_headers, to_position, without_headers
 from cachelayer.arrayrecord.held_records import HeldRecords, ScatteredRecords, taken
 
 
@@ -37,6 +37,31 @@ def test_block_headers_are_left_out_however_a_reply_is_cut(begin: int, nbytes: i
     found = without_headers([memory.data], begin)
     assert np.array_equal(found, expected)
     assert np.shares_memory(found, memory) or not nbytes
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    gap=st.integers(0, 3 * BLOCK),
+    spans=st.lists(
+        st.tuples(st.integers(0, 100), st.one_of(st.integers(0, 100), st.integers(0, 3 * BLOCK))),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_each_record_lies_in_one_piece_after_its_parts_were_moved_over_headers(
+    gap: int, spans: list[tuple[int, int]]
+) -> None:
+    ends = gap + np.cumsum(np.array(spans).reshape(-1))[1::2]
+    logical = ends - np.array([length for _, length in spans])
+    begins = to_position(logical)
+    lasts = np.where(ends > logical, to_position(ends - 1) + 1, begins)
+    file = np.random.default_rng(gap).integers(0, 256, int(lasts[-1]), np.uint8)
+    begin = int(begins[0])
+    fetched = file[begin:].copy()
+    starts = moved_over_headers(fetched, begin, begins, lasts)
+    for start, first, last in zip(starts.tolist(), begins.tolist(), lasts.tolist(), strict=True):
+        expected = file[first:last][np.arange(first, last) % BLOCK >= HEADER]
+        assert np.array_equal(fetched[start : start + len(expected)], expected)
 
 
 def remote(folder: Path, sizes: list[int], **options: Any) -> tuple[Remote, list[bytes]]:
