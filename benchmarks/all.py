@@ -53,6 +53,7 @@ BENCHMARKS = {
     "read_grid": Benchmark(quick=("zstd",)),
     "cold": Benchmark(quick=()),
     "verify": Benchmark(quick=()),
+    "start": Benchmark(quick=()),
     "open": Benchmark(quick=("1000000",)),
     "order": Benchmark(quick=()),
     "train": Benchmark(quick=()),
@@ -60,14 +61,14 @@ BENCHMARKS = {
     "skip": Benchmark(),
     "media": Benchmark(),
     "media_decoders": Benchmark(quick=()),
-    "cloud": Benchmark(),
+    "cloud": Benchmark(("0.2",)),
     "locality": Benchmark(("remote", "hot")),
-    "language": Benchmark(quick=("20", "100000")),
+    "language": Benchmark(("200", "2000000"), quick=("20", "100000")),
     "sampling": Benchmark(),
     "locality_order": Benchmark(),
-    "workers": Benchmark(),
-    "large_builds": Benchmark(),
-    "rewrite": Benchmark(),
+    "workers": Benchmark(("0.4",)),
+    "large_builds": Benchmark(("0.3",)),
+    "rewrite": Benchmark(("2",)),
     "clients": Benchmark(),
     "adapters": Benchmark(quick=("tensorflow",)),
     "format_scale": Benchmark(),
@@ -100,13 +101,14 @@ def run(name: str, arguments: Sequence[str], seconds: float = MOST_SECONDS, pyth
     paths = [str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # Servers and workers that a benchmark started are to end with it: they share its session.
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        printed, _ = process.communicate(timeout=seconds)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     return f"{printed.strip()}\n\nMeasured in {time.perf_counter() - started:,.0f} s ({machine()})."

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROUNDS = 3
+"""Unless a benchmark needs more."""
 _SPREADS: list[float] = []
 """Of each median since the last table: how far its rounds were apart."""
 
