@@ -35,6 +35,7 @@ import cachelayer
 LATENCY_MS = 20.0
 BATCH = 256
 IMAGE = 32 * 32 * 3
+COPIED = 500_000_000
 RECORDS, SHARD_NBYTES = 600_000, 32 << 20
 
 
@@ -147,7 +148,7 @@ def copy() -> None:
 
     Memory that the machine has just got is slower than memory that was used before, so the two take turns.
     """
-    count = int(1e9 // (IMAGE + 8))
+    count = COPIED // (IMAGE + 8)
     with cloud() as there, tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as local:
         there.storage(far=False, local_cache_bytes=0).cache(lambda: images(count), "images", "v1")
         spent: dict[str, list[Spent]] = {"mine": [], "bare": []}
@@ -172,7 +173,7 @@ def copy() -> None:
         medians = {name: median(each[4:]) for name, each in rates.items()}
     lines = [
         (
-            "copying 1 GB, against gcsfs ranges with as many at once",
+            f"copying {COPIED / 1e6:,.0f} MB, against gcsfs ranges with as many at once",
             f"{nbytes / mine.seconds / 1e6:,.0f} MB/s",
             f"{nbytes / bare.seconds / 1e6:,.0f} MB/s",
             f"{bare.seconds / mine.seconds:.2f}",
