@@ -116,7 +116,11 @@ def resumed(folder: Path, records: int, workers: int) -> float:
     seconds = []
     for is_interrupted in (False, True):
         storage = cachelayer.Storage(folder / "storage")
-        options: dict[str, Any] = {"element_spec": SPEC, "workers": workers, "shard_bytes": 1 << 20}
+        options: dict[str, Any] = {
+            "element_spec": SPEC,
+            "workers": workers,
+            "shard_bytes": (1 << 20) * records // RESUMED,
+        }
         if is_interrupted:
             mended.unlink()
             with suppress(cachelayer.SourceError):

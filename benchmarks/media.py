@@ -24,7 +24,7 @@ import numpy as np
 from harness import ROUNDS, machine, note_spread, table
 from PIL import Image
 
-PICTURES, DISTINCT, BATCH, SIDE = 960, 80, 64, 224
+PICTURES, DISTINCT, BATCH, SIDE = 640, 80, 64, 224
 ONE, TWO, WHOLE = "cachelayer, 1 thread", "cachelayer, 2 threads", "500 x 400 as they are"
 ONE_WHOLE, TWO_WHOLE = f"{ONE}, {WHOLE}", f"{TWO}, {WHOLE}"
 AIMS = {ONE: 1.8, ONE_WHOLE: 1.8}
