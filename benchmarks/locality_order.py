@@ -66,7 +66,7 @@ def simulated(hosts: int, lanes: int | None = None) -> tuple[BlockOrder, Epoch]:
     """An epoch of 10^9 records of 10 kB on some hosts."""
     order = BlockOrder(grid_of(Blocks(lanes=lanes), DATASET.records, DATASET.record_nbytes), SEED)
     compare(order, hosts, 256)
-    return order, walk(order, DATASET, hosts, 256, walked=100)
+    return order, walk(order, DATASET, hosts, 256, walked=32)
 
 
 def requests_table() -> str:
@@ -191,7 +191,8 @@ def tf_buffer(records: int, buffer: int, seed: int) -> Iterator[int]:
     """The order of ``tf.data.Dataset.range(records).shuffle(buffer)``."""
     import tensorflow as tf
 
-    yield from tf.data.Dataset.range(records).shuffle(buffer, seed=seed).as_numpy_iterator()
+    for numbers in tf.data.Dataset.range(records).shuffle(buffer, seed=seed).batch(1024).as_numpy_iterator():
+        yield from numbers.tolist()
 
 
 def trained(images: Any, labels: Any, held_out: tuple[Any, Any], numbers: Indices, seed: int) -> tuple[float, float]:
