@@ -222,6 +222,8 @@ if __name__ == "__main__":
     parser.add_argument("--charts", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # What is running ends with this, as it does after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     if given.charts:
         write(PAGE.read_text())
     else:
