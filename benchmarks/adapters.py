@@ -19,6 +19,7 @@ from harness import machine, medians, table
 import cachelayer
 
 RECORDS = 100_000
+AIMS = {"to_tf of elements, .batch(256)": "10"}
 Row = tuple[str, float, float, str]
 """What is done, our items a second, those of the other way, and what that is."""
 
@@ -58,7 +59,7 @@ def huggingface(folder: Path) -> list[Row]:
                 elements = ({**row, "tokens": np.array(row["tokens"], np.int32)} for row in dataset)
             return _built(folder, elements, element_spec=spec)
 
-        rates = medians({"ours": ours, "loop": loop}, rounds=3)
+        rates = medians({"ours": ours, "loop": loop})
         rows.append((f"build of {RECORDS:,} rows of {name}", rates["ours"], rates["loop"], "a loop over the rows"))
     return rows
 
@@ -137,7 +138,6 @@ def torch_loader(folder: Path) -> list[Row]:
             "lists": collated(datasets.load_from_disk(folder / "lists").with_format("numpy")),
             "images": collated(datasets.load_from_disk(folder / "images").with_format("numpy")),
         },
-        rounds=3,
     )
     what = {"elements": "DataLoader, __getitems__", "batches": "DataLoader, BatchSampler", "stream": "loader(stream)"}
     others = {"lists": "datasets, numpy, lists", "images": "datasets, numpy, Array3D"}
@@ -167,7 +167,7 @@ def tensorflow(folder: Path) -> list[Row]:
     def batches() -> int:
         return sum(len(batch["label"]) for batch in to_tf(ref.stream(256, shuffle=True, seed=5)))
 
-    rates = medians({"elements": elements, "batches": batches, "generated": generated}, rounds=3)
+    rates = medians({"elements": elements, "batches": batches, "generated": generated})
     what = {"elements": "to_tf of elements, .batch(256)", "batches": "to_tf of batches of 256"}
     return [(what[name], rates[name], rates["generated"], "from_generator, .batch(256)") for name in what]
 
@@ -187,10 +187,11 @@ def main(names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as made:
             found += ROWS[name](Path(made))
     shown = [
-        (what, f"{ours:,.0f}", f"{theirs:,.0f}", other, f"{ours / theirs:.1f}") for what, ours, theirs, other in found
+        (what, f"{ours:,.0f}", f"{theirs:,.0f}", other, f"{ours / theirs:.1f}", AIMS.get(what, ""))
+        for what, ours, theirs, other in found
     ]
     title = f"Adapters ({machine()})"
-    print(table(title, ("what", "cachelayer, items/s", "the other, items/s", "the other", "ratio"), shown))
+    print(table(title, ("what", "cachelayer, items/s", "the other, items/s", "the other", "ratio", "aim"), shown))
 
 
 if __name__ == "__main__":

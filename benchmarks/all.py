@@ -1,10 +1,12 @@
 """Run the benchmarks one after another, each in a fresh process, and write what they print to ``docs/performance.md``.
 
-Run: ``python benchmarks/all.py [--only NAME ...] [--quick] [--charts]`` on a machine that does nothing else.
-``--only`` runs some of them. ``--quick`` takes less than ten minutes: it leaves out the long ones, makes others
-smaller, stops when the time is over, and writes nothing. ``--charts`` only draws the charts again from the page.
+Run: ``python benchmarks/all.py [--only NAME ...] [--python NAME=PYTHON ...] [--quick] [--charts]`` on a machine that
+does nothing else. ``--only`` runs some of them. ``--python`` runs one of them in another Python, which has packages
+that this one does not have. ``--quick`` takes less than ten minutes: it leaves out the long ones, makes others smaller,
+stops when the time is over, and writes nothing. ``--charts`` only draws the charts again from the page.
 
-Each benchmark owns the part of the page between ``<!-- benchmark: NAME -->`` and ``<!-- end of NAME -->``.
+Each benchmark owns the part of the page between ``<!-- benchmark: NAME -->`` and ``<!-- end of NAME -->``. The part
+named "all" says whether all others are from one run.
 """
 
 from __future__ import annotations
@@ -12,19 +14,24 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import bars, machine
 
-HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+DOCS = ROOT / "docs"
 PAGE = DOCS / "performance.md"
 QUICK_SECONDS = 540
+MOST_SECONDS = 480
+"""A benchmark that takes longer is ended, and counts as failed."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +53,26 @@ BENCHMARKS = {
     "read_grid": Benchmark(quick=("zstd",)),
     "cold": Benchmark(quick=()),
     "verify": Benchmark(quick=()),
-    "open": Benchmark(quick=("1000000",)),
+    "start": Benchmark(quick=()),
+    "open": Benchmark(("5000000",), quick=("1000000",)),
     "order": Benchmark(quick=()),
     "train": Benchmark(quick=()),
     "train_jax": Benchmark(quick=()),
     "skip": Benchmark(),
     "media": Benchmark(),
     "media_decoders": Benchmark(quick=()),
-    "cloud": Benchmark(),
+    "cloud": Benchmark(("0.1",)),
     "locality": Benchmark(("remote", "hot")),
-    "language": Benchmark(quick=("20", "100000")),
+    "language": Benchmark(("200", "2000000"), quick=("20", "100000")),
     "sampling": Benchmark(),
     "locality_order": Benchmark(),
-    "workers": Benchmark(),
-    "large_builds": Benchmark(),
-    "rewrite": Benchmark(),
-    "clients": Benchmark(),
+    "workers": Benchmark(("0.5",)),
+    "large_builds": Benchmark(("0.2",)),
+    "rewrite": Benchmark(("1",)),
     "adapters": Benchmark(quick=("tensorflow",)),
     "format_scale": Benchmark(),
     "scale": Benchmark(),
+    "clients": Benchmark(),
 }
 PARTS = {
     "blocks_walk",
@@ -77,18 +85,33 @@ PARTS = {
     "scale_costs",
 }
 """Modules that other benchmarks use."""
+WHOLE = "all"
+"""The part of the page that says whether the others are from one run."""
 
 
-def run(name: str, arguments: Sequence[str], seconds: float | None = None) -> str:
+def run(name: str, arguments: Sequence[str], seconds: float = MOST_SECONDS, python: str = sys.executable) -> str:
     """Run a benchmark in a process of its own, and return what it printed and what it took.
 
     Raises:
         subprocess.SubprocessError: if it fails, or takes longer than ``seconds``.
     """
     started = time.perf_counter()
-    command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=seconds).stdout.strip()
-    return f"{printed}\n\nMeasured in {time.perf_counter() - started:,.0f} s ({machine()})."
+    command = [python, str(HERE / f"{name}.py"), *arguments]
+    # Another Python may have another version of this library, or none.
+    paths = [str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    # Servers and workers that a benchmark started are to end with it: they share its session.
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return f"{printed.strip()}\n\nMeasured in {time.perf_counter() - started:,.0f} s ({machine()})."
 
 
 def marks(name: str) -> tuple[str, str]:
@@ -152,39 +175,56 @@ def write(page: str) -> None:
         (DOCS / name).write_text(svg)
 
 
-def main(names: Sequence[str], *, quick: bool) -> None:
+def main(names: Sequence[str], pythons: Mapping[str, str], *, quick: bool) -> None:
     """Run benchmarks, print what they print, and write it to the page unless they were quick."""
-    started, failed = time.perf_counter(), []
+    started, load, failed = time.perf_counter(), os.getloadavg()[0], []
     for name in names:
         benchmark, left = BENCHMARKS[name], QUICK_SECONDS - (time.perf_counter() - started)
         arguments = benchmark.quick if quick else benchmark.arguments
         if arguments is None or (quick and left <= 0):
             print(f"{name}: left out, to be quick", file=sys.stderr)
             continue
-        print(f"{name} ...", file=sys.stderr)
+        begun = time.perf_counter()
         try:
-            printed = run(name, arguments, left if quick else None)
+            printed = run(name, arguments, left if quick else MOST_SECONDS, pythons.get(name, sys.executable))
         except subprocess.SubprocessError as error:
             # The others are worth their time all the same.
+            printed = f"Not measured in the last run: {type(error).__name__}."
             print(f"{name}: {error}", file=sys.stderr)
             failed.append(name)
-            continue
         print(printed, end="\n\n", flush=True)
+        print(f"{name}: {time.perf_counter() - begun:,.0f} s", file=sys.stderr)
         if not quick:
             write(with_part(PAGE.read_text(), name, printed))
-    print(f"All of it took {(time.perf_counter() - started) / 60:,.1f} minutes.", file=sys.stderr)
+    took = f"{(time.perf_counter() - started) / 60:,.0f} minutes ({machine()}; load before it {load:.1f})."
+    print(f"All of it took {took}", file=sys.stderr)
+    if not quick:
+        whole = set(names) == set(BENCHMARKS)
+        head = f"All tables are from one run, which took {took}" if whole else "The tables are from several runs."
+        write(with_part(PAGE.read_text(), WHOLE, head))
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
+
+
+def named_python(text: str) -> tuple[str, str]:
+    """Return the two sides of ``NAME=PYTHON``."""
+    name, _, python = text.partition("=")
+    if name not in BENCHMARKS or not Path(python).is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a benchmark, '=' and the path of a Python")
+    return name, python
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=[*BENCHMARKS], metavar="NAME")
+    parser.add_argument("--python", nargs="+", type=named_python, default=[], metavar="NAME=PYTHON")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--charts", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # What is running ends with this, as it does after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     if given.charts:
         write(PAGE.read_text())
     else:
-        main(given.only, quick=given.quick)
+        main(given.only, dict(given.python), quick=given.quick)

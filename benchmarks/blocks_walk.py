@@ -31,6 +31,7 @@ from cachelayer.streams.steps import Step, Steps
 Indices = NDArray[np.int64]
 # A host walks so many windows before the counting begins, and while it counts; and so many blocks at least.
 _BEFORE, _COUNTED = (2, 16), (4, 64)
+_MOST_BLOCKS = 200_000
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,9 @@ def rows_of_epoch(order: BlockOrder, dataset: Dataset, hosts: int) -> Rows:
     begins, count = found
     shards = begins // dataset.shard_records
     inside = (begins + count - 1) // dataset.shard_records == shards
+    # Shards share nothing but the memory for kept rows, so some shards, with their share of it, tell of all.
+    share = min(1.0, _MOST_BLOCKS / len(begins))
+    inside &= shards < share * dataset.shards
     begins, shards = begins[inside], shards[inside]
     within = begins - shards * dataset.shard_records
     expected = ExpectedRows(shards, within, count, dataset.record_nbytes)
@@ -264,7 +268,7 @@ def rows_of_epoch(order: BlockOrder, dataset: Dataset, hosts: int) -> Rows:
         assert block is not None
         if expected.take(block) is None:
             together = expected.together(block)
-            has_room = expected.nbytes_of(together) <= kept_indices.KEPT_NBYTES - expected.nbytes
+            has_room = expected.nbytes_of(together) <= share * kept_indices.KEPT_NBYTES - expected.nbytes
             begins_here = expected.begins(together if has_room else np.array([block]))
             span = int(begins_here[-1] - begins_here[0]) + count
             if has_room:
@@ -272,7 +276,7 @@ def rows_of_epoch(order: BlockOrder, dataset: Dataset, hosts: int) -> Rows:
             requests += 1
             came += span
             kept = max(kept, expected.nbytes)
-    return Rows(requests / len(begins), came / len(begins) / count, kept)
+    return Rows(requests / len(begins), came / len(begins) / count, int(kept / share))
 
 
 def _walk_of_host(

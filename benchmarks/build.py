@@ -26,9 +26,16 @@ from harness import machine, medians, named_folder, table
 import cachelayer
 
 OPTIONS = "group_size:1,uncompressed,transpose:false,pad_to_block_boundary:false"
-TF_LOOP = 10_000
+TF_LOOP = 3_000
 """Elements of tf.data that the loop writes: one by one they take long."""
 MEMORY = Path("/dev/shm")
+AIMS = {
+    "generator of dicts, 3 KB, disk": "0.75 of the bare writer, 1 of np.memmap",
+    "dict of arrays, 3 KB, disk": "0.9 of the bare writer",
+    "tf.data, 3 KB, disk": "0.8 of the bare writer",
+    "generator of dicts, 520 B, disk": "1.03 of np.memmap",
+    "dict of arrays, 3 KB, memory": "0.95 of the bare writer",
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,8 @@ def builds(folder: Path, of: Images, where: str, *, tensorflow: bool = False) ->
     for source in sources:
         beside = (rates.get(f"{source}, loop", rates["loop"]), rates["bare"], rates["memmap"])
         ratios = [f"{each:,.0f} ({rates[source] / each:.2f})" for each in beside]
-        rows.append((f"{source}, {of.name}, {where}", f"{rates[source]:,.0f}", *ratios))
+        name = f"{source}, {of.name}, {where}"
+        rows.append((name, f"{rates[source]:,.0f}", *ratios, AIMS.get(name, "")))
     shutil.rmtree(folder / "storage")
     return rows
 
@@ -117,7 +125,7 @@ def main(folder: Path) -> None:
     if MEMORY.is_dir():
         with tempfile.TemporaryDirectory(dir=MEMORY) as memory:
             rows += builds(Path(memory), large, "memory")
-    columns = ("source", "records/s", "a loop into the writer", "the bare writer", "np.memmap")
+    columns = ("source", "records/s", "a loop into the writer", "the bare writer", "np.memmap", "aim")
     print(table(f"Builds, and how many times the rate of others in brackets ({machine()})", columns, rows))
 
 

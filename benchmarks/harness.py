@@ -10,22 +10,27 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+ROUNDS = 3
+"""Unless a benchmark needs more."""
 _SPREADS: list[float] = []
-"""Of each call of :func:`medians` since the last table: the largest spread of a contender."""
+"""Of each median since the last table: how far its rounds were apart."""
 
 
-def medians(contenders: Mapping[str, Callable[[], int]], rounds: int = 5) -> dict[str, float]:
-    """Items a second of each contender: the median over rounds in which they take turns, after one warm-up round.
+def medians(
+    contenders: Mapping[str, Callable[[], int]], rounds: int = ROUNDS, *, warm_up: bool = True
+) -> dict[str, float]:
+    """Items a second of each contender: the median over rounds in which they take turns.
 
     Args:
         contenders: each does its work and returns the number of items that it did.
+        warm_up: whether there is one more round before, which does not count.
     """
     rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
+    for number in range(not warm_up, rounds + 1):
         for name, work in contenders.items():
             gc.collect()
             started = time.perf_counter()
@@ -33,8 +38,14 @@ def medians(contenders: Mapping[str, Callable[[], int]], rounds: int = 5) -> dic
             elapsed = time.perf_counter() - started
             if number:
                 rates[name].append(items / elapsed)
-    found = {name: statistics.median(each) for name, each in rates.items()}
-    _SPREADS.append(max((max(each) - min(each)) / found[name] for name, each in rates.items() if each))
+    return {name: median(each) for name, each in rates.items()}
+
+
+def median(values: Iterable[float]) -> float:
+    """The median of what rounds gave, whose spread the next table tells."""
+    each = list(values)
+    found = statistics.median(each)
+    note_spread((max(each) - min(each)) / found if found else 0.0)
     return found
 
 
@@ -51,10 +62,10 @@ def note_spread(found: float) -> None:
 
 
 @contextmanager
-def named_folder() -> Iterator[Path]:
-    """The folder that the first argument names, which is made if it is not there; else a temporary one."""
-    if sys.argv[1:]:
-        folder = Path(sys.argv[1])
+def named_folder(place: int = 1) -> Iterator[Path]:
+    """The folder that the argument at a place names, which is made if it is not there; else a temporary one."""
+    if sys.argv[place:]:
+        folder = Path(sys.argv[place])
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
     else:

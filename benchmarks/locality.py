@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 import numpy as np
 from cloud import LATENCY_MS, Cloud, cloud, spend
-from harness import machine, medians, table
+from harness import ROUNDS, machine, median, medians, table
 
 import cachelayer
 from cachelayer.streams.block_feed import REQUESTS
@@ -35,7 +34,6 @@ BLOCK_NBYTES = 1 << 20
 WINDOWS = cachelayer.Blocks(window=128)
 # The exact shuffle by ranges is so slow that a part of an epoch is enough.
 _EXACT_BATCHES = 20
-_TURNS = 3
 
 
 def records(count: int) -> Iterator[dict[str, Any]]:
@@ -52,7 +50,7 @@ def remote() -> None:
         rates: dict[str, list[float]] = {"blocks": [], "windows": [], "bare": [], "exact": []}
         processor: dict[str, list[float]] = {"blocks": [], "windows": [], "bare": []}
         wanted = REMOTE * ref._base.record_nbytes
-        for turn in range(_TURNS):
+        for turn in range(ROUNDS):
             far = there.storage(far=True, local_cache_bytes=0).fetch("d@v1")
             there.proxy.forget()
             spent = spend(lambda far=far, turn=turn: read(far, "blocks", turn))
@@ -67,8 +65,8 @@ def remote() -> None:
             processor["windows"].append(spent.processor)
             spent = spend(lambda far=far, turn=turn: read(far, True, turn, _EXACT_BATCHES))
             rates["exact"].append(_EXACT_BATCHES * BATCH * ref._base.record_nbytes / spent.seconds)
-        middle = {name: float(np.median(each)) for name, each in rates.items()}
-        busy = {name: float(np.median(each)) / (wanted / 1e9) for name, each in processor.items()}
+        middle = {name: median(each) for name, each in rates.items()}
+        busy = {name: median(each) / (wanted / 1e9) for name, each in processor.items()}
     lines = [
         (
             f"sequential download by gcsfs, {REQUESTS} ranges of 1 MiB at once",
@@ -96,7 +94,7 @@ def remote() -> None:
         ("records a request", f"{REMOTE / found.requests:.0f}", "", "", "80"),
         ("bytes read / bytes wanted", f"{found.received / wanted:.3f}", "", "", "under 1.05"),
     ]
-    head = (f"shuffled epoch, {LATENCY_MS:.0f} ms each way, against", "in blocks", "that", "ratio", "asked")
+    head = (f"shuffled epoch, {LATENCY_MS:.0f} ms each way, against", "in blocks", "that", "ratio", "aim")
     print(table("In blocks from an object store", head, lines), end="\n\n")
 
 
@@ -136,7 +134,7 @@ def hot() -> None:
         rates = medians({str(name): lambda name=name: turn(name) for name in iterators}, rounds=9)
     ratio = rates["blocks"] / rates["True"]
     line = (f"{rates['blocks']:,.0f}", f"{rates['True']:,.0f}", f"{ratio:.2f}", "0.9")
-    print(table("Batches of 256 x 10 kB, hot", ("blocks, records/s", "exact", "ratio", "asked"), [line]), end="\n\n")
+    print(table("Batches of 256 x 10 kB, hot", ("blocks, records/s", "exact", "ratio", "aim"), [line]), end="\n\n")
 
 
 COLD = """
@@ -161,13 +159,13 @@ def cold() -> None:
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory(dir=os.environ.get("LOCALITY_FOLDER")) as folder:
         cachelayer.Storage(folder).cache(lambda: records(LOCAL), "d", "v1", progress=False)
-        for turn in range(_TURNS):
+        for turn in range(ROUNDS):
             for kind in kinds:
                 drop(Path(folder))
                 command = [sys.executable, "-c", COLD, folder, kind, str(turn)]
                 found = subprocess.run(command, capture_output=True, text=True, check=True)
                 rates[kind].append(float(found.stdout))
-    middle = {kind: float(np.median(each)) for kind, each in rates.items()}
+    middle = {kind: median(each) for kind, each in rates.items()}
     lines = [
         (name, f"{middle[kind]:,.0f}", f"{middle[kind] * NBYTES / 1e6:,.0f}", f"{middle[kind] / middle['exact']:.2f}")
         for kind, name in kinds.items()
@@ -186,8 +184,6 @@ def drop(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    started = time.perf_counter()
     print(f"{machine()}\n")
     for name in sys.argv[1:] or ["remote", "hot", "cold"]:
         {"remote": remote, "hot": hot, "cold": cold}[name]()
-    print(f"{time.perf_counter() - started:.0f} s")

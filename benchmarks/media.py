@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import machine, table
+from harness import ROUNDS, machine, note_spread, table
 from PIL import Image
 
-PICTURES, DISTINCT, BATCH, SIDE, ROUNDS = 960, 80, 64, 224, 5
+PICTURES, DISTINCT, BATCH, SIDE = 640, 80, 64, 224
 ONE, TWO, WHOLE = "cachelayer, 1 thread", "cachelayer, 2 threads", "500 x 400 as they are"
 ONE_WHOLE, TWO_WHOLE = f"{ONE}, {WHOLE}", f"{TWO}, {WHOLE}"
 AIMS = {ONE: 1.8, ONE_WHOLE: 1.8}
@@ -181,6 +181,7 @@ def main() -> None:
     lines = []
     for name, results in found.items():
         rates, used, peaks = (list(column) for column in zip(*results, strict=True))
+        note_spread((max(rates) - min(rates)) / statistics.median(rates))
         spread = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
         lines.append((name, spread, f"{statistics.median(used):,.0f}", ratios.get(name, ""), f"{max(peaks):,.0f} MB"))
     head = ("500 x 400 JPEG to 224 x 224", "pictures/s", "processor, us a picture", "2 threads / this", "peak memory")

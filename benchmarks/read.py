@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource as Stock
-from harness import machine, medians, note_spread, peak_mb, spread, table
+from harness import ROUNDS, machine, medians, note_spread, peak_mb, spread, table
 
 import cachelayer
 
@@ -251,7 +251,7 @@ def main(names: list[str]) -> None:
         lines.append((row.title, f"{rates['cachelayer']:,.0f}", others, met, f"{found['peak']:,.0f} MB"))
         print("|", " | ".join(lines[-1]), "|", file=sys.stderr)
     head = ("work", "cachelayer, records/s", "others, records/s", "cachelayer is", "peak memory")
-    print(table(f"Reading, hot page cache, medians of 5 ({machine()})", head, lines))
+    print(table(f"Reading, hot page cache, medians of {ROUNDS} ({machine()})", head, lines))
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ def main() -> None:
         mixtures = sampling_mixtures.rows(folder)
     print(machine(), end="\n\n")
     print(table("Mixtures", ("what", "measured", "at least"), mixtures), end="\n\n")
-    head: tuple[str, ...] = ("what", "measured", "of the shuffle")
+    head: tuple[str, ...] = ("what", "measured", "of the shuffle", "aim")
     title = f"Weighted sampling of {sampling_weighted.RECORDS:,} records, batches of {sampling_weighted.BATCH}"
     print(table(title, head, sampling_weighted.rows()), end="\n\n")
-    head = ("what fails", "elements/s if failures raise", "replaced, none fails", "replaced, 1 % fail")
+    head = ("what fails", "elements/s if failures raise", "replaced, none fails", "replaced, 1 % fail", "aim")
     title = f"One element of {sampling_replaced.ONE_IN} fails, and another stands in"
     print(table(title, head, sampling_replaced.rows()), end="\n\n")
-    head = ("what", "µs for 1,024 records", "of these for stats", "with stats / without")
+    head = ("what", "µs for 1,024 records", "of these for stats", "with stats / without", "aim")
     print(table("Streams that measure themselves", head, sampling_stats.rows()))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import machine, medians, table
+from harness import machine, median, medians, table
 
 import cachelayer
 
@@ -61,13 +61,13 @@ def rows(records: int = RECORDS) -> list[tuple[str, ...]]:
                 "sample": streamed(lambda start: sample.stream(BATCH, start=start)),
             }
         )
-        first = min(opened(ref.reference, seed) for seed in range(3))
+        first = median(opened(ref.reference, seed) for seed in range(5))
     ratio = rates["sample"] / rates["shuffle"]
     return [
-        ("exact shuffle", f"{rates['shuffle']:,.0f} batches/s", "1"),
-        ("weighted sample", f"{rates['sample']:,.0f} batches/s", f"{ratio:.2f}"),
-        ("making the table from a leaf", f"{making:.1f} s", ""),
-        ("opening the version and its table, first batch", f"{first:.0f} ms", ""),
+        ("exact shuffle", f"{rates['shuffle']:,.0f} batches/s", "1", ""),
+        ("weighted sample", f"{rates['sample']:,.0f} batches/s", f"{ratio:.2f}", "0.7"),
+        ("making the table from a leaf", f"{making:.1f} s", "", ""),
+        ("opening the version and its table, first batch", f"{first:.0f} ms", "", ""),
     ]
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     """Print the table."""
     records = int(sys.argv[1]) if sys.argv[1:] else RECORDS
     title = f"Weighted sampling of {records:,} records, batches of {BATCH} ({machine()})"
-    print(table(title, ("what", "measured", "of the shuffle"), rows(records)))
+    print(table(title, ("what", "measured", "of the shuffle", "aim"), rows(records)))
 
 
 if __name__ == "__main__":

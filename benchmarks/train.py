@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
-from harness import machine, medians, table
+from harness import ROUNDS, machine, medians, table
 
 import cachelayer
 
@@ -85,7 +85,7 @@ def main() -> None:
         (first, rate), (second, other) = rates.items()
         lines.append((title, f"{first} {rate:,.0f}", f"{second} {other:,.0f}", f"{rate / other:.2f} (aim {aim:g})"))
     head = ("work", "cachelayer, records/s", "other, records/s", "ratio")
-    print(table(f"Training pipelines, medians of 5 ({machine()})", head, lines))
+    print(table(f"Training pipelines, medians of {ROUNDS} ({machine()})", head, lines))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Building from sources that keep a core busy, by one process and by two.
 
-Run: ``python benchmarks/workers.py [folder]``. JPEG files are decoded to 224 x 224 pixels; texts are cut into words and
-these looked up.
+Run: ``python benchmarks/workers.py [share [folder]]``: 12,000 JPEG files are decoded to 224 x 224 pixels, and 40,000
+texts are cut into words and these looked up, or a share of them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Sequence
@@ -67,13 +68,13 @@ class Tokens(Sequence[Any]):
         return {"tokens": np.array([zlib.crc32(word.encode()) & 0xFFFF for word in found], np.uint16)}
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, share: float) -> None:
     """Print the table."""
     tokens = {"tokens": cachelayer.ArraySpec("uint16", (None,))}
     rows = []
     for name, source, spec in (
-        ("JPEG files, decoded", Images(12_000), None),
-        ("texts, tokenised", Tokens(40_000), tokens),
+        (f"{int(12_000 * share):,} JPEG files, decoded", Images(int(12_000 * share)), None),
+        (f"{int(40_000 * share):,} texts, tokenised", Tokens(int(40_000 * share)), tokens),
     ):
         digests: set[str] = set()
         busy: dict[int, float] = {}
@@ -93,16 +94,16 @@ def main(folder: Path) -> None:
             digests.add(ref.digest)
             return len(ref)
 
-        rates = medians({"one": lambda: build(1), "two": lambda: build(2)}, rounds=2)
+        rates = medians({"one": lambda: build(1), "two": lambda: build(2)}, warm_up=False)
         if len(digests) != 1:
             raise RuntimeError("the versions differ")
         ratio = rates["two"] / rates["one"]
         one, two = (f"{rate:,.0f}/s" for rate in rates.values())
         rows.append((name, one, f"{busy[1]:.2f}", two, f"{ratio:.2f}", f"{2 / busy[1]:.2f}", "1.7"))
-    columns = ("source", "one", "cores that one keeps busy", "workers=2", "ratio", "two cores allow", "asked")
+    columns = ("source", "one", "cores that one keeps busy", "workers=2", "ratio", "two cores allow", "aim")
     print(table(f"Builds by worker processes ({machine()})", columns, rows))
 
 
 if __name__ == "__main__":
-    with named_folder() as folder:
-        main(folder)
+    with named_folder(2) as folder:
+        main(folder, float(sys.argv[1]) if sys.argv[1:] else 1.0)
