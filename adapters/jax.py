@@ -65,6 +65,18 @@ def cache(
     return ref
 
 
+def _unguarded(send: Callable[[], Any]) -> Any:
+    """Send a batch although the consumer's thread, which sends some of them, may forbid transfers for a while."""
+    try:
+        return send()
+    except jax.errors.JaxRuntimeError as error:
+        if "Disallowed" not in str(error):
+            raise
+    # Only then: to ask before each batch would take longer than to send a small leaf.
+    with jax.transfer_guard_host_to_device("allow"):
+        return send()
+
+
 def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None = None) -> GlobalBatches[T]:
     """Return the batches of a stream as global arrays: the same on any mesh and any number of processes.
 
@@ -129,7 +141,7 @@ class GlobalBatches(Generic[T]):
         on_cpu = self.sharding.mesh.devices.flat[0].platform == "cpu"
         return replace(
             reader,
-            sent=lambda batch, size: self._sender(batch, size, wide=wide),
+            sent=lambda batch, size: _unguarded(lambda: self._sender(batch, size, wide=wide)),
             within=aligning if on_cpu else nullcontext,
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
+from cachelayer.records.turns import out_of_turn
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""
@@ -173,9 +174,9 @@ class RecordBuffer:
         stride = self.packed_nbytes
         if stride is None or not nbytes:
             return gather_rows(self.buffer, self.starts + offset, nbytes)
-        return np.ndarray(
-            (len(self.starts), nbytes), np.uint8, self.buffer, self.starts.item(0) + offset, (stride, 1)
-        ).copy()
+        rows = np.ndarray((len(self.starts), nbytes), np.uint8, self.buffer, self.starts.item(0) + offset, (stride, 1))
+        with out_of_turn(rows.nbytes):
+            return rows.copy()
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
         starts = self.starts + offset

@@ -30,11 +30,15 @@ class BlockAnnouncer:
     Args:
         announce: starts to load records; returns whether any was not in memory.
         steps: the steps that are read.
+        numbers: returns the records of a step.
     """
 
-    def __init__(self, announce: Callable[[Indices], bool], steps: FeedSteps) -> None:
+    def __init__(
+        self, announce: Callable[[Indices], bool], steps: FeedSteps, numbers: Callable[[Step], Indices]
+    ) -> None:
         self._announce = announce
         self._steps = steps
+        self._numbers_of = numbers
         self._pid = os.getpid()
         self._worker: Worker | None = None
         self._under_way: Outcome[bool] | None = None
@@ -60,14 +64,7 @@ class BlockAnnouncer:
         if not self._steps.most_ahead or not self._is_answered():
             return
         begin = self._steps.after(steps[-1])
-        nbytes = self._steps.record_nbytes
-        ahead = min(int(AHEAD_NBYTES / nbytes / self._steps.share), self._steps.most_ahead)
-        # While everything is in memory, one step is enough of a sample.
-        end = begin + (1 if self._pauses else ahead)
-        if not begin <= self._horizon <= begin + ahead:
-            self._horizon = begin
-            self._announced = set()
-        numbers = self._numbers(end)
+        numbers = self._sample(begin) if self._pauses else self._numbers(begin)
         if len(numbers):
             self._under_way = self._submit(numbers)
 
@@ -80,13 +77,29 @@ class BlockAnnouncer:
             return False
         self._under_way = None
         if outcome.failed() or outcome.result():
+            if self._pauses:
+                # A sample has left the memory, and so may all that was found there.
+                self._horizon = -1
             self._pauses = 0
             return True
         self._pauses = self._pauses_left = min(max(1, 2 * self._pauses), _MOST_PAUSES)
         return False
 
-    def _numbers(self, end: int) -> Indices:
-        """Return the records of blocks that were not announced yet, of the steps up to a position."""
+    def _sample(self, position: int) -> Indices:
+        """Return the records of the step from a position on.
+
+        While everything is in memory they are enough, and their blocks take many times as long to find out.
+        """
+        step = self._steps.at(position)
+        return np.empty(0, np.int64) if step is None else self._numbers_of(step)
+
+    def _numbers(self, begin: int) -> Indices:
+        """Return the records of blocks that were not announced yet, of the steps that come from a position on."""
+        ahead = min(int(AHEAD_NBYTES / self._steps.record_nbytes / self._steps.share), self._steps.most_ahead)
+        end = begin + ahead
+        if not begin <= self._horizon <= end:
+            self._horizon = begin
+            self._announced = set()
         found, count = [np.empty(0, np.int64)], 0
         while self._horizon < end and count < _MOST_RECORDS and (step := self._steps.at(self._horizon)) is not None:
             spans = self._steps.blocks(step)

@@ -80,7 +80,11 @@ def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
     holder = reader.records.block_holder(share)
     if holder is not None:
         return BlockFeed(_Counted(holder, meter), feeding)
-    return BlockAnnouncer(reader.records.announce, feeding) if reader.records.reading_cost != "foreign" else None
+    if reader.records.reading_cost == "foreign":
+        return None
+    return BlockAnnouncer(
+        reader.records.announce, feeding, reader.numbers if options.batched else reader.numbers_of_elements
+    )
 
 
 @dataclass(frozen=True)

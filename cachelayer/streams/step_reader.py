@@ -123,16 +123,27 @@ class StepReader:
         numbers: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
         return numbers
 
+    def numbers_of_elements(self, block: Step) -> Indices:
+        """Return the record numbers of this shard's elements in several steps of one element a shard."""
+        epoch, place = divmod(block.begin, self.options.steps.records)
+        return self.options.order.at(epoch, place + self._offsets_of_elements(block))
+
     def _numbers_of(self, steps: Sequence[Step]) -> list[Indices]:
         """Return what :meth:`numbers` returns for each of some steps."""
         options, first, last = self.options, steps[0], steps[-1]
         epoch, place = divmod(first.begin, options.steps.records)
         size, stop = options.steps.global_batch, place + last.end - first.begin
         are_whole = stop - place == len(steps) * size and stop <= options.steps.records
-        reads_all = self.rows is None and options.steps.shard_count == 1
-        if not are_whole or not reads_all or options.order.arranged(epoch, place, place + size) is not None:
+        if not are_whole or not self._reads_all(first):
             return [self.numbers(step) for step in steps]
-        return [*options.order(epoch, place, stop).reshape(len(steps), size)]
+        found = options.order(epoch, place, stop).reshape(len(steps), size)
+        arranged = [options.order.arranged(epoch, begin, begin + size) for begin in range(place, stop, size)]
+        return [numbers if rows is None else numbers[rows] for numbers, rows in zip(found, arranged, strict=True)]
+
+    def _reads_all(self, step: Step) -> bool:
+        """Return whether the rows of a step that are read are its records, each once."""
+        part = self.options.steps.part(step, self.options.shard_index)
+        return self.rows is None and part == (0, step.end - step.begin)
 
     def blocks(self, step: Step) -> BlockSpans | None:
         """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
@@ -238,6 +249,8 @@ class StepReader:
         epoch, place = divmod(step.begin, self.options.steps.records)
         size = step.end - step.begin
         arranged = self.options.order.arranged(epoch, place, place + size)
+        if arranged is not None and self._reads_all(step):
+            return arranged
         rows = self._rows(step)
         if arranged is None:
             return np.minimum(rows, size - 1)

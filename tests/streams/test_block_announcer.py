@@ -29,11 +29,19 @@ def spans(step: Step) -> BlockSpans:
     return ORDER.blocks(0, step.begin, step.end)
 
 
-def walked(announce: Callable[[Indices], bool], is_ahead: bool = True) -> None:
+def numbers(step: Step) -> Indices:
+    return ORDER(0, step.begin, step.end)
+
+
+def walked(
+    announce: Callable[[Indices], bool],
+    is_ahead: bool = True,
+    spans: Callable[[Step], BlockSpans] = spans,
+) -> None:
     """Go through an epoch; each step waits until what was announced is answered."""
     steps = Steps(RECORDS, BATCH, 1, "keep", 1)
     feeding = FeedSteps(steps.at, steps.after, spans, RECORDS, NBYTES, 1.0, RECORDS if is_ahead else 0)
-    announcer = BlockAnnouncer(announce, feeding)
+    announcer = BlockAnnouncer(announce, feeding, numbers)
     position = 0
     while (step := steps.at(position)) is not None:
         announcer.reached(position)
@@ -66,6 +74,35 @@ def test_if_blocks_are_in_memory_few_are_looked_at() -> None:
 
     walked(announce)
     assert 0 < len(asked) < 10
+
+
+def test_while_blocks_are_in_memory_nobody_finds_out_which_come_next() -> None:
+    found: list[Step] = []
+
+    def counted(step: Step) -> BlockSpans:
+        found.append(step)
+        return spans(step)
+
+    walked(lambda _: False, spans=counted)
+    # Those that come first, before anything is known of the cache.
+    assert len(found) <= 11
+
+
+def test_blocks_that_leave_the_memory_are_announced_again() -> None:
+    asked: list[Indices] = []
+
+    def announce(numbers: Indices) -> bool:
+        asked.append(numbers)
+        # In memory at first, and no longer when a step is looked at for the second time.
+        return len(asked) > 2
+
+    walked(announce)
+    samples, later = asked[1:3], asked[3:]
+    assert [len(each) for each in samples] == [BATCH, BATCH]
+    assert all((np.diff(each.reshape(-1, BLOCK)) == 1).all() for each in later)
+    looked_at = next(at for at in range(0, RECORDS, BATCH) if np.array_equal(numbers(Step(at, at + BATCH)), samples[1]))
+    still_needed = ORDER.blocks(0, looked_at + BATCH, RECORDS).begin
+    assert set(still_needed.tolist()) <= set(np.concatenate(later).tolist())
 
 
 def test_without_reading_ahead_nothing_is_announced() -> None:

@@ -361,6 +361,25 @@ def test_batches_are_sent_ahead_in_another_thread_and_no_more_than_depth(monkeyp
     assert [int(batch["id"][0]) for batch in iterator] == list(range(8, 80, 8))
 
 
+@pytest.mark.parametrize("public", [False, True], ids=["quickest call", "public calls"])
+@pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
+def test_guards_of_transfers_do_not_stop_batches_whichever_thread_sends_them(
+    guard: str, public: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if public:
+        monkeypatch.setattr(_jax_arrays, "_batched_device_put", None)
+    stored = cachelayer.Storage(tmp_path).cache({"id": np.arange(64), "x": np.ones((64, 256), np.float32)}, "d", "v1")
+    for prefetch in (0, 2):
+        _jax_arrays._target.cache_clear()
+        _jax_arrays._is_known.cache_clear()
+        with jax.transfer_guard(guard):
+            batches = list(global_batches(stored.stream(8, prefetch=prefetch), devices(2)))
+            with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"):
+                jax.numpy.add(batches[0]["x"], np.ones(256, np.float32))
+        assert [int(batch["id"][0]) for batch in batches] == list(range(0, 64, 8))
+    _jax_arrays._target.cache_clear()
+
+
 def test_without_reading_ahead_batches_are_sent_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     send, threads = Sender.__call__, set()
 
