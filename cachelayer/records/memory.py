@@ -41,7 +41,7 @@ LARGEST_WINDOW = 1 << 13
 # Shorter windows take longer than the row as a whole.
 _LEAST_WINDOW = 1 << 9
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
-_KEPT_BESIDE = 1 << 16
+KEPT_BESIDE = 1 << 16
 # Where libraries of accelerators use memory without a copy.
 ALIGNMENT = 64
 # Copying less takes less time than to ask for aligned memory.
@@ -248,7 +248,7 @@ def _move_each(target: Bytes, target_starts: Ints, source: Bytes, source_starts:
 
 def rows_together(nbytes: int) -> int:
     """Return how many rows of ``nbytes`` bytes may share memory, given that keeping one keeps all of them alive."""
-    return max(1, _KEPT_BESIDE // max(1, nbytes))
+    return max(1, KEPT_BESIDE // max(1, nbytes))
 
 
 def rows_apart(array: NDArray[Any]) -> list[Any]:
