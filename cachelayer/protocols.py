@@ -167,6 +167,9 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
     def announce(self, indices: NDArray[np.int64], /) -> bool:
         """Start to load records from a local disk, and return at once; return whether any was not in memory."""
 
+    def alone(self, indices: NDArray[np.int64], /) -> Callable[[int], T_co] | None:
+        """Return what reads one record; None if these records are read faster at once than each when it is needed."""
+
     def stored(self) -> HasRecords[Any] | None:
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
 

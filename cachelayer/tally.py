@@ -142,7 +142,7 @@ def add_records(origin: Origin, records: Sized) -> None:
 
 
 def add_bytes(origin: Origin, nbytes: int) -> None:
-    """Count bytes that were fetched."""
+    """Count bytes that were read."""
     tally = current.get()
     if tally is not None:
         tally.nbytes[origin] += nbytes

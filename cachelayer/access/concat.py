@@ -226,6 +226,9 @@ class JoinedBase(RecordBase):
         announced = [self.members[index].base.announce(own) for index, _, own in self._by_member(numbers)]
         return any(announced)
 
+    def are_quick_alone(self, numbers: NDArray[np.int64]) -> bool:
+        return all(self.members[index].base.are_quick_alone(own) for index, _, own in self._by_member(numbers))
+
     def _by_member(self, numbers: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the members that have these records; with each, the rows of its records and their numbers in it."""
         member_of, within = self.located(numbers)

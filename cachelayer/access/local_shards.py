@@ -15,7 +15,7 @@ from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
-from cachelayer.tally import add_records
+from cachelayer.tally import add_bytes, add_records
 
 _MOST_RECORDS = 2**62
 
@@ -117,7 +117,9 @@ class LocalShards:
         if not 0 <= number < self._records:
             raise self._no_record(number)
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
-        return self._open.reader(shard, time.monotonic_ns()).record(number - self._starts[shard])
+        found = self._open.reader(shard, time.monotonic_ns()).record(number - self._starts[shard])
+        add_bytes("copy" if self._are_copies else "memory_map", len(found))
+        return found
 
     def records(self, numbers: Ints, *, in_part: bool = False) -> Records:
         """Return the records of these numbers.
@@ -157,6 +159,11 @@ class LocalShards:
             (rows, _read(reader, within[rows], in_part=in_part)) for reader, rows in zip(readers, rows_of, strict=True)
         ]
         return GroupedRecords(len(numbers), groups)
+
+    def are_in_memory(self, numbers: Ints) -> bool:
+        """Return whether records are in memory, as far as a sample of them shows."""
+        self._check(numbers)
+        return self._read_ahead.are_in_memory(numbers)
 
     def announce(self, numbers: Ints) -> bool:
         """Start to load records if they are not in memory; return whether any was not."""

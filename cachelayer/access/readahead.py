@@ -34,6 +34,8 @@ class ReadAhead:
         self._reader = reader
         self._trust = _TRUSTED_NS
         self._trusted_until = 0
+        # What the last sample has shown.
+        self._trusted: bool | None = None
 
     def announce(self, numbers: Ints) -> bool:
         """Start to load these records if they are not in memory, and return at once whether any was not.
@@ -43,23 +45,44 @@ class ReadAhead:
         if len(numbers) >= _FEW and time.monotonic_ns() < self._trusted_until:
             return False
         leave_turn()
-        if len(numbers) < _FEW:
+        if len(numbers) < _FEW or self._seen(numbers) is not False:
             return False
-        if self.load(numbers):
+        self._will_need(numbers)
+        return True
+
+    def are_in_memory(self, numbers: Ints) -> bool:
+        """Return whether these records are in memory, as far as a sample shows; False if the system does not tell."""
+        return self._seen(numbers) is True
+
+    def _seen(self, numbers: Ints) -> bool | None:
+        """Return whether records are in memory, as a sample of them shows, or an earlier one; None if not known."""
+        if time.monotonic_ns() < self._trusted_until:
+            return self._trusted
+        found = self._sample(numbers)
+        if found is False:
             self._trust = _TRUSTED_NS
-            return True
+            return False
+        self._trusted = found
         self._trusted_until = time.monotonic_ns() + self._trust
         self._trust = min(2 * self._trust, _MOST_TRUSTED_NS)
-        return False
+        return found
 
     def load(self, numbers: Ints) -> bool:
         """Start to load these records unless a sample of them is in memory; return whether it was not."""
-        sample = numbers[:: -(-len(numbers) // _SAMPLES)]
-        if all(reader.are_resident(within) for reader, within in self._by_shard(sample)):
+        if self._sample(numbers) is not False:
             return False
+        self._will_need(numbers)
+        return True
+
+    def _sample(self, numbers: Ints) -> bool | None:
+        """Return whether a sample of records is in memory; None if the system does not tell."""
+        sample = numbers[:: max(1, -(-len(numbers) // _SAMPLES))]
+        found = {reader.are_resident(within) for reader, within in self._by_shard(sample)}
+        return False if False in found else None if None in found else True
+
+    def _will_need(self, numbers: Ints) -> None:
         for reader, within in self._by_shard(numbers):
             reader.will_need(within)
-        return True
 
     def _by_shard(self, numbers: Ints) -> list[tuple[ShardReader, Ints]]:
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

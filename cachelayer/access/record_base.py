@@ -122,6 +122,10 @@ class RecordBase(ABC):
     def announce(self, numbers: NDArray[np.int64]) -> bool:
         """Start to load local records if they are not in memory; return whether any was not."""
 
+    def are_quick_alone(self, numbers: NDArray[np.int64]) -> bool:  # noqa: ARG002
+        """Return whether reading these records one by one, when each is needed, is faster than reading them at once."""
+        return False
+
     @abstractmethod
     def stored(self) -> Self:
         """Return the same records undecoded: images and audio as the bytes of their files."""

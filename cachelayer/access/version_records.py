@@ -170,6 +170,14 @@ class VersionRecords(RecordBase):
     def announce(self, numbers: NDArray[np.int64]) -> bool:
         return self.shards.announce(numbers)
 
+    @cached_property
+    def _are_quick_alone(self) -> bool:
+        is_plain = self.local_shards is not None and self.reads_in_part and self.element_codec is self.codec
+        return is_plain and self.codec.reads_alone
+
+    def are_quick_alone(self, numbers: NDArray[np.int64]) -> bool:
+        return self._are_quick_alone and self.local_shards is not None and self.local_shards.are_in_memory(numbers)
+
     def stored(self) -> Self:
         return replace(self, decodes=False, sizes=())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -105,6 +105,11 @@ class ViewRecords:
     def announce(self, indices: NDArray[np.int64]) -> bool:
         base = self.view._base
         return isinstance(base, RecordBase) and base.announce(self.view._selection.take(indices))
+
+    def alone(self, indices: NDArray[np.int64]) -> Callable[[int], Any] | None:
+        view, base = self.view, self.view._base
+        are_quick = isinstance(base, RecordBase) and base.are_quick_alone(view._selection.take(indices))
+        return view.__getitem__ if are_quick else None
 
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
         """Return what makes batches of elements that functions have changed.

@@ -157,13 +157,13 @@ class MappedFile:
     def _replaced(self) -> CorruptionError:
         return CorruptionError(f"{self.path}: it was replaced after it was opened: fetch the version again")
 
-    def are_resident(self, positions: Ints) -> bool:
+    def are_resident(self, positions: Ints) -> bool | None:
         """Return whether the bytes at these positions are in the page cache.
 
-        Return True also if the system cannot tell, or the file is gone.
+        Return None if the system cannot tell, or the file is gone.
         """
         if not hasattr(os, "RWF_NOWAIT"):
-            return True
+            return None
         byte = [bytearray(1)]
         with self._descriptor() as descriptor:
             try:
@@ -172,7 +172,7 @@ class MappedFile:
             except BlockingIOError:
                 return False
             except OSError:
-                return True
+                return None
         return True
 
     def will_need(self, starts: Ints, stops: Ints) -> None:

@@ -189,8 +189,8 @@ class ShardReader:
         """True if each record is compared with its checksum."""
         return self._always
 
-    def are_resident(self, numbers: Ints) -> bool:
-        """Return whether records are in the page cache; True too if the system does not tell."""
+    def are_resident(self, numbers: Ints) -> bool | None:
+        """Return whether records are in the page cache; None if the system does not tell."""
         logical, _ = self._ranges(numbers)
         return self._mapped.are_resident(to_position(logical))
 

@@ -164,7 +164,7 @@ def _drop(ref: DataRef[Any]) -> bool:
             with file.open("rb") as opened:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     largest = MappedFile.unmapped(max(files, key=lambda path: path.stat().st_size))
-    return not largest.are_resident(np.array([largest.nbytes // 2]))
+    return largest.are_resident(np.array([largest.nbytes // 2])) is False
 
 
 def _shard_path(ref: DataRef[Any], number: int) -> Path:

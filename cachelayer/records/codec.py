@@ -39,6 +39,8 @@ class Codec(Protocol):
 
     name: str
     spec: Tree
+    reads_alone: bool
+    """True if :meth:`element` takes little more time than to copy the record."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
         """Return one column for each leaf.
@@ -103,6 +105,8 @@ def codec_named(name: str, spec: Tree) -> Codec:
 
 class TreeCodec(ABC):
     """The base of all codecs: takes elements and batches apart into leaves, and builds them."""
+
+    reads_alone = False
 
     def __init__(self, spec: Tree) -> None:
         self.spec = spec
@@ -246,6 +250,7 @@ class TypedCodec(TreeCodec):
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
         can_be_read = ElementReader.reads(self._leaf_specs)
         self._reader = ElementReader(self._leaf_specs, self.layout) if can_be_read else None
+        self.reads_alone = can_be_read
 
     def element(self, record: bytearray) -> Any:
         leaves = None if self._reader is None else self._reader.leaves(record)

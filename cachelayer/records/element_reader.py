@@ -11,7 +11,11 @@ import numpy as np
 
 from cachelayer.records import dtypes
 from cachelayer.records.layout import Layout
+from cachelayer.records.memory import KEPT_BESIDE
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
+
+# A leaf of at most this part of a large record is copied.
+_SMALL_PART = 8
 
 
 class ElementReader:
@@ -35,6 +39,12 @@ class ElementReader:
         ]
         # The shape, dtype and offset of each leaf if all are static: then an element consists of views of its record.
         self._views = [(shape, dtype, offset) for _, dtype, shape, offset, _ in self._leaves] if self._is_static else []
+        # Of a large record, small arrays are copied, so that keeping one does not keep the record.
+        self._copied = [
+            leaf
+            for leaf, (shape, dtype, _) in enumerate(self._views)
+            if shape and self._nbytes > KEPT_BESIDE and prod(shape) * dtype.itemsize * _SMALL_PART <= self._nbytes
+        ]
 
     @staticmethod
     def reads(specs: Sequence[LeafSpec]) -> bool:
@@ -50,10 +60,13 @@ class ElementReader:
         if self._is_static:
             if len(record) != self._nbytes:
                 return None
-            return [
+            views = [
                 np.ndarray(shape, dtype, record, offset) if shape else np.frombuffer(record, dtype, 1, offset)[0]
                 for shape, dtype, offset in self._views
             ]
+            for leaf in self._copied:
+                views[leaf] = views[leaf].copy()
+            return views
         if len(record) < self._nbytes:
             return None
         lengths = struct.unpack_from(self._lengths, record, self._lengths_at)

@@ -44,6 +44,8 @@ class DecodingCodec:
         codec: the codec of the records.
     """
 
+    reads_alone = False
+
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         decoded = codec_for(decoded_spec(codec.spec))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from cachelayer.protocols import BlockHolder, BlocksAhead, HeldBlock, RecordRead
 from cachelayer.streams.block_announcer import BlockAnnouncer
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
 from cachelayer.streams.block_plan import Plan
+from cachelayer.streams.one_by_one import LARGE_NBYTES, OneByOne, Unread
 from cachelayer.streams.order import BlockSpans
 from cachelayer.streams.pace import BLOCK_NBYTES, Pace
 from cachelayer.streams.prefetch import Prefetcher
@@ -27,11 +28,13 @@ _MAPPED_RECORDS = 128
 _ELEMENTS_AHEAD = 1024
 # The largest batches of which more than asked for are read ahead.
 _SMALL_NBYTES = 16 << 20
+# Elements that are looked up at once if each is read when it is needed.
+_UNREAD = 256
 _NONE = np.empty(0, np.int64)
 
 
-def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
-    """Return a prefetcher that reads a stream in blocks.
+def blocks_of(reader: StepReader, meter: Meter) -> Prefetcher[Any] | OneByOne[Any]:
+    """Return what reads a stream in blocks, some of them ahead.
 
     A block is one batch or one element, or several if they are known, or turn out, to be small and quick.
     """
@@ -49,7 +52,8 @@ def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
     # Two threads read them. With more blocks under way, neither waits for the other.
     is_small = share * nbytes <= _SMALL_NBYTES
     depth = 2 * options.prefetch if known and is_small else options.prefetch
-    return Prefetcher(
+
+    found: Prefetcher[Any] = Prefetcher(
         lambda position, size: plan(reader, position, size, feed),
         depth,
         pace,
@@ -57,6 +61,9 @@ def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
         helps=known,
         meter=meter,
     )
+    if not known or options.batched or nbytes < LARGE_NBYTES or isinstance(feed, BlockFeed):
+        return found
+    return OneByOne(found, lambda position: _unread(reader, position, feed), reached, meter)
 
 
 def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
@@ -118,6 +125,19 @@ def plan(reader: StepReader, position: int, most: int, feed: Feed | None = None)
         return None
     blocks = None if feed is None else feed.load(found)
     return Plan(begin, after, lambda out, reading: reader.batches(found, out, reading), blocks)
+
+
+def _unread(reader: StepReader, position: int, feed: Feed | None) -> Mapping[int, tuple[Unread[Any], int]]:
+    """Return the next elements, and the position after each, by their positions; none if to read ahead is quicker."""
+    steps = reader.options.steps
+    block = steps.block(position, _UNREAD)
+    if block is None:
+        return {}
+    found = reader.unread(block)
+    if found and feed is not None:
+        feed.load([block])
+    begins = [position, *range(block.begin + steps.shard_count, block.end, steps.shard_count)]
+    return dict(zip(begins, zip(found, [*begins[1:], steps.after(block)], strict=False), strict=False))
 
 
 def _plan_of_elements(reader: StepReader, position: int, most: int, feed: Feed | None) -> Plan[Any] | None:

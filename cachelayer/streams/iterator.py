@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from cachelayer.errors import StateError
 from cachelayer.protocols import T
 from cachelayer.streams.block_plan import Block
-from cachelayer.streams.blocks import prefetcher
+from cachelayer.streams.blocks import blocks_of
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.failures import Failure, too_many, warn_of
 from cachelayer.streams.stream_meter import Meter
@@ -50,7 +50,7 @@ class StreamIterator(Iterator[T]):
         self._writes = reader.options.shard_index == 0
         self._prefetch = reader.options.prefetch
         self._meter = Meter()
-        self._blocks: Blocks[Any] = prefetcher(reader, self._meter) if blocks is None else blocks
+        self._blocks: Blocks[Any] = blocks_of(reader, self._meter) if blocks is None else blocks
         self._from_start = True
         self._max_failures = reader.max_failures
         self._has_warned = False

@@ -19,6 +19,7 @@ from cachelayer.streams.block_plan import Reading, raise_unrepeated
 from cachelayer.streams.failures import Failure, too_many
 from cachelayer.streams.function_calls import FunctionCalls
 from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
+from cachelayer.streams.one_by_one import Unread
 from cachelayer.streams.order import BlockSpans, shares
 from cachelayer.streams.replacing import Rows, StandIns
 from cachelayer.streams.state import StreamIdentity
@@ -257,11 +258,21 @@ class StepReader:
         # Padding comes after all records, and repeats the one at the last position, wherever that is arranged.
         return np.where(rows < size, arranged[np.minimum(rows, size - 1)], size - 1)
 
-    def block(self, block: Step, out: list[Any], reading: Reading) -> None:
-        """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
+    def unread(self, block: Step) -> list[Unread[Any]]:
+        """Return the elements of this shard in several steps of one element each; none if to read ahead is quicker."""
+        numbers, _ = self._places(block)
+        alone = self.records.alone(numbers)
+        return [] if alone is None else [Unread(alone, number) for number in numbers.tolist()]
+
+    def _places(self, block: Step) -> tuple[Indices, Indices]:
+        """Return the record numbers and the global positions of the elements of this shard in such steps."""
         epoch, place = divmod(block.begin, self.options.steps.records)
         offsets = self._offsets_of_elements(block)
-        numbers, positions = self.options.order.at(epoch, place + offsets), block.begin + offsets
+        return self.options.order.at(epoch, place + offsets), block.begin + offsets
+
+    def block(self, block: Step, out: list[Any], reading: Reading) -> None:
+        """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
+        numbers, positions = self._places(block)
 
         def read(rows: slice) -> Sequence[Any]:
             reading.tally.turn(READING)

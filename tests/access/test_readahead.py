@@ -55,7 +55,7 @@ def test_what_is_announced_comes_into_memory(cold: MappedFile) -> None:
 
 def test_a_file_that_is_gone_cannot_be_announced(cold: MappedFile) -> None:
     cold.path.unlink()
-    assert cold.are_resident(np.array([0]))
+    assert cold.are_resident(np.array([0])) is None
     cold.will_need(np.array([0]), np.array([10]))
 
 

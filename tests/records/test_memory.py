@@ -120,3 +120,16 @@ def test_many_bytes_are_gathered_as_they_are(rows: int, nbytes: int) -> None:
     starts = rng.integers(0, len(buffer) - nbytes, rows)
     found = gather_rows(buffer, starts, nbytes)
     np.testing.assert_array_equal(found, np.stack([buffer[start : start + nbytes] for start in starts]))
+
+
+@pytest.mark.parametrize("least", [0, 200, 256, 1500])
+def test_many_ranges_of_any_lengths_up_to_both_ends_of_the_buffer_are_gathered(least: int) -> None:
+    rng = np.random.default_rng(least)
+    lengths = np.maximum(least, rng.choice([0, 1, 255, 256, 257, 511, 512, 700, 5000, 9000], 1500))
+    source = rng.integers(0, 256, 10_000, np.uint8)
+    starts = rng.integers(0, len(source) - lengths + 1)
+    starts[::3], starts[1::3] = 0, len(source) - lengths[1::3]
+    gathered = gather_ranges(source, starts, lengths)
+    expected = [source[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    assert np.array_equal(gathered, np.concatenate(expected))
+    assert gathered.flags.writeable

@@ -21,6 +21,7 @@ from samples import some
 
 import cachelayer
 from cachelayer.streams.interruptible_future import Outcome
+from cachelayer.streams.one_by_one import LARGE_NBYTES
 from cachelayer.streams.stream import with_options
 
 pytestmark = [
@@ -38,6 +39,7 @@ OURS = {
         "failures",
         "interruptible_future",
         "maps",
+        "one_by_one",
         "pace",
         "prefetch",
         "prefetch_worker",
@@ -129,6 +131,10 @@ def stored(n: int) -> Any:
     return cachelayer.concat([STORAGE.cache(list(range(n)), f"of-{n}", "v1")])
 
 
+def large() -> Any:
+    return STORAGE.cache([np.full(LARGE_NBYTES // 4, number, np.int32) for number in range(6)], "large", "v1")
+
+
 def distant(n: int) -> Any:
     return DISTANT.cache(list(range(n)), f"of-{n}", "v1")
 
@@ -157,6 +163,7 @@ STREAMS: dict[str, Callable[[int], Any]] = {
     "replaced": lambda ahead: records(6).stream(3, prefetch=ahead).map(mostly, on_error="replace"),
     "stored": lambda ahead: stored(12).stream(5, prefetch=ahead),
     "stored elements": lambda ahead: stored(12).stream(prefetch=ahead),
+    "large elements": lambda ahead: large().stream(shuffle=True, seed=1, prefetch=ahead),
     "in blocks": lambda ahead: in_blocks(distant(12).stream(5, shuffle=True, seed=1, prefetch=ahead)),
     "elements in blocks": lambda ahead: in_blocks(distant(12).stream(shuffle=True, seed=1, prefetch=ahead)),
     "in local blocks": lambda ahead: in_blocks(stored(12).stream(5, shuffle=True, seed=1, prefetch=ahead)),
@@ -203,7 +210,7 @@ MOST = 3
 DONE: set[Any] = set()
 
 INTERRUPTS = [(name, ahead, Interrupted) for name in STREAMS for ahead in (0, 2) if (name, ahead) != ("mixed", 2)]
-ALARMS = [(name, 0, TimedOut) for name in ("mapped", "mapped elements", "stored", "stored elements")]
+ALARMS = [(name, 0, TimedOut) for name in ("mapped", "mapped elements", "stored", "stored elements", "large elements")]
 
 
 # Python 3.12 traces the end of a generator that is dropped, too: it ignores what is raised there.
