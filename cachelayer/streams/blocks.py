@@ -39,7 +39,7 @@ def blocks_of(reader: StepReader, meter: Meter) -> Prefetcher[Any] | OneByOne[An
     A block is one batch or one element, or several if they are known, or turn out, to be small and quick.
     """
     options, records = reader.options, reader.records
-    share = max(1, reader.share) if options.batched else 1
+    share = max(1, reader.read_rows.share) if options.batched else 1
     nbytes = max(1, records.read_nbytes)
     together = min(records.records_per_read, _MAPPED_RECORDS if reader.maps else records.records_per_read)
     most = -(-max(1, min(together, BLOCK_NBYTES // nbytes)) // share)
@@ -71,8 +71,9 @@ def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
     options, steps = reader.options, reader.options.steps
     if steps.records == 0 or options.order.blocks_at(0, _NONE) is None:
         return None
-    share = max(1, reader.share) / steps.global_batch
-    spans = cast(Callable[[Step], BlockSpans], reader.blocks if options.batched else reader.blocks_of_elements)
+    rows = reader.read_rows
+    share = max(1, rows.share) / steps.global_batch
+    spans = cast(Callable[[Step], BlockSpans], rows.blocks if options.batched else rows.blocks_of_elements)
     feeding = FeedSteps(
         at=steps.at if options.batched else lambda position: steps.block(position, _ELEMENTS_AHEAD),
         after=steps.after,
@@ -82,7 +83,7 @@ def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
         share=share,
         # No record comes twice, as far as possible.
         most_ahead=min(len(reader.records), int(MOST_AHEAD / share)) if options.prefetch else 0,
-        expected=lambda step: reader.expected_blocks(step, share),
+        expected=lambda step: rows.expected_blocks(step, share),
     )
     holder = reader.records.block_holder(share)
     if holder is not None:
@@ -90,7 +91,7 @@ def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
     if reader.records.reading_cost == "foreign":
         return None
     return BlockAnnouncer(
-        reader.records.announce, feeding, reader.numbers if options.batched else reader.numbers_of_elements
+        reader.records.announce, feeding, rows.numbers if options.batched else rows.numbers_of_elements
     )
 
 

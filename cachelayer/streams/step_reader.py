@@ -20,9 +20,9 @@ from cachelayer.streams.failures import Failure, too_many
 from cachelayer.streams.function_calls import FunctionCalls
 from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
 from cachelayer.streams.one_by_one import Unread
-from cachelayer.streams.order import BlockSpans, shares
 from cachelayer.streams.replacing import Rows, StandIns
 from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.step_rows import StepRows
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.tally import COLLATING, MAPPING, READING, counted
@@ -70,6 +70,11 @@ class StepReader:
         """The records and the order that positions of the stream refer to."""
         return StreamIdentity(self.records.digest, self.options.order, self.options.steps)
 
+    @cached_property
+    def read_rows(self) -> StepRows:
+        """The rows of each step that are read."""
+        return StepRows(self.options, self.rows)
+
     @property
     def max_failures(self) -> int | None:
         """The number of failures that others stand in for, of all elements of an iterator; None to raise each."""
@@ -95,79 +100,6 @@ class StepReader:
                 "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
             )
         return replace(self, rows=rows)
-
-    @property
-    def share(self) -> int:
-        """Number of records that are read in a whole step."""
-        steps = self.options.steps
-        return steps.global_batch // steps.shard_count if self.rows is None else len(self.rows(steps.global_batch))
-
-    def numbers(self, step: Step) -> Indices:
-        """Return the record numbers of a step, one for each row; padding rows repeat the step's last record."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        size = step.end - step.begin
-        arranged = self.options.order.arranged(epoch, place, place + size)
-        if arranged is not None:
-            offsets = self._offsets(step)
-            if len(offsets) < size:
-                return self.options.order.at(epoch, place + offsets)
-            found: Indices = self.options.order(epoch, place, place + size)[offsets]
-            return found
-        if self.rows is None:
-            first, last = self.options.steps.part(step, self.options.shard_index)
-            if last <= size:
-                return self.options.order(epoch, place + first, place + last)
-        rows = np.minimum(self._rows(step), size - 1)
-        if len(rows) == 0:
-            return rows
-        first, last = int(rows.min()), int(rows.max()) + 1
-        numbers: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
-        return numbers
-
-    def numbers_of_elements(self, block: Step) -> Indices:
-        """Return the record numbers of this shard's elements in several steps of one element a shard."""
-        epoch, place = divmod(block.begin, self.options.steps.records)
-        return self.options.order.at(epoch, place + self._offsets_of_elements(block))
-
-    def _numbers_of(self, steps: Sequence[Step]) -> list[Indices]:
-        """Return what :meth:`numbers` returns for each of some steps."""
-        options, first, last = self.options, steps[0], steps[-1]
-        epoch, place = divmod(first.begin, options.steps.records)
-        size, stop = options.steps.global_batch, place + last.end - first.begin
-        are_whole = stop - place == len(steps) * size and stop <= options.steps.records
-        if not are_whole or not self._reads_all(first):
-            return [self.numbers(step) for step in steps]
-        found = options.order(epoch, place, stop).reshape(len(steps), size)
-        arranged = [options.order.arranged(epoch, begin, begin + size) for begin in range(place, stop, size)]
-        return [numbers if rows is None else numbers[rows] for numbers, rows in zip(found, arranged, strict=True)]
-
-    def _reads_all(self, step: Step) -> bool:
-        """Return whether the rows of a step that are read are its records, each once."""
-        part = self.options.steps.part(step, self.options.shard_index)
-        return self.rows is None and part == (0, step.end - step.begin)
-
-    def blocks(self, step: Step) -> BlockSpans | None:
-        """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        return self.options.order.blocks_at(epoch, place + self._offsets(step))
-
-    def blocks_of_elements(self, block: Step) -> BlockSpans | None:
-        """Return the blocks of the elements that this shard reads in several steps of one element a shard."""
-        epoch, place = divmod(block.begin, self.options.steps.records)
-        return self.options.order.blocks_at(epoch, place + self._offsets_of_elements(block))
-
-    def expected_blocks(self, step: Step, share: float) -> tuple[Indices, int] | None:
-        """Return the blocks of one size that this shard reads from a step on; see ``Ordering.expected``."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        offsets = self._offsets(step) if self.options.batched else self._offsets_of_elements(step)
-        return self.options.order.expected(epoch, place + offsets, share)
-
-    def _offsets_of_elements(self, block: Step) -> Indices:
-        """Return the offsets of the positions of this shard's elements from the begin of several steps."""
-        epoch, place = divmod(block.begin, self.options.steps.records)
-        stop = place + block.end - block.begin
-        steps = self.options.steps
-        return shares(self.options.order, epoch, place, stop, self.options.shard_index, steps.shard_count)
 
     def batch(self, step: Step) -> Any:
         """Return the batch of a step; with remainder "pad", the batch and its mask."""
@@ -213,7 +145,7 @@ class StepReader:
             failure = None
 
     def _read_at_once(self, steps: Sequence[Step], reading: Reading) -> Iterable[Any]:
-        numbers = self._numbers_of(steps)
+        numbers = self.read_rows.numbers_of(steps)
         together = np.concatenate(numbers)
         source = self._source(steps, together, reading)
         if not self.maps:
@@ -221,7 +153,7 @@ class StepReader:
             reading.rows = [*map(len, numbers)]
             return found if isinstance(found, list) else self._timed_each(found, reading)
         splits = list(accumulate(map(len, numbers), initial=0))
-        positions = np.concatenate([self._positions(step) for step in steps])
+        positions = np.concatenate([self.read_rows.positions(step) for step in steps])
         elements, collate = self._collated(together, positions, reading, source)
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
         stacked = [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
@@ -231,7 +163,7 @@ class StepReader:
     def elements(self, step: Step) -> Sequence[Any]:
         """Return the elements of a step."""
         reading = Reading()
-        found = self._mapped(self.numbers(step), self._positions(step), reading, self.records)
+        found = self._mapped(self.read_rows.numbers(step), self.read_rows.positions(step), reading, self.records)
         self._notice(reading.failures)
         return found
 
@@ -241,38 +173,15 @@ class StepReader:
             return self._reads_of(steps)
         return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading)
 
-    def _positions(self, step: Step) -> Indices:
-        """Return the global positions of the rows of a step; padding rows have that of the step's last record."""
-        return step.begin + self._offsets(step)
-
-    def _offsets(self, step: Step) -> Indices:
-        """Return the offsets of the positions of the rows that are read from the begin of the step."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        size = step.end - step.begin
-        arranged = self.options.order.arranged(epoch, place, place + size)
-        if arranged is not None and self._reads_all(step):
-            return arranged
-        rows = self._rows(step)
-        if arranged is None:
-            return np.minimum(rows, size - 1)
-        # Padding comes after all records, and repeats the one at the last position, wherever that is arranged.
-        return np.where(rows < size, arranged[np.minimum(rows, size - 1)], size - 1)
-
     def unread(self, block: Step) -> list[Unread[Any]]:
         """Return the elements of this shard in several steps of one element each; none if to read ahead is quicker."""
-        numbers, _ = self._places(block)
+        numbers = self.read_rows.numbers_of_elements(block)
         alone = self.records.alone(numbers)
         return [] if alone is None else [Unread(alone, number) for number in numbers.tolist()]
 
-    def _places(self, block: Step) -> tuple[Indices, Indices]:
-        """Return the record numbers and the global positions of the elements of this shard in such steps."""
-        epoch, place = divmod(block.begin, self.options.steps.records)
-        offsets = self._offsets_of_elements(block)
-        return self.options.order.at(epoch, place + offsets), block.begin + offsets
-
     def block(self, block: Step, out: list[Any], reading: Reading) -> None:
         """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
-        numbers, positions = self._places(block)
+        numbers, positions = self.read_rows.places_of_elements(block)
 
         def read(rows: slice) -> Sequence[Any]:
             reading.tally.turn(READING)
@@ -291,13 +200,6 @@ class StepReader:
         finally:
             failure = None
 
-    def _rows(self, step: Step) -> Indices:
-        """Return the rows of a step's global batch that are read; those past its records are padding."""
-        if self.rows is None:
-            return np.arange(*self.options.steps.part(step, self.options.shard_index))
-        padded = self.options.steps.remainder == "pad"
-        return self.rows(self.options.steps.global_batch if padded else step.end - step.begin)
-
     def _timed_each(self, batches: Iterable[Any], reading: Reading) -> Iterator[Any]:
         """Yield batches that are made one by one."""
         left = iter(batches)
@@ -307,12 +209,12 @@ class StepReader:
     def _read(self, step: Step, reading: Reading) -> Any:
         """Return the batch of a step, before functions of batches and the mask."""
         reading.tally.turn(READING)
-        numbers = self.numbers(step)
+        numbers = self.read_rows.numbers(step)
         reading.rows.append(len(numbers))
         source = self._source([step], numbers, reading)
         if not self.maps:
             return self._timed(source.read, numbers, reading)
-        found = self._collated(numbers, self._positions(step), reading, source)
+        found = self._collated(numbers, self.read_rows.positions(step), reading, source)
         return self._stacked(step, *found, reading)
 
     def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
@@ -400,7 +302,7 @@ class StepReader:
             batch = made
         padded = self.options.steps.remainder == "pad"
         size = step.end - step.begin
-        item = (batch, self._rows(step) < size) if padded else batch
+        item = (batch, self.read_rows.rows(step) < size) if padded else batch
         if self.sent is None:
             return item
         reading.tally.turn(COLLATING)

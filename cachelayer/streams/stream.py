@@ -223,7 +223,7 @@ class Stream(Generic[T]):
 
         If an element failed, and another stands in for it, this is the record that failed.
         """
-        return self._reader.numbers(self._step(step))
+        return self._reader.read_rows.numbers(self._step(step))
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state of an iterator before a step: for programs that keep the number of steps, and no state.
