@@ -105,6 +105,13 @@ def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str,
     )
 
 
+@pytest.mark.parametrize("sizes", [[0] * 8, [9, 0, 0, 0, 0, 0, 9, 9], [70_000, 0, 0, 0, 0, 0, 200_000, 9]])
+def test_records_of_no_bytes_are_held_alone_and_among_others(tmp_path: Path, sizes: list[int]) -> None:
+    there, values = remote(tmp_path, sizes)
+    for begin, end in [(0, 8), (1, 2), (2, 6), (0, 3), (4, 7)]:
+        assert held(there, begin, end).all().to_list() == values[begin:end]
+
+
 def test_a_damaged_record_is_found_when_it_is_fetched_and_told_when_it_is_read(tmp_path: Path) -> None:
     there, values = remote(tmp_path, [1000] * 20)
     shard = there.objects[0].name
