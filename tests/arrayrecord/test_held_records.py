@@ -15,8 +15,10 @@ from samples import examples
 from test_ranged import Remote
 
 from cachelayer import CorruptionError, Storage
+from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, moved_over_headers, to_position, without_headers
 from cachelayer.arrayrecord.held_records import HeldRecords, ScatteredRecords, taken
+from cachelayer.arrayrecord.ranged_rows import check_inside, extents
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -135,6 +137,15 @@ def test_records_of_one_size_come_with_their_index_and_later_ones_alone(tmp_path
         assert len(there.reads.calls) == calls
     assert [len(ranges) for ranges in there.reads.calls] == [2, 1]
     assert there.ranged.indices.has(0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 2**32 - 1])
+@pytest.mark.parametrize("position", [0, 23, 1001, 2**40, 2**63 - 1, 2**63, 2**64 - 1])
+def test_no_index_row_names_a_range_outside_of_the_shard(position: int, length: int) -> None:
+    rows = np.array([(position, length, 0)], index.ROW)
+    _, _, begins, ends = extents(rows)
+    with pytest.raises(CorruptionError, match="it does not lie in the shard: its index is damaged"):
+        check_inside(rows, begins, ends, 1000, lambda _: "it")
 
 
 def test_records_are_never_read_outside_of_what_was_fetched() -> None:
