@@ -52,7 +52,8 @@ class ReadAhead:
 
     def are_in_memory(self, numbers: Ints) -> bool:
         """Return whether these records are in memory, as far as a sample shows; False if the system does not tell."""
-        return self._seen(numbers) is True
+        # Of no records there is no sample, from which nothing is learnt.
+        return len(numbers) > 0 and self._seen(numbers) is True
 
     def _seen(self, numbers: Ints) -> bool | None:
         """Return whether records are in memory, as a sample of them shows, or an earlier one; None if not known."""

@@ -20,6 +20,7 @@ from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.arrayrecord.ranged_rows import ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
+from cachelayer.errors import CacheLayerError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -176,7 +177,11 @@ class VersionRecords(RecordBase):
         return is_plain and self.codec.reads_alone
 
     def are_quick_alone(self, numbers: NDArray[np.int64]) -> bool:
-        return self._are_quick_alone and self.local_shards is not None and self.local_shards.are_in_memory(numbers)
+        try:
+            return self._are_quick_alone and self.local_shards is not None and self.local_shards.are_in_memory(numbers)
+        except CacheLayerError:
+            # A shard cannot be opened. Its error comes when the first of its records is read, and not before.
+            return False
 
     def stored(self) -> Self:
         return replace(self, decodes=False, sizes=())

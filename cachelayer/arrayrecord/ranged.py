@@ -274,8 +274,9 @@ class RangedShards:
         check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = begins.item(0), ends.item(-1)
         (pieces,) = self.read_pieces([(stored.name, begin, end)])
-        fetched = np.frombuffer(pieces[0], np.uint8)
-        if len(pieces) == 1 and fetched.flags.writeable:
+        # Records of no bytes come in no piece.
+        fetched = np.frombuffer(pieces[0] if len(pieces) == 1 else b"", np.uint8)
+        if fetched.flags.writeable:
             starts = moved_over_headers(fetched, begin, begins, ends)
         else:
             fetched, starts = without_headers(pieces, begin), logical - logical[0]

@@ -89,7 +89,9 @@ def row_ranges(within: Ints) -> list[tuple[int, int]]:
 def check_inside(rows: Any, begins: Ints, ends: Ints, nbytes: Ints | int, name: Callable[[int], str]) -> None:
     """Raise if a record does not lie in its shard of so many bytes."""
     # A lost row holds zeros, and position 0 is a block header.
-    outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > nbytes))
+    is_before = (rows["position"] < HEADER) | (begins < 0)
+    # The end of a record that begins near 2**63 overflows.
+    outside = np.flatnonzero(is_before | (ends < begins) | (ends > nbytes))
     if len(outside):
         raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
 

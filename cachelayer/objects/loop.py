@@ -47,7 +47,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         # Not by run_coroutine_threadsafe: its futures take their conditions, and two threads turns, several times.
         loop.call_soon_threadsafe(call.begin)
         call.ended.acquire()
-        return call.result()
+        # A method that returned this would be in the traceback of an error too, and hold the error.
+        return call.task.result()
     except CancelledError:
         raise RuntimeError("the program ends: its requests are cancelled") from None
     finally:
@@ -93,14 +94,10 @@ class _Call(Generic[T]):
         """True if it has ended."""
         return self._task is not None and self._task.done()
 
-    def result(self) -> T:
-        """Return its result, or raise its error, after its end.
-
-        Raises:
-            CancelledError: if it was cancelled.
-        """
-        task = cast(asyncio.Task[T], self._task)
-        return task.result()
+    @property
+    def task(self) -> asyncio.Task[T]:
+        """What runs it; to be asked for after its end."""
+        return cast("asyncio.Task[T]", self._task)
 
 
 def has_stopped() -> bool:

@@ -15,8 +15,10 @@ from samples import examples
 from test_ranged import Remote
 
 from cachelayer import CorruptionError, Storage
+from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, moved_over_headers, to_position, without_headers
 from cachelayer.arrayrecord.held_records import HeldRecords, ScatteredRecords, taken
+from cachelayer.arrayrecord.ranged_rows import check_inside, extents
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -105,6 +107,13 @@ def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str,
     )
 
 
+@pytest.mark.parametrize("sizes", [[0] * 8, [9, 0, 0, 0, 0, 0, 9, 9], [70_000, 0, 0, 0, 0, 0, 200_000, 9]])
+def test_records_of_no_bytes_are_held_alone_and_among_others(tmp_path: Path, sizes: list[int]) -> None:
+    there, values = remote(tmp_path, sizes)
+    for begin, end in [(0, 8), (1, 2), (2, 6), (0, 3), (4, 7)]:
+        assert held(there, begin, end).all().to_list() == values[begin:end]
+
+
 def test_a_damaged_record_is_found_when_it_is_fetched_and_told_when_it_is_read(tmp_path: Path) -> None:
     there, values = remote(tmp_path, [1000] * 20)
     shard = there.objects[0].name
@@ -128,6 +137,15 @@ def test_records_of_one_size_come_with_their_index_and_later_ones_alone(tmp_path
         assert len(there.reads.calls) == calls
     assert [len(ranges) for ranges in there.reads.calls] == [2, 1]
     assert there.ranged.indices.has(0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 2**32 - 1])
+@pytest.mark.parametrize("position", [0, 23, 1001, 2**40, 2**63 - 1, 2**63, 2**64 - 1])
+def test_no_index_row_names_a_range_outside_of_the_shard(position: int, length: int) -> None:
+    rows = np.array([(position, length, 0)], index.ROW)
+    _, _, begins, ends = extents(rows)
+    with pytest.raises(CorruptionError, match="it does not lie in the shard: its index is damaged"):
+        check_inside(rows, begins, ends, 1000, lambda _: "it")
 
 
 def test_records_are_never_read_outside_of_what_was_fetched() -> None:

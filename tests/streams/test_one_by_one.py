@@ -120,6 +120,25 @@ def test_threads_that_share_an_iterator_get_each_once(ref: Any) -> None:
     assert sorted(number for mine in found for number in mine) == sorted(20 * list(range(RECORDS)))
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("lost", [".array_record", ".index"])
+def test_the_error_of_a_shard_comes_at_its_first_element(tmp_path: Path, lost: str, prefetch: int) -> None:
+    count = 12
+    ref = cachelayer.Storage(tmp_path).cache([*values()][:count], "large", "v1", shard_bytes=LARGE_NBYTES)
+    files = sorted(tmp_path.rglob(f"*{lost}"))
+    assert len(files) == count
+    for number in (1, 2, count - 1):
+        moved = files[number].rename(tmp_path / "moved")
+        iterator = iter(cachelayer.open(ref.reference).stream(prefetch=prefetch))
+        found = [next(iterator) for _ in range(number)]
+        for _ in range(2):
+            with pytest.raises(cachelayer.CorruptionError, match="missing"):
+                next(iterator)
+        assert iterator.position == number
+        moved.rename(files[number])
+        assert numbers_of([*found, *iterator]) == list(range(count))
+
+
 def test_records_of_several_versions_are_read_alone_too(ref: Any) -> None:
     both = cachelayer.concat([ref, ref[:10]])
     iterator = iter(both.stream())
