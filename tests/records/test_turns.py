@@ -197,12 +197,12 @@ def test_shards_are_opened_and_looked_up_out_of_turn(tmp_path: Path, monkeypatch
         monkeypatch.setattr(owner, name, note)
 
     noted(OpenShards, "_checked")
-    noted(ReadAhead, "load")
+    noted(ReadAhead, "_sample")
     refs: Any = [storage.fetch("d", "v1") for _ in range(2)]
     assert refs[0].read(range(600))["x"].tolist() == list(range(600))
     monkeypatch.setattr(ReadAhead, "announce", lambda *_: False)
     assert refs[1].read(range(0, 4000, 5))["x"].tolist() == list(range(0, 4000, 5))
-    assert {name for name, _ in found} == {"_checked", "load"}
+    assert {name for name, _ in found} == {"_checked", "_sample"}
     assert not any(locked for _, locked in found)
 
 
