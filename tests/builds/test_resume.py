@@ -40,7 +40,7 @@ from cachelayer.versions.unfinished import Unfinished
 pytestmark = pytest.mark.slow
 
 ROUNDS, ROUNDS_OF_A_SOAK = examples(30), 30
-ROUNDS_IN_A_STORE = 4
+ROUNDS_IN_A_STORE = 3
 INTERRUPTS = 12
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 IN_FULL = False
 """Whether this is the soak suite. ``conftest.py`` says so before it imports any test."""
-SHARE = 4
+SHARE = 5
 """One in so many examples, places or seeds is a sample."""
 
 
