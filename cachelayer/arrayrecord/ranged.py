@@ -133,8 +133,10 @@ class RangedShards:
                 return held
             for shard in due:
                 self._fetch_index(shard)
-        if len(within) and (shard_of == shard_of[0]).all() and (held := self.hold_run(int(shard_of[0]), within)):
-            return held
+        if len(within) and (shard_of == shard_of[0]).all():
+            held = self.hold_run(int(shard_of[0]), within)
+            if held is not None:
+                return held
         found = self._expected.find(shard_of, within)
         if found is not None:
             return self._hold_expected(*found, shard_of, within, name)

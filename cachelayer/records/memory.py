@@ -37,7 +37,7 @@ _LONG_ROW = 1 << 20
 RELEASING_ITEMS = 501
 # Gathering so many bytes takes several times as long as to wait for another thread.
 _SLOW_NBYTES = 1 << 20
-LARGEST_WINDOW = 1 << 13
+_LARGEST_WINDOW = 1 << 13
 # Shorter windows take longer than the row as a whole.
 _LEAST_WINDOW = 1 << 9
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
@@ -128,7 +128,7 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
 @lru_cache(maxsize=1 << 10)
 def window_of(nbytes: int, least: int) -> int:
     """Return the size of at least so many windows that make up so many bytes; 0 if these cannot be cut into them."""
-    largest = min(LARGEST_WINDOW, nbytes // least)
+    largest = min(_LARGEST_WINDOW, nbytes // least)
     if nbytes <= largest:
         return nbytes
     return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), 0)
@@ -205,7 +205,7 @@ def _gather_in_windows(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     is_short = lengths < _WINDOW
     short, long = is_short.nonzero()[0], (~is_short).nonzero()[0]
     shifts, lasts = starts - targets, starts + lengths - _WINDOW
-    # A window that begins in a short range is gathered at a place where there surely is one.
+    # A window that begins in a short range may reach past the buffer: the first of a long range is gathered instead.
     shifts[short], lasts[short] = len(buffer), starts[long[0]]
     borders = -(-splits // _WINDOW)
     counts = borders[1:] - borders[:-1]

@@ -52,7 +52,6 @@ def blocks_of(reader: StepReader, meter: Meter) -> Prefetcher[Any] | OneByOne[An
     # Two threads read them. With more blocks under way, neither waits for the other.
     is_small = share * nbytes <= _SMALL_NBYTES
     depth = 2 * options.prefetch if known and is_small else options.prefetch
-
     found: Prefetcher[Any] = Prefetcher(
         lambda position, size: plan(reader, position, size, feed),
         depth,
