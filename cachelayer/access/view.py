@@ -334,7 +334,7 @@ class View(ABC, Generic[T]):
                 :class:`cachelayer.Blocks`, permutes blocks of about 1 MiB, and the records in a window of blocks: from
                 an object store that takes a request for each block instead of each record. Each iterator then fetches
                 blocks ahead and holds each until its last record is out: the windows of its shard (its share of
-                about 1 GiB), 64 MiB more, and the blocks of the steps that are read ahead.
+                about 1 GiB), 128 MiB more, and the blocks of the steps that are read ahead.
             seed: an integer in [0, 2**64), required with shuffle.
             reshuffle: False uses the same order in every epoch.
             num_epochs: number of epochs, counted from position 0; None for an endless stream.

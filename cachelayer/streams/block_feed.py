@@ -26,9 +26,9 @@ from cachelayer.streams.steps import Step
 
 Indices = NDArray[np.int64]
 
-AHEAD_NBYTES = 64 << 20
+AHEAD_NBYTES = 128 << 20
 """Bytes of blocks that are fetched before a step needs them, beside those that replace blocks no longer needed."""
-REQUESTS = 32
+REQUESTS = 64
 """Blocks that are fetched at once."""
 MOST_AHEAD = 1 << 17
 """Steps are looked at ahead of need up to so many records of the shard."""
