@@ -53,7 +53,8 @@ def spans_at(dealt: Deal, places: Indices) -> BlockSpans:
             numbers = dealt.rest(entries)
             out[:, which] = numbers, numbers + 1, entries
         else:
-            out[:, which] = _spans(dealt, *chunk)[:, entries]
+            # Not by indexing, in which numpy gives the GIL away.
+            out[:, which] = _spans(dealt, *chunk).take(entries, axis=1)
     return BlockSpans(*out)
 
 

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from heapq import heappop, heappush
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -154,6 +156,11 @@ class BlockRows:
             fetch.block(reading) if answer is None else answer[0]
             for fetch, answer in zip(self.fetches, answers, strict=True)
         ]
+        if True in [block.damaged for block in blocks]:
+            # The object may have been mended since.
+            blocks = [
+                fetch.again() if block.damaged else block for fetch, block in zip(self.fetches, blocks, strict=True)
+            ]
         return self.holder.reads(blocks, self.owner, numbers + self.shift)
 
 
@@ -211,6 +218,9 @@ class BlockFeed:
     def _begin_at(self, position: int) -> None:
         # By the global position of the last record of the block.
         self._uses: dict[int, _Use] = {}
+        # Of the same blocks; and the positions of their last records, the first in front.
+        self._nbytes: dict[int, int] = {}
+        self._lasts: list[int] = []
         # Of steps ahead.
         self._needs: dict[tuple[int, int], _Needs] = {}
         self._reached = self._horizon = position
@@ -221,7 +231,7 @@ class BlockFeed:
     @property
     def held_nbytes(self) -> int:
         """Approximate bytes of the blocks that are held or on the way."""
-        return sum([use.nbytes for use in self._uses.values()])
+        return sum(self._nbytes.values())
 
     def reached(self, position: int) -> None:
         """Drop the blocks of which no record from a position on is needed."""
@@ -232,21 +242,31 @@ class BlockFeed:
                 self._begin_at(position)
                 self._pid = os.getpid()
             if not self._reached <= position <= self._horizon:
-                self._cancel(list(self._uses))
+                for last in list(self._uses):
+                    self._drop(last)
                 self._begin_at(position)
             self._reached = position
-            if self._uses and min(self._uses) < position:
-                self._cancel([last for last in self._uses if last < position])
+            while self._lasts and self._lasts[0] < position:
+                self._drop(self._lasts[0])
+                heappop(self._lasts)
             for key in [key for key in self._needs if key[1] <= position]:
                 del self._needs[key]
-            live = sum([use.nbytes for use in self._uses.values() if use.first < position])
-            self._most_live = max(self._most_live, live)
+            # Blocks are fetched in the order in which they are needed: the last ones are ahead.
+            ahead = sum(
+                [use.nbytes for use in takewhile(lambda use: use.first >= position, reversed(self._uses.values()))]
+            )
+            self._most_live = max(self._most_live, self.held_nbytes - ahead)
 
-    def _cancel(self, uses: Sequence[int]) -> None:
-        for last in uses:
-            use = self._uses.pop(last, None)
-            if use is not None:
-                use.fetch.outcome.cancel()
+    def _drop(self, last: int) -> None:
+        use = self._uses.pop(last, None)
+        self._nbytes.pop(last, None)
+        if use is not None:
+            use.fetch.outcome.cancel()
+
+    def _keep(self, last: int, use: _Use) -> None:
+        heappush(self._lasts, last)
+        self._nbytes[last] = use.nbytes
+        self._uses[last] = use
 
     def load(self, steps: Sequence[Step]) -> Mapping[int, BlockRows]:
         """Return the blocks of the rows of some steps; fetch those that are not on the way, and the next ones."""
@@ -260,13 +280,12 @@ class BlockFeed:
         needs = self._needs.pop((step.begin, step.end), None) or _Needs.of(self._steps.blocks(step))
         lasts = needs.lasts.tolist()
         known = self._uses
-        # There are hundreds of blocks, nearly all of which have come whole.
+        # There are hundreds of blocks, nearly all of which have come.
         uses: list[_Use] = [known.get(last) for last in lasts]  # type: ignore[misc]
         missing = [
             row
             for row, use in enumerate(uses)
-            if use is None
-            or (use.fetch.outcome.failed() if (answer := use.fetch.outcome.answer) is None else answer[0].damaged)
+            if use is None or ((outcome := use.fetch.outcome).answer is None and outcome.failed())
         ]
         if missing:
             self._fetch(step, needs, missing)
@@ -303,11 +322,11 @@ class BlockFeed:
                 continue
             nbytes += (size := (end - begin) * self._steps.record_nbytes)
             fetch = self._submit(np.arange(begin, end))
-            self._uses[last] = _Use(fetch, -begin, size, step.begin)
+            self._keep(last, _Use(fetch, -begin, size, step.begin))
         if single:
             fetch = self._submit(np.array([number for _, number in single], np.int64))
             for row, (last, number) in enumerate(single):
-                self._uses[last] = _Use(fetch, row - number, self._steps.record_nbytes, step.begin)
+                self._keep(last, _Use(fetch, row - number, self._steps.record_nbytes, step.begin))
         return nbytes + len(single) * self._steps.record_nbytes
 
     def _expect(self, step: Step) -> None:

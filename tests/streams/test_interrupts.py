@@ -252,7 +252,7 @@ def test_alarms_at_random_moments_lose_and_repeat_nothing(batch: int | None, ahe
     def alarm(*_: Any) -> None:
         raise Interrupted
 
-    stream = stored(1000).stream(batch, shuffle=True, seed=3, prefetch=ahead).map(negative)
+    stream = stored(3000).stream(batch, shuffle=True, seed=3, prefetch=ahead).map(negative)
     iterator, seen, raised = iter(stream), list[Any](), 0
     before = signal.signal(signal.SIGALRM, alarm)
     try:
