@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -424,6 +425,55 @@ def test_fewer_lanes_than_shards_is_one_warning_with_the_amplification() -> None
     ) as all_:
         ref.stream(8, shuffle=Blocks(5, 2, 2), seed=1, shard=(0, 8))
     assert len(all_) == 1
+
+
+@pytest.mark.parametrize(
+    ("shards", "lanes", "readers"),
+    [
+        (3, 2, "2"),
+        (5, 4, "2"),
+        (6, 4, "2"),
+        (12, 8, "2"),
+        (7, 8, "1.75"),
+        (13, 16, "1.75"),
+        (16, 4, "4"),
+        (20, 16, "2"),
+    ],
+)
+def test_the_warning_says_how_many_shards_read_a_block(shards: int, lanes: int, readers: str) -> None:
+    ref, batch = cachelayer.wrap(list(range(4096)), identity="numbers"), 8 * shards
+    with pytest.warns(cachelayer.CacheLayerWarning, match=f"each block is read by about {readers} of them") as all_:
+        stream = ref.stream(batch, shuffle=Blocks(16, 4 * lanes, lanes), seed=1, shard=(0, shards))
+    assert len(all_) == 1
+    order: Any = stream._reader.options.order
+    assert 0.9 * float(readers) <= blocks_read(order, shards, batch, order.grid.dealt)[0] <= float(readers)
+
+
+@pytest.mark.parametrize(("shards", "lanes"), [(1, 1), (4, 4), (32, 64), (3, 8), (12, 128), (100, 1024)])
+def test_enough_lanes_are_no_warning(shards: int, lanes: int) -> None:
+    ref = cachelayer.wrap(list(range(4096)), identity="numbers")
+    ref.stream(shards, shuffle=Blocks(2, lanes, lanes), seed=1, shard=(0, shards))
+
+
+@pytest.mark.parametrize("shards", [1000, 10_000, 65_536, 70_000, 1_000_000])
+def test_the_lanes_that_the_warning_advises_can_be_passed_and_help(shards: int) -> None:
+    ref = cachelayer.wrap(list(range(1 << 20)), identity="numbers")
+
+    def stream(sizes: Blocks) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ref.stream(shards, shuffle=sizes, seed=1, shard=(0, shards))
+        return [str(each.message) for each in caught]
+
+    (message,) = stream(Blocks(lanes=1024))
+    advised = re.search(r"Blocks\(lanes=(\d+)\)", message)
+    assert advised is not None
+    lanes = int(advised[1])
+    again = stream(Blocks(lanes=lanes))
+    assert (lanes, again == []) == {1000: (8192, True), 10_000: (65_536, True), 65_536: (65_536, True)}.get(
+        shards, (65_536, False)
+    )
+    assert all("Blocks(" not in each and "use fewer shards" in each for each in again)
 
 
 @pytest.mark.parametrize("n", [5, 63])
