@@ -505,6 +505,14 @@ def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
     ]:
         with pytest.raises(StateError, match=message):
             iter(ref.stream(4, shuffle=shuffle, seed=1)).set_state(state)
+    with pytest.raises(StateError, match=r"pass shuffle=cachelayer.Blocks\(records=5, window=8, lanes=4\)"):
+        iter(ref.stream(4, shuffle="blocks", seed=1)).set_state(state)
+    with pytest.raises(StateError, match=r"seed is 2 here .* restore it where it was saved"):
+        iter(ref.stream(4, shuffle=Blocks(6, 8, 4), seed=2)).set_state(state)
+    for edited in ("5)", 5.5, [5], None, 10**5000):
+        blocks = {"records": edited, "window": 8, "lanes": 4}
+        with pytest.raises(StateError, match="restore it where it was saved"):
+            mine.set_state({**state, "order": {**state["order"], "blocks": blocks}})
     exact = iter(ref.stream(4, shuffle=True, seed=1)).get_state()
     with pytest.raises(StateError, match="order version is 2 here and 1 in the state"):
         mine.set_state(exact)
