@@ -31,6 +31,12 @@ ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
 OPTIONS: dict[str, Any] = {"shuffle_seed": SEED, "shard_bytes": SHARD_BYTES, "progress": False}
 
 
+# An interrupt while open() makes a file leaves it to the interpreter, which closes it, and warns.
+OPENING = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io.FileIO name=.*[.]tmp:pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @pytest.fixture(autouse=True)
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
@@ -413,6 +419,7 @@ def test_killed_in_either_pass_it_goes_on_and_leaves_nothing(storage: Storage, e
     assert_clean(storage)
 
 
+@OPENING
 def test_an_interrupted_rewrite_takes_over_the_finished_runs(storage: Storage, expected: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted(storage, "v3")
@@ -511,6 +518,7 @@ def test_too_little_room_is_said_before_anything_is_written(storage: Storage, mo
     assert files(storage) == before
 
 
+@OPENING
 @pytest.mark.parametrize("other", [{"shuffle_seed": SEED + 1}, {"resume": False}])
 def test_what_cannot_be_taken_over_leaves_no_more_room(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
