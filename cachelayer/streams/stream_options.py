@@ -246,11 +246,15 @@ def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
     shared = "one lane" if few == 1 else f"{few} lanes"
     enough = min(MOST_LANES, 1 << (8 * shards - 1).bit_length())
     cure = f"pass shuffle=cachelayer.Blocks(lanes={enough}), or " if enough > few else ""
-    warn(f"{shards} shards share {shared}: each block is read by about {readers:.3g} of them; {cure}use fewer shards")
+    read_by = f"each block is read by up to about {readers:.3g} of them"
+    warn(f"{shards} shards share {shared}: {read_by}; {cure}use fewer shards")
 
 
 def _readers(shards: int, lanes: int) -> float:
-    """Return how many shards read the blocks of a lane, on average: the rows of both are cut at other places."""
+    """Return how many shards read the blocks of a lane, on average: the rows of both are cut at other places.
+
+    They are fewer if a step has more rows of a lane than a window has.
+    """
     return (lanes + shards - gcd(lanes, shards)) / lanes
 
 
