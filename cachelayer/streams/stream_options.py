@@ -71,6 +71,10 @@ class StreamOptions:
     def __str__(self) -> str:
         """Return what differs from the defaults, as the arguments of a call."""
         order = {name: value for name, value in self.order.described.items() if name != "version"}
+        if isinstance(self.order, BlockOrder):
+            order["shuffle"] = Blocks(**order.pop("blocks"))
+        elif "blocks" in order:
+            order["shuffle"] = "blocks"
         found = {
             "global_batch_size": self.steps.global_batch if self.batched else None,
             **order,

@@ -476,6 +476,14 @@ def test_the_lanes_that_the_warning_advises_can_be_passed_and_help(shards: int) 
     assert all("Blocks(" not in each and "use fewer shards" in each for each in again)
 
 
+def test_a_stream_shows_its_sizes_as_the_argument_that_gives_them() -> None:
+    ref = cachelayer.wrap(list(range(100)), identity="numbers")
+    shown = repr(ref.stream(4, shuffle=Blocks(5, 11, 4), seed=1))
+    assert shown.endswith("global_batch_size=4, seed=1, shuffle=Blocks(records=5, window=8, lanes=4))")
+    mixed = repr(cachelayer.mix([(ref, 1), (ref, 2)]).stream(4, shuffle=Blocks(5, 8, 4), seed=1))
+    assert "seed=1, shuffle='blocks', blocks={'records': [5, 5], 'window': [8, 8], 'lanes': [4, 4]}" in mixed
+
+
 @pytest.mark.parametrize("n", [5, 63])
 def test_blocks_that_do_not_fit_leave_all_records_to_the_exact_rest(n: int) -> None:
     for order in (order_of(n, 64, 1, 1), order_of(n, 2, 64, 64)):
