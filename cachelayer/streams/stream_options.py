@@ -248,7 +248,8 @@ def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
     if readers <= _MOST_READERS:
         return
     shared = "one lane" if few == 1 else f"{few} lanes"
-    enough = min(MOST_LANES, 1 << (8 * shards - 1).bit_length())
+    # What is passed holds for all parts of a mixture.
+    enough = max(*lanes, min(MOST_LANES, 1 << (8 * shards - 1).bit_length()))
     cure = f"pass shuffle=cachelayer.Blocks(lanes={enough}), or " if enough > few else ""
     read_by = f"each block is read by up to about {readers:.3g} of them"
     warn(f"{shards} shards share {shared}: {read_by}; {cure}use fewer shards")

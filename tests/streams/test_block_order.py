@@ -476,6 +476,14 @@ def test_the_lanes_that_the_warning_advises_can_be_passed_and_help(shards: int) 
     assert all("Blocks(" not in each and "use fewer shards" in each for each in again)
 
 
+def test_the_warning_of_a_small_part_takes_no_lanes_from_a_large_one() -> None:
+    large, small = (cachelayer.wrap(range(n), identity=str(n)) for n in (1 << 26, 1000))
+    mixed = cachelayer.mix([(large, 9), (small, 1)])
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"8 shards share one lane: .*Blocks\(lanes=1024\)"):
+        stream = mixed.stream(8, shuffle="blocks", seed=1, shard=(0, 8))
+    assert stream._reader.options.order.described["blocks"]["lanes"] == [1024, 1]
+
+
 def test_a_stream_shows_its_sizes_as_the_argument_that_gives_them() -> None:
     ref = cachelayer.wrap(list(range(100)), identity="numbers")
     shown = repr(ref.stream(4, shuffle=Blocks(5, 11, 4), seed=1))
