@@ -69,8 +69,10 @@ class StoredRecords:
         """
         base: Any = view._base if isinstance(view, View) else None
         if not isinstance(base, RecordBase):
-            hint = ": cache it first, with storage.cache()" if isinstance(view, View) else ""
-            raise InvalidTypeError(f"a {type(view).__name__} has no stored records{hint}")
+            cure = "cache it first, with storage.cache()"
+            if not isinstance(view, View):
+                cure = "pass the name of a version, or a DataRef or a view of one"
+            raise InvalidTypeError(f"a {type(view).__name__} has no stored records: {cure}")
         base = base.stored()
         chosen: Sequence[int] | None = None if fields is None else leaf_numbers(base.codec.spec, fields)
         if isinstance(base, FieldsBase):

@@ -42,10 +42,11 @@ class Blocks:
     """Sizes of a shuffle in blocks; pass it as ``shuffle=``. Those that are None follow from the version.
 
     Args:
-        records: number of consecutive records in a block; by default about 1 MiB of them.
+        records: number of consecutive records in a block; by default about 1 MiB of them. If a block, or one record for
+            each lane, is more than there are, all records are shuffled and read one by one.
         window: number of blocks, over all lanes, among which records are shuffled; by default about 1 GiB of them, and
             at least one for each lane. It is rounded down to a multiple of ``lanes``, and bounds what all shards
-            together hold in memory.
+            together hold in memory. In a mixture, each dataset has a window of its own.
         lanes: a power of two, into which the blocks are dealt. A shard reads only the blocks of its own lanes, so use
             at least 8 for each. By default 1,024, or fewer in small versions.
 

@@ -74,11 +74,11 @@ class StreamIdentity:
             raise StateError(
                 f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
             )
-        differences = _differences(self.state(0), state, set(self._past(0)))
+        mine = self.state(0)
+        differences = _differences(mine, state, set(self._past(0)))
         if differences:
-            raise StateError(
-                "the state belongs to another stream: " + "; ".join(differences) + ": restore it where it was saved"
-            )
+            cure = _cure(mine, state)
+            raise StateError(f"the state belongs to another stream: {'; '.join(differences)}: {cure}")
         position = _whole(state["position"], 0, "position")
         if position > MOST_POSITIONS:
             raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
@@ -102,6 +102,20 @@ class StreamIdentity:
                     f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
                     "what comes at that position or later may change"
                 )
+
+
+def _cure(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return what to do about a state that differs; if only the sizes of blocks do, they can be passed."""
+    order = other.get("order")
+    sizes = order.get("blocks") if isinstance(order, Mapping) else None
+    own = mine["order"].get("blocks")
+    if own is not None and isinstance(sizes, Mapping):
+        wanted = {name: sizes.get(name) for name in own}
+        same = {**mine, "order": {**mine["order"], "blocks": wanted}}
+        if all(type(size) is int for size in wanted.values()) and not _differences(same, other):
+            listed = ", ".join(f"{name}={_shown(size)}" for name, size in wanted.items())
+            return f"pass shuffle=cachelayer.Blocks({listed}), or restore it where it was saved"
+    return "restore it where it was saved"
 
 
 def _whole(number: Any, least: int, name: str) -> int:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
+from math import gcd
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
 import numpy as np
 
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
-from cachelayer.streams.block_grid import power_of_two
+from cachelayer.streams.block_grid import MOST_LANES
 from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
 from cachelayer.streams.bucket_order import BucketOrder, BucketSteps
 from cachelayer.streams.bucket_plan import BucketPlan
@@ -21,6 +22,9 @@ from cachelayer.streams.buckets import Buckets, BucketTable
 from cachelayer.streams.order import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
 from cachelayer.user_warnings import warn
+
+# If the number of shards is no power of two, some share blocks. Fewer lanes than shards are always more than this.
+_MOST_READERS = 1.5
 
 M = TypeVar("M", bound=Callable[..., Any])
 Shuffle = bool | Literal["blocks"] | Blocks
@@ -67,6 +71,10 @@ class StreamOptions:
     def __str__(self) -> str:
         """Return what differs from the defaults, as the arguments of a call."""
         order = {name: value for name, value in self.order.described.items() if name != "version"}
+        if isinstance(self.order, BlockOrder):
+            order["shuffle"] = Blocks(**order.pop("blocks"))
+        elif "blocks" in order:
+            order["shuffle"] = "blocks"
         found = {
             "global_batch_size": self.steps.global_batch if self.batched else None,
             **order,
@@ -234,15 +242,25 @@ def _order(records: int, record_nbytes: int, shuffle: Shuffle, seed: int | None,
 
 def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
     """Warn if several shards read the blocks of one lane, which is all the more reading."""
-    lanes = min(
-        (order.grid.lanes for order in orders if isinstance(order, BlockOrder) and order.grid.dealt), default=shards
-    )
-    if lanes < shards:
-        shared = "one lane" if lanes == 1 else f"{lanes} lanes"
-        warn(
-            f"{shards} shards share {shared}: each block is read by about {shards / lanes:.3g} of them; pass "
-            f"shuffle=cachelayer.Blocks(lanes={power_of_two(8 * shards)}), or use fewer shards"
-        )
+    lanes = [order.grid.lanes for order in orders if isinstance(order, BlockOrder) and order.grid.dealt]
+    few = max(lanes, key=lambda each: _readers(shards, each), default=shards)
+    readers = _readers(shards, few)
+    if readers <= _MOST_READERS:
+        return
+    shared = "one lane" if few == 1 else f"{few} lanes"
+    # What is passed holds for all parts of a mixture.
+    enough = max(*lanes, min(MOST_LANES, 1 << (8 * shards - 1).bit_length()))
+    cure = f"pass shuffle=cachelayer.Blocks(lanes={enough}), or " if enough > few else ""
+    read_by = f"each block is read by up to about {readers:.3g} of them"
+    warn(f"{shards} shards share {shared}: {read_by}; {cure}use fewer shards")
+
+
+def _readers(shards: int, lanes: int) -> float:
+    """Return how many shards read the blocks of a lane, on average: the rows of both are cut at other places.
+
+    They are fewer if a step has more rows of a lane than a window has.
+    """
+    return (lanes + shards - gcd(lanes, shards)) / lanes
 
 
 def check_seed(seed: int, name: str = "seed") -> int:

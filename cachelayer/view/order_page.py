@@ -25,6 +25,10 @@ from cachelayer.view.storage_pages import ref_of, shelf_of
 
 MOST_BATCH, MOST_SHARDS = 65_536, 4096
 _SHARDS, _NUMBERS = 64, 64
+_OTHER_RECORDS = (
+    "the state belongs to another stream: its records are not these. If its stream was one of a view, such as "
+    "ref[:45000] or ref.windows(...), enter the view; mixtures are not shown here, stream.records(t) lists them"
+)
 _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blocks"}
 
 
@@ -198,10 +202,7 @@ def _order_of(
     stream = _stream(made, choice, arguments, 0)
     identity = reader_of(stream).identity
     if state.get("digest") != identity.digest:
-        raise StateError(
-            "the state belongs to another stream: its records are not these. If its stream was one of a view, such as "
-            "ref[:45000] or ref.windows(...), enter the view; mixtures are not shown here, stream.records(t) lists them"
-        )
+        raise StateError(_OTHER_RECORDS)
     return choice, made, arguments, identity.position(state)
 
 
@@ -236,6 +237,9 @@ def _bucketed(choice: Choice, described: Any) -> Choice:
 def _blocks(sizes: Any) -> Blocks:
     if not isinstance(sizes, dict):
         raise StateError("not a sampler state: its blocks are no object")
+    if any(isinstance(size, list) for size in sizes.values()):
+        # The sizes of each part of a mixture.
+        raise StateError(_OTHER_RECORDS)
     return Blocks(**{name: sizes.get(name) for name in ("records", "window", "lanes")})
 
 

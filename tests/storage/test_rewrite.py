@@ -31,6 +31,12 @@ ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
 OPTIONS: dict[str, Any] = {"shuffle_seed": SEED, "shard_bytes": SHARD_BYTES, "progress": False}
 
 
+# An interrupt while open() makes a file leaves it to the interpreter, which closes it, and warns.
+OPENING = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io.FileIO name=.*[.]tmp:pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @pytest.fixture(autouse=True)
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
@@ -332,7 +338,8 @@ def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) ->
         ({"new": None}, cachelayer.InvalidNameError, "new"),
         ({"base": "v9"}, cachelayer.VersionNotFoundError, "v9"),
         ({"base": None}, cachelayer.InvalidNameError, "base"),
-        ({"base": [1, 2]}, cachelayer.InvalidTypeError, "list has no stored records"),
+        ({"base": [1, 2]}, cachelayer.InvalidTypeError, "list has no stored records: pass the name of a version"),
+        ({"base": cachelayer.wrap([1], identity="x").sample([1], seed=0)}, cachelayer.InvalidTypeError, "pass the"),
         ({"base": cachelayer.wrap([1, 2], identity="x")}, cachelayer.InvalidTypeError, "cache it first"),
         ({"shuffle_seed": -1}, cachelayer.InvalidArgumentError, "shuffle_seed"),
         ({"shuffle_seed": 1 << 64}, cachelayer.InvalidArgumentError, "shuffle_seed"),
@@ -347,6 +354,8 @@ def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) ->
         ({"compression": "gzip"}, cachelayer.InvalidArgumentError, "gzip"),
         ({"shard_bytes": 0}, cachelayer.InvalidArgumentError, "shard_bytes"),
         ({"workers": 0}, cachelayer.InvalidArgumentError, "workers"),
+        ({"resume": "no"}, cachelayer.InvalidTypeError, "resume 'no' of type str: pass True or False"),
+        ({"progress": "no"}, cachelayer.InvalidTypeError, "progress 'no' of type str: pass True or False"),
         ({"hosts": (2, 2)}, cachelayer.InvalidArgumentError, "hosts"),
         ({"engine": "spark"}, cachelayer.InvalidArgumentError, "spark"),
         ({"dataset_id": "d@v1"}, cachelayer.InvalidArgumentError, "names a base"),
@@ -410,6 +419,7 @@ def test_killed_in_either_pass_it_goes_on_and_leaves_nothing(storage: Storage, e
     assert_clean(storage)
 
 
+@OPENING
 def test_an_interrupted_rewrite_takes_over_the_finished_runs(storage: Storage, expected: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted(storage, "v3")
@@ -508,6 +518,7 @@ def test_too_little_room_is_said_before_anything_is_written(storage: Storage, mo
     assert files(storage) == before
 
 
+@OPENING
 @pytest.mark.parametrize("other", [{"shuffle_seed": SEED + 1}, {"resume": False}])
 def test_what_cannot_be_taken_over_leaves_no_more_room(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]

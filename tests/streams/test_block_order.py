@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -420,10 +421,75 @@ def test_a_shuffle_in_blocks_needs_a_seed() -> None:
 def test_fewer_lanes_than_shards_is_one_warning_with_the_amplification() -> None:
     ref = cachelayer.wrap(list(range(100)), identity="numbers")
     with pytest.warns(
-        cachelayer.CacheLayerWarning, match="8 shards share 2 lanes: each block is read by about 4"
+        cachelayer.CacheLayerWarning, match="8 shards share 2 lanes: each block is read by up to about 4"
     ) as all_:
         ref.stream(8, shuffle=Blocks(5, 2, 2), seed=1, shard=(0, 8))
     assert len(all_) == 1
+
+
+@pytest.mark.parametrize(
+    ("shards", "lanes", "readers"),
+    [
+        (3, 2, "2"),
+        (5, 4, "2"),
+        (6, 4, "2"),
+        (12, 8, "2"),
+        (7, 8, "1.75"),
+        (13, 16, "1.75"),
+        (16, 4, "4"),
+        (20, 16, "2"),
+    ],
+)
+def test_the_warning_says_how_many_shards_read_a_block(shards: int, lanes: int, readers: str) -> None:
+    ref, batch = cachelayer.wrap(list(range(4096)), identity="numbers"), 8 * shards
+    with pytest.warns(cachelayer.CacheLayerWarning, match=f"read by up to about {readers} of them") as all_:
+        stream = ref.stream(batch, shuffle=Blocks(16, 4 * lanes, lanes), seed=1, shard=(0, shards))
+    assert len(all_) == 1
+    order: Any = stream._reader.options.order
+    assert 0.9 * float(readers) <= blocks_read(order, shards, batch, order.grid.dealt)[0] <= float(readers)
+
+
+@pytest.mark.parametrize(("shards", "lanes"), [(1, 1), (4, 4), (32, 64), (3, 8), (12, 128), (100, 1024)])
+def test_enough_lanes_are_no_warning(shards: int, lanes: int) -> None:
+    ref = cachelayer.wrap(list(range(4096)), identity="numbers")
+    ref.stream(shards, shuffle=Blocks(2, lanes, lanes), seed=1, shard=(0, shards))
+
+
+@pytest.mark.parametrize("shards", [1000, 10_000, 65_536, 70_000, 1_000_000])
+def test_the_lanes_that_the_warning_advises_can_be_passed_and_help(shards: int) -> None:
+    ref = cachelayer.wrap(list(range(1 << 20)), identity="numbers")
+
+    def stream(sizes: Blocks) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ref.stream(shards, shuffle=sizes, seed=1, shard=(0, shards))
+        return [str(each.message) for each in caught]
+
+    (message,) = stream(Blocks(lanes=1024))
+    advised = re.search(r"Blocks\(lanes=(\d+)\)", message)
+    assert advised is not None
+    lanes = int(advised[1])
+    again = stream(Blocks(lanes=lanes))
+    assert (lanes, again == []) == {1000: (8192, True), 10_000: (65_536, True), 65_536: (65_536, True)}.get(
+        shards, (65_536, False)
+    )
+    assert all("Blocks(" not in each and "use fewer shards" in each for each in again)
+
+
+def test_the_warning_of_a_small_part_takes_no_lanes_from_a_large_one() -> None:
+    large, small = (cachelayer.wrap(range(n), identity=str(n)) for n in (1 << 26, 1000))
+    mixed = cachelayer.mix([(large, 9), (small, 1)])
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"8 shards share one lane: .*Blocks\(lanes=1024\)"):
+        stream = mixed.stream(8, shuffle="blocks", seed=1, shard=(0, 8))
+    assert stream._reader.options.order.described["blocks"]["lanes"] == [1024, 1]
+
+
+def test_a_stream_shows_its_sizes_as_the_argument_that_gives_them() -> None:
+    ref = cachelayer.wrap(list(range(100)), identity="numbers")
+    shown = repr(ref.stream(4, shuffle=Blocks(5, 11, 4), seed=1))
+    assert shown.endswith("global_batch_size=4, seed=1, shuffle=Blocks(records=5, window=8, lanes=4))")
+    mixed = repr(cachelayer.mix([(ref, 1), (ref, 2)]).stream(4, shuffle=Blocks(5, 8, 4), seed=1))
+    assert "seed=1, shuffle='blocks', blocks={'records': [5, 5], 'window': [8, 8], 'lanes': [4, 4]}" in mixed
 
 
 @pytest.mark.parametrize("n", [5, 63])
@@ -455,6 +521,14 @@ def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
     ]:
         with pytest.raises(StateError, match=message):
             iter(ref.stream(4, shuffle=shuffle, seed=1)).set_state(state)
+    with pytest.raises(StateError, match=r"pass shuffle=cachelayer.Blocks\(records=5, window=8, lanes=4\)"):
+        iter(ref.stream(4, shuffle="blocks", seed=1)).set_state(state)
+    with pytest.raises(StateError, match=r"seed is 2 here .* restore it where it was saved"):
+        iter(ref.stream(4, shuffle=Blocks(6, 8, 4), seed=2)).set_state(state)
+    for edited in ("5)", 5.5, [5], None, 10**5000):
+        blocks = {"records": edited, "window": 8, "lanes": 4}
+        with pytest.raises(StateError, match="restore it where it was saved"):
+            mine.set_state({**state, "order": {**state["order"], "blocks": blocks}})
     exact = iter(ref.stream(4, shuffle=True, seed=1)).get_state()
     with pytest.raises(StateError, match="order version is 2 here and 1 in the state"):
         mine.set_state(exact)

@@ -177,10 +177,12 @@ def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, stora
         assert "position 24" in text
         found = re.findall(r'<h3><a href="/d/d/v1/records/(\d+)">', text)
         assert found == [str(number) for number in stream.records(3).tolist()]
+    in_mixture = iter(cachelayer.mix([(ref, 1), (ref[:9], 2)]).stream(8, shuffle="blocks", seed=9)).get_state()
     for other, words in [
         ({**state, "digest": "0" * 64}, "another stream"),
         ({**state, "order": {**state["order"], "seed": "<b>"}}, "seed"),
         ({**state, "order": {**state["order"], "blocks": 3}}, "blocks"),
+        (in_mixture, "mixtures are not shown here"),
         ([1], "not a sampler state"),
         ({"order": {"weights": 1}}, "weighted sample"),
     ]:
