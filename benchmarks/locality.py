@@ -1,14 +1,12 @@
-"""Reading an order in blocks: from an object store 20 ms away in each direction, and from a local disk.
+"""Reading an order in blocks: from an object store 20 ms away in each direction, and from a hot page cache.
 
-Run: ``python benchmarks/locality.py [row ...]``; rows are remote, hot, cold. The store is fake-gcs-server, behind the
+Run: ``python benchmarks/locality.py [row ...]``; rows are remote, hot. The store is fake-gcs-server, behind the
 proxy of the tests, on the same cores as what is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -137,53 +135,7 @@ def hot() -> None:
     print(table("Batches of 256 x 10 kB, hot", ("blocks, records/s", "exact", "ratio", "aim"), [line]), end="\n\n")
 
 
-COLD = """
-import sys, time
-from itertools import islice
-import cachelayer
-from cachelayer.streams.block_announcer import BlockAnnouncer
-folder, kind, seed = sys.argv[1:]
-if kind == "quiet":
-    BlockAnnouncer.load = lambda *_: None
-ref = cachelayer.Storage(folder).fetch("d@v1")
-stream = ref.stream(256, shuffle=True if kind == "exact" else "blocks", seed=int(seed))
-started = time.perf_counter()
-count = sum(len(batch["n"]) for batch in stream)
-print(count / (time.perf_counter() - started))
-"""
-
-
-def cold() -> None:
-    """An epoch from a local disk whose pages were dropped, each in a process of its own."""
-    kinds = {"exact": "exact", "quiet": "in blocks, not announced", "blocks": "in blocks"}
-    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with tempfile.TemporaryDirectory(dir=os.environ.get("LOCALITY_FOLDER")) as folder:
-        cachelayer.Storage(folder).cache(lambda: records(LOCAL), "d", "v1", progress=False)
-        for turn in range(ROUNDS):
-            for kind in kinds:
-                drop(Path(folder))
-                command = [sys.executable, "-c", COLD, folder, kind, str(turn)]
-                found = subprocess.run(command, capture_output=True, text=True, check=True)
-                rates[kind].append(float(found.stdout))
-    middle = {kind: median(each) for kind, each in rates.items()}
-    lines = [
-        (name, f"{middle[kind]:,.0f}", f"{middle[kind] * NBYTES / 1e6:,.0f}", f"{middle[kind] / middle['exact']:.2f}")
-        for kind, name in kinds.items()
-    ]
-    print(table("An epoch from a cold disk", ("order", "records/s", "MB/s", "this / exact"), lines), end="\n\n")
-
-
-def drop(folder: Path) -> None:
-    """Drop the pages of all files."""
-    os.sync()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-
-
 if __name__ == "__main__":
     print(f"{machine()}\n")
-    for name in sys.argv[1:] or ["remote", "hot", "cold"]:
-        {"remote": remote, "hot": hot, "cold": cold}[name]()
+    for name in sys.argv[1:] or ["remote", "hot"]:
+        {"remote": remote, "hot": hot}[name]()
