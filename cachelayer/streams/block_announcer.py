@@ -42,6 +42,8 @@ class BlockAnnouncer:
         self._pid = os.getpid()
         self._worker: Worker | None = None
         self._under_way: Outcome[bool] | None = None
+        # What ends when the blocks of some steps have been announced, and their positions.
+        self._parts: Sequence[tuple[range, Outcome[None]]] = ()
         # Up to which position blocks were announced, and, by the position of their last record, which.
         self._horizon = 0
         self._announced: set[int] = set()
@@ -51,7 +53,7 @@ class BlockAnnouncer:
         """Forget what was announced for positions before this one."""
         if self._pid != os.getpid():
             # The thread of the parent does not exist here.
-            self._worker = self._under_way = None
+            self._worker, self._under_way, self._parts = None, None, ()
             self._pid = os.getpid()
         if len(self._announced) > _MOST_RECORDS:
             self._announced = {last for last in self._announced if last >= position}
@@ -64,9 +66,20 @@ class BlockAnnouncer:
         if not self._steps.most_ahead or not self._is_answered():
             return
         begin = self._steps.after(steps[-1])
-        numbers = self._sample(begin) if self._pauses else self._numbers(begin)
-        if len(numbers):
-            self._under_way = self._submit(numbers)
+        new = [(range(0), self._sample(begin))] if self._pauses else self._new(begin)
+        if any(len(numbers) for _, numbers in new):
+            parts = [(covered, Outcome[None]()) for covered, _ in new]
+            self._under_way = self._submit(
+                [(numbers, part) for (_, numbers), (_, part) in zip(new, parts, strict=True)]
+            )
+            self._parts = parts
+
+    def pending(self, steps: Sequence[Step]) -> Outcome[None] | None:
+        """Return what ends when the blocks of some steps have been announced, if they are going to be.
+
+        To read the steps before would be to ask the disk for each of their records, before the blocks.
+        """
+        return next((part for covered, part in self._parts if steps[0].begin in covered), None)
 
     def _is_answered(self) -> bool:
         """Return whether no announcement is under way; if the last one found nothing to load, pause for longer."""
@@ -75,7 +88,7 @@ class BlockAnnouncer:
             return True
         if not outcome.done():
             return False
-        self._under_way = None
+        self._under_way, self._parts = None, ()
         if outcome.failed() or outcome.result():
             if self._pauses:
                 # A sample has left the memory, and so may all that was found there.
@@ -93,33 +106,43 @@ class BlockAnnouncer:
         step = self._steps.at(position)
         return np.empty(0, np.int64) if step is None else self._numbers_of(step)
 
-    def _numbers(self, begin: int) -> Indices:
-        """Return the records of blocks that were not announced yet, of the steps that come from a position on."""
+    def _new(self, begin: int) -> list[tuple[range, Indices]]:
+        """Return what was not announced yet, for each step from a position on: its positions, and records of blocks."""
         ahead = min(int(AHEAD_NBYTES / self._steps.record_nbytes / self._steps.share), self._steps.most_ahead)
         end = begin + ahead
         if not begin <= self._horizon <= end:
             self._horizon = begin
             self._announced = set()
-        found, count = [np.empty(0, np.int64)], 0
+        found, count = list[tuple[range, Indices]](), 0
         while self._horizon < end and count < _MOST_RECORDS and (step := self._steps.at(self._horizon)) is not None:
             spans = self._steps.blocks(step)
             lasts, firsts = np.unique(spans.last, return_index=True)
             blocks = zip(lasts.tolist(), spans.begin[firsts].tolist(), spans.end[firsts].tolist(), strict=True)
             new = [np.arange(begin, stop) for last, begin, stop in blocks if last not in self._announced]
-            found += new
             count += sum(map(len, new))
             self._announced.update(lasts.tolist())
             self._horizon = self._steps.after(step)
-        return np.concatenate(found)
+            found.append((range(step.begin, self._horizon), np.concatenate([np.empty(0, np.int64), *new])))
+        return found
 
-    def _submit(self, numbers: Indices) -> Outcome[bool]:
+    def _submit(self, new: Sequence[tuple[Indices, Outcome[None]]]) -> Outcome[bool]:
+        """Announce the records of some steps, one step after another, and end the outcome of each."""
         if self._worker is None:
             worker = Worker("cachelayer-announce")
             weakref.finalize(self, worker.close)
             self._worker = worker
         announce = self._announce
 
-        def work(_stop: Flag) -> bool:
-            return announce(numbers)
+        def work(stop: Flag) -> bool:
+            try:
+                for numbers, part in new:
+                    # If some are in memory, so are the others, as far as a sample shows.
+                    if stop.is_set() or (len(numbers) and not announce(numbers)):
+                        return False
+                    part.set_result(None)
+            finally:
+                for _, part in new:
+                    part.set_result(None)
+            return True
 
         return self._worker.submit(work)

@@ -52,6 +52,9 @@ class Feed(Protocol):
             For the begin of each step, the blocks that its records are read from; None to read them where they lie.
         """
 
+    def pending(self, steps: Sequence[Step]) -> Outcome[Any] | None:
+        """Return what should end before some steps are read; None if they may be read at any time."""
+
 
 @dataclass(frozen=True)
 class FeedSteps:
@@ -274,6 +277,9 @@ class BlockFeed:
             rows = {step.begin: self._rows(step) for step in steps}
             self._fetch_ahead()
             return rows
+
+    def pending(self, steps: Sequence[Step]) -> None:
+        """Return None: a step waits for each of its blocks."""
 
     def _rows(self, step: Step) -> BlockRows:
         """Return the blocks of the rows of a step; fetch those that are not on the way."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cachelayer.protocols import T
 from cachelayer.streams.failures import NONE, Failure
-from cachelayer.streams.interruptible_future import Flag
+from cachelayer.streams.interruptible_future import Flag, Outcome
 from cachelayer.tally import READING, Tally
 
 if TYPE_CHECKING:
@@ -174,12 +174,14 @@ class Plan(Generic[T]):
         after: the position after each item, as in :class:`Block`.
         read: appends the items to a list, one after another.
         blocks: for the begin of each step, the blocks that its records are read from; None to read them where they lie.
+        pending: what should end before it is read; None if it may be read at any time.
     """
 
     begin: int
     after: Sequence[int]
     read: Callable[[list[T], Reading], None]
     blocks: Mapping[int, BlockRows] | None = None
+    pending: Outcome[Any] | None = None
 
     @property
     def end(self) -> int:
@@ -189,6 +191,8 @@ class Plan(Generic[T]):
     @property
     def is_here(self) -> bool:
         """True if to read the block is not to wait for blocks of records that are on their way."""
+        if self.pending is not None and not self.pending.done():
+            return False
         return self.blocks is None or all(rows.are_here for rows in self.blocks.values())
 
     def load(self, stop: Flag | None, caught: type[BaseException], meter: Meter) -> Block[T]:
@@ -206,6 +210,9 @@ class Plan(Generic[T]):
         reading.blocks = self.blocks
         try:
             tally.turn(READING)
+            while self.pending is not None and not self.pending.done():
+                reading.check()
+                self.pending.wait()
             self.read(items, reading)
         except Dropped:
             raise

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from cachelayer.protocols import BlockHolder, BlocksAhead, HeldBlock, RecordReads
 from cachelayer.streams.block_announcer import BlockAnnouncer
-from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
+from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, BlockRows, Feed, FeedSteps
 from cachelayer.streams.block_plan import Plan
+from cachelayer.streams.interruptible_future import Outcome
 from cachelayer.streams.one_by_one import LARGE_NBYTES, OneByOne, Unread
 from cachelayer.streams.order import BlockSpans
 from cachelayer.streams.pace import BLOCK_NBYTES, Pace
@@ -123,8 +124,17 @@ def plan(reader: StepReader, position: int, most: int, feed: Feed | None = None)
         after.append(position)
     if not found:
         return None
-    blocks = None if feed is None else feed.load(found)
-    return Plan(begin, after, lambda out, reading: reader.batches(found, out, reading), blocks)
+    pending, blocks = _loaded(feed, found)
+    return Plan(begin, after, lambda out, reading: reader.batches(found, out, reading), blocks, pending)
+
+
+def _loaded(feed: Feed | None, steps: Sequence[Step]) -> tuple[Outcome[Any] | None, Mapping[int, BlockRows] | None]:
+    """Have the blocks of some steps loaded; return what should end before they are read, and the blocks."""
+    if feed is None:
+        return None, None
+    # What is announced from now on is of later steps.
+    pending = feed.pending(steps)
+    return pending, feed.load(steps)
 
 
 def _unread(reader: StepReader, position: int, feed: Feed | None) -> Mapping[int, tuple[Unread[Any], int]]:
@@ -147,5 +157,5 @@ def _plan_of_elements(reader: StepReader, position: int, most: int, feed: Feed |
         return None
     stride = steps.shard_count
     after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
-    blocks = None if feed is None else feed.load([block])
-    return Plan(position, after, lambda out, reading: reader.block(block, out, reading), blocks)
+    pending, blocks = _loaded(feed, [block])
+    return Plan(position, after, lambda out, reading: reader.block(block, out, reading), blocks, pending)

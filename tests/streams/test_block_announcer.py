@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -122,3 +123,61 @@ def test_blocks_are_named_by_their_records() -> None:
     for numbers in found:
         assert len(numbers) % BLOCK == 0
         assert (np.diff(numbers.reshape(-1, BLOCK)) == 1).all()
+
+
+def announcing(announce: Callable[[Indices], bool]) -> tuple[BlockAnnouncer, list[Step]]:
+    """An announcer after the first step of an epoch was planned, and the first steps."""
+    steps = Steps(RECORDS, BATCH, 1, "keep", 1)
+    announcer = BlockAnnouncer(
+        announce, FeedSteps(steps.at, steps.after, spans, RECORDS, NBYTES, 1.0, RECORDS), numbers
+    )
+    first = [Step(at, at + BATCH) for at in range(0, 4 * BATCH, BATCH)]
+    announcer.reached(0)
+    announcer.load(first[:1])
+    return announcer, first
+
+
+def records_of(step: Step) -> set[int]:
+    """The records of the blocks of a step."""
+    return {number for begin in spans(step).begin.tolist() for number in range(begin, begin + BLOCK)}
+
+
+def test_steps_wait_until_their_blocks_are_announced_in_the_order_of_need() -> None:
+    announced, is_quick = list[set[int]](), threading.Event()
+
+    def announce(numbers: Indices) -> bool:
+        is_quick.wait()
+        announced.append(set(numbers.tolist()))
+        return True
+
+    announcer, first = announcing(announce)
+    assert announcer.pending(first[:1]) is None
+    pending = [announcer.pending([step]) for step in first[1:]]
+    assert not any(each is None or each.done() for each in pending)
+    is_quick.set()
+    for step, each in zip(first[1:], pending, strict=True):
+        assert each is not None
+        each.result()
+        assert records_of(step) <= records_of(first[0]).union(*announced)
+    assert announced[0] <= records_of(first[1])
+
+
+@pytest.mark.parametrize("announce", [lambda _: False, lambda _: 1 // 0])
+def test_no_step_waits_for_ever_if_announcing_ends_early(announce: Callable[[Indices], bool]) -> None:
+    announcer, first = announcing(announce)
+    for step in first[1:]:
+        pending = announcer.pending([step])
+        assert pending is not None
+        pending.result()
+
+
+def test_a_forked_child_does_not_wait_for_the_thread_of_its_parent() -> None:
+    is_quick = threading.Event()
+    announcer, first = announcing(lambda _: is_quick.wait())
+    pending = announcer.pending(first[1:2])
+    assert pending is not None
+    assert not pending.done()
+    announcer._pid = -1
+    announcer.reached(BATCH)
+    assert announcer.pending(first[1:2]) is None
+    is_quick.set()
