@@ -30,7 +30,7 @@ Indices = NDArray[np.int64]
 
 AHEAD_NBYTES = 128 << 20
 """Bytes of blocks that are fetched before a step needs them, beside those that replace blocks no longer needed."""
-REQUESTS = 64
+REQUESTS = 48
 """Blocks that are fetched at once."""
 MOST_AHEAD = 1 << 17
 """Steps are looked at ahead of need up to so many records of the shard."""
