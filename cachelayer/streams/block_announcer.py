@@ -42,8 +42,8 @@ class BlockAnnouncer:
         self._pid = os.getpid()
         self._worker: Worker | None = None
         self._under_way: Outcome[bool] | None = None
-        # What ends when the blocks of some steps have been announced, and their positions.
-        self._parts: Sequence[tuple[range, Outcome[None]]] = ()
+        # The positions of some steps, the records of their blocks, and what ends when these have been announced.
+        self._parts: Sequence[tuple[range, Indices, Outcome[None]]] = ()
         # Up to which position blocks were announced, and, by the position of their last record, which.
         self._horizon = 0
         self._announced: set[int] = set()
@@ -68,10 +68,9 @@ class BlockAnnouncer:
         begin = self._steps.after(steps[-1])
         new = [(range(0), self._sample(begin))] if self._pauses else self._new(begin)
         if any(len(numbers) for _, numbers in new):
-            parts = [(covered, Outcome[None]()) for covered, _ in new]
-            self._under_way = self._submit(
-                [(numbers, part) for (_, numbers), (_, part) in zip(new, parts, strict=True)]
-            )
+            parts = [(covered, numbers, Outcome[None]()) for covered, numbers in new]
+            self._under_way = self._submit(parts)
+            # Only now: nobody may wait for what an interrupt has kept from being submitted.
             self._parts = parts
 
     def pending(self, steps: Sequence[Step]) -> Outcome[None] | None:
@@ -79,7 +78,7 @@ class BlockAnnouncer:
 
         To read the steps before would be to ask the disk for each of their records, before the blocks.
         """
-        return next((part for covered, part in self._parts if steps[0].begin in covered), None)
+        return next((part for covered, _, part in self._parts if steps[0].begin in covered), None)
 
     def _is_answered(self) -> bool:
         """Return whether no announcement is under way; if the last one found nothing to load, pause for longer."""
@@ -125,7 +124,7 @@ class BlockAnnouncer:
             found.append((range(step.begin, self._horizon), np.concatenate([np.empty(0, np.int64), *new])))
         return found
 
-    def _submit(self, new: Sequence[tuple[Indices, Outcome[None]]]) -> Outcome[bool]:
+    def _submit(self, parts: Sequence[tuple[range, Indices, Outcome[None]]]) -> Outcome[bool]:
         """Announce the records of some steps, one step after another, and end the outcome of each."""
         if self._worker is None:
             worker = Worker("cachelayer-announce")
@@ -135,13 +134,13 @@ class BlockAnnouncer:
 
         def work(stop: Flag) -> bool:
             try:
-                for numbers, part in new:
+                for _, numbers, part in parts:
                     # If some are in memory, so are the others, as far as a sample shows.
                     if stop.is_set() or (len(numbers) and not announce(numbers)):
                         return False
                     part.set_result(None)
             finally:
-                for _, part in new:
+                for *_, part in parts:
                     part.set_result(None)
             return True
 

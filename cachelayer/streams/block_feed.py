@@ -221,7 +221,8 @@ class BlockFeed:
     def _begin_at(self, position: int) -> None:
         # By the global position of the last record of the block.
         self._uses: dict[int, _Use] = {}
-        # Of the same blocks; and the positions of their last records, the first in front.
+        # Of the same blocks, because to sum up what the blocks themselves say would be to look at each in every step;
+        # and a heap of the positions of their last records, some of which may be gone.
         self._nbytes: dict[int, int] = {}
         self._lasts: list[int] = []
         # Of steps ahead.
