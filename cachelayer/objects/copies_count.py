@@ -21,9 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 # To list a file takes some microseconds. Of the time that passes, at most a hundredth goes into that, or a tenth while
-# copies are refused or removed.
+# copies are refused or removed. A few files are listed before each refusal: the last listing may have seen files of a
+# build that are counted once more when they become copies.
 _SECONDS_A_FILE = 1e-5
 _ROOMY, _FULL = 100, 10
+_FEW = 100
 _LONGEST_SECONDS = 600.0
 _MOST = 1 << 63
 GROUP = re.compile("[0-9a-f]{32}")
@@ -60,6 +62,8 @@ class Count:
             now: the time, in seconds since 1970.
             full: whether there would be no room otherwise.
         """
+        if full and self.files <= _FEW:
+            return True
         seconds = self.files * _SECONDS_A_FILE * (_FULL if full else _ROOMY)
         # Neither a clock that was set back nor a time that is no number keeps an old count alive.
         return not abs(now - self.listed) < min(seconds, _LONGEST_SECONDS)

@@ -113,7 +113,7 @@ def drop(folder: CacheFolder, group: CopyGroup) -> None:
 def test_a_copy_takes_no_more_calls_beside_ten_thousand_others(tmp_path: Path, clock: Clock) -> None:
     changes = [new_copy, copy_without_room, copy_of_what_was_built, drop, copy_in_the_place_of_another]
     found = []
-    for files in (10, MANY):
+    for files in (200, MANY):
         folder = CacheFolder(tmp_path / str(files), MANY + 10)
         group = folder.group("gs://a")
         strew(group, files)
@@ -153,6 +153,18 @@ def test_of_the_time_that_passes_at_most_a_hundredth_goes_into_listing_and_a_ten
         clock.now += 0.02
         assert not put(group, f"large-{number}", MANY)
     assert 8 <= listings <= 11
+
+
+def test_shards_that_are_uploaded_at_once_are_not_all_refused_for_one_that_has_no_room(
+    tmp_path: Path, clock: Clock
+) -> None:
+    folder = CacheFolder(tmp_path, 250)
+    group = folder.group("gs://a")
+    shards = [group.path(f"shard-{number}") for number in range(3)]
+    for shard in shards:
+        shard.write_bytes(b"x" * 100)
+    assert [group.adopt([shard]) for shard in shards] == [False, True, True]
+    assert counted(folder) == total(tmp_path) == 200
 
 
 @pytest.fixture(scope="module")
