@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
+from cachelayer.records.alike_memory import memory_for
 from cachelayer.records.row_memory import RowMemory
 from cachelayer.records.time_limit import TimeLimit
 from cachelayer.records.tree import Tree
@@ -129,7 +130,7 @@ class Plan:
             The elements, and a list of the one that was taken but is not like the first, if there is one.
         """
         rows = min(records, -(-nbytes // max(1, self._fixed_nbytes)))
-        memory = RowMemory.of(self._leaves, rows)
+        memory = memory_for(self._leaves, rows)
         columns = [self._column(number, rows, memory) for number in range(len(self._leaves))]
         count, other = self._fill(columns, elements, rows, nbytes, TimeLimit(seconds))
         # A leaf before the one that differs may have been added already.

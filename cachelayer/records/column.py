@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.memory import Ints, rows_together, splits_of
-
-if TYPE_CHECKING:
-    from cachelayer.records.row_memory import RowMemory
+from cachelayer.records.row_memory import RowMemory
 
 
 @dataclass(frozen=True, eq=False)
