@@ -24,7 +24,6 @@ from cachelayer.objects.transfer import PIECE
 from cachelayer.protocols import BlocksAhead
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
 from cachelayer.streams.block_order import BlockOrder
-from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.interruptible_future import Flag, Outcome
 from cachelayer.streams.steps import Step, Steps
 
@@ -303,7 +302,7 @@ def _walk_of_host(
         assert step is not None
         places = rows_of(order, step, host, steps.shard_count)
         numbers = order.at(0, places)
-        if not np.array_equal(feed.load([step])[step.begin].reads(numbers, Reading()), numbers):
+        if not np.array_equal(feed.load([step])[step.begin].reads(numbers, lambda: None), numbers):
             raise RuntimeError(f"host {host} did not fetch all records of the step at {step.begin}")
         traffic.held = max(traffic.held, feed.held_nbytes)
         traffic.wanted += (step.end - step.begin) // steps.shard_count

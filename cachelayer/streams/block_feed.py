@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import BlockHolder, HeldBlock, RecordReads
-from cachelayer.streams.block_plan import Reading
+from cachelayer.protocols import BlockHolder
+from cachelayer.streams.block_rows import BlockRows, Fetch
 from cachelayer.streams.interruptible_future import Outcome
 from cachelayer.streams.order import BlockSpans
 from cachelayer.streams.prefetch_worker import Worker
@@ -87,29 +87,6 @@ class FeedSteps:
         return BlockSpans(spans.begin, spans.end, spans.last + (step.begin - step.begin % self.records))
 
 
-# With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
-@dataclass(frozen=True, eq=False, slots=True)
-class _Fetch:
-    """A request of blocks that is under way or has been answered.
-
-    Args:
-        outcome: what a thread makes of it.
-        again: fetches the same blocks.
-    """
-
-    outcome: Outcome[HeldBlock]
-    again: Callable[[], HeldBlock]
-
-    def block(self, reading: Reading) -> HeldBlock:
-        """Wait for the block, and return it."""
-        while not self.outcome.done():
-            # Nobody may fetch it any more.
-            reading.check()
-            self.outcome.wait()
-        # Another thread that shares the iterator may have gone elsewhere.
-        return self.again() if self.outcome.cancelled() else self.outcome.result()
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _Use:
     """A block that steps need.
@@ -121,50 +98,10 @@ class _Use:
         first: the position of the first step that needs it.
     """
 
-    fetch: _Fetch
+    fetch: Fetch
     shift: int
     nbytes: int
     first: int
-
-
-@dataclass(frozen=True, eq=False)
-class BlockRows:
-    """The rows of some steps, and the blocks in which their records lie.
-
-    Args:
-        holder: what fetched the blocks.
-        fetches: the requests of the blocks, each of some row.
-        owner: for each row, the request that brings its block.
-        shift: for each row, what to add to the number of its record for its row in there.
-    """
-
-    holder: BlockHolder[Any]
-    fetches: Sequence[_Fetch]
-    owner: Indices
-    shift: Indices
-
-    def __getitem__(self, rows: slice) -> BlockRows:
-        used, owner = np.unique(self.owner[rows], return_inverse=True)
-        return BlockRows(self.holder, [self.fetches[each] for each in used.tolist()], owner, self.shift[rows])
-
-    @property
-    def are_here(self) -> bool:
-        """True if nobody would have to wait for the blocks."""
-        return all(fetch.outcome.answer is not None for fetch in self.fetches)
-
-    def reads(self, numbers: Indices, reading: Reading) -> RecordReads[Any]:
-        """Wait for the blocks, and return what reads the records of these numbers, one for each row."""
-        answers = [fetch.outcome.answer for fetch in self.fetches]
-        blocks = [
-            fetch.block(reading) if answer is None else answer[0]
-            for fetch, answer in zip(self.fetches, answers, strict=True)
-        ]
-        if True in [block.damaged for block in blocks]:
-            # The object may have been mended since.
-            blocks = [
-                fetch.again() if block.damaged else block for fetch, block in zip(self.fetches, blocks, strict=True)
-            ]
-        return self.holder.reads(blocks, self.owner, numbers + self.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,16 +123,6 @@ class _Needs:
     def of(cls, spans: BlockSpans) -> _Needs:
         lasts, firsts, owner = np.unique(spans.last, return_index=True, return_inverse=True)
         return cls(lasts, spans.begin[firsts], spans.end[firsts], owner)
-
-
-def joined(parts: Sequence[BlockRows]) -> BlockRows:
-    """Return the rows of several steps as those of one."""
-    if len(parts) == 1:
-        return parts[0]
-    fetches = [fetch for part in parts for fetch in part.fetches]
-    firsts = np.cumsum([0, *(len(part.fetches) for part in parts)])
-    owner = np.concatenate([part.owner + first for part, first in zip(parts, firsts.tolist(), strict=False)])
-    return BlockRows(parts[0].holder, fetches, owner, np.concatenate([part.shift for part in parts]))
 
 
 class BlockFeed:
@@ -343,10 +270,10 @@ class BlockFeed:
             self._fetching = self._holder.expecting(partial(self._steps.expected, step))
             self._epoch = epoch
 
-    def _submit(self, numbers: Indices) -> _Fetch:
+    def _submit(self, numbers: Indices) -> Fetch:
         if self._worker is None:
             worker = Worker("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, worker.close)
             self._worker = worker
         fetch = partial(self._fetching.fetch, numbers)
-        return _Fetch(self._worker.submit(lambda _stop: fetch()), fetch)
+        return Fetch(self._worker.submit(lambda _stop: fetch()), fetch)

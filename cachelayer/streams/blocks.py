@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from cachelayer.protocols import BlockHolder, BlocksAhead, HeldBlock, RecordReads
 from cachelayer.streams.block_announcer import BlockAnnouncer
-from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, BlockRows, Feed, FeedSteps
+from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
 from cachelayer.streams.block_plan import Plan
+from cachelayer.streams.block_rows import BlockRows
 from cachelayer.streams.interruptible_future import Outcome
 from cachelayer.streams.one_by_one import LARGE_NBYTES, OneByOne, Unread
 from cachelayer.streams.order import BlockSpans

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, Trial, returned_none
+from cachelayer.streams.reading import Reading
 from cachelayer.streams.replacing import Rows
 from cachelayer.tally import MAPPING
 

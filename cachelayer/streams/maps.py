@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Failed, Stacking
-from cachelayer.streams.block_plan import Dropped, Reading
 from cachelayer.streams.failures import Notice, bare, is_of_element, noted
 from cachelayer.streams.interruptible_future import Flag
+from cachelayer.streams.reading import Dropped, Reading
 from cachelayer.system_threads import start
 
 Indices = NDArray[np.int64]

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from cachelayer.errors import StorageError
-from cachelayer.streams.block_plan import Dropped
 from cachelayer.streams.interruptible_future import Flag, Outcome
+from cachelayer.streams.reading import Dropped
 from cachelayer.system_threads import start
 
 R = TypeVar("R")

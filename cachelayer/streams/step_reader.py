@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacking
-from cachelayer.streams.block_feed import joined
-from cachelayer.streams.block_plan import Reading, raise_unrepeated
+from cachelayer.streams.block_rows import joined
 from cachelayer.streams.failures import Failure, too_many
 from cachelayer.streams.function_calls import FunctionCalls
 from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
 from cachelayer.streams.one_by_one import Unread
+from cachelayer.streams.reading import Reading, raise_unrepeated
 from cachelayer.streams.replacing import Rows, StandIns
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.step_rows import StepRows
@@ -171,7 +171,7 @@ class StepReader:
         """Return what reads the records of some steps."""
         if reading.blocks is None:
             return self._reads_of(steps)
-        return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading)
+        return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading.check)
 
     def unread(self, block: Step) -> list[Unread[Any]]:
         """Return the elements of this shard in several steps of one element each; none if to read ahead is quicker."""
@@ -186,7 +186,7 @@ class StepReader:
         def read(rows: slice) -> Sequence[Any]:
             reading.tally.turn(READING)
             blocks = reading.blocks
-            source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading)
+            source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading.check)
             return self._mapped(numbers[rows], positions[rows], reading, source)
 
         found, failure = reading.tried(lambda: read(slice(None))) if len(numbers) > 1 else (None, None)

@@ -20,10 +20,11 @@ from threads_denied import no_threads
 
 import cachelayer
 from cachelayer import SourceError, StorageError
-from cachelayer.streams.block_plan import Plan, Reading
+from cachelayer.streams.block_plan import Plan
 from cachelayer.streams.pace import Pace
 from cachelayer.streams.prefetch import Prefetcher
 from cachelayer.streams.prefetch_worker import Worker
+from cachelayer.streams.reading import Reading
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
