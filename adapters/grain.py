@@ -35,6 +35,8 @@ from cachelayer.streams.order import Ordering
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream import Stream, reader_of, with_options
 from cachelayer.streams.stream_options import Shuffle, make_options
+from cachelayer.streams.worker_steps import WorkerSteps, fetches_blocks, warn_of_workers
+from cachelayer.user_warnings import warn
 
 try:
     import grain
@@ -67,6 +69,7 @@ def batches(
     """Return a ``grain.MapDataset`` whose element ``t`` is a whole decoded batch: ``ref.stream(...)[t]``.
 
     Its length is that of the stream. Elements beyond it, which ``.repeat()`` reads, belong to the epochs that follow.
+    In an order in blocks, records are read by themselves all the same: :func:`iter_dataset` reads whole blocks.
 
     Args:
         ref: the records.
@@ -93,20 +96,24 @@ def batches(
         )
     if global_batch_size is None:
         raise InvalidArgumentError("global_batch_size None: pass an integer, because elements are batches here")
-    return _Batches(
-        ref.stream(
-            global_batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            reshuffle=reshuffle,
-            num_epochs=num_epochs,
-            shard=shard,
-            remainder=remainder,
-            start=start,
-            prefetch=0,
-            buckets=buckets,
-        )
+    stream = ref.stream(
+        global_batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        reshuffle=reshuffle,
+        num_epochs=num_epochs,
+        shard=shard,
+        remainder=remainder,
+        start=start,
+        prefetch=0,
+        buckets=buckets,
     )
+    if fetches_blocks(stream):
+        warn(
+            "batches() reads the records of an object store by themselves, and no whole blocks: pass ref.stream(...) "
+            "to iter_dataset(), which reads blocks; or call mirror() first, to read a local copy"
+        )
+    return _Batches(stream)
 
 
 class _Batches(grain.MapDataset[Any]):  # type: ignore[misc]
@@ -261,7 +268,8 @@ def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:
     """Return a ``grain.IterDataset`` over a stream, for Grain's transformations, mixing and processes.
 
     Its iterators have the stream's state, which any iterator of the same records in the same order accepts. With
-    ``mp_prefetch`` each worker reads only its own steps of the stream, and they come out in the stream's order.
+    ``mp_prefetch`` each worker reads only its own steps of the stream, and they come out in the stream's order. In an
+    order in blocks, each worker fetches and holds all blocks of the shard.
 
     Args:
         stream: the stream; it may be mapped, and it may be endless.
@@ -356,6 +364,9 @@ class _WorkerIterator(_StreamedIterator):
         super().__init__(stream)
         self._worker = worker
         self._workers = workers
+        self._steps = WorkerSteps(stream, workers) if reader_of(stream).options.batched else None
+        if worker == 0:
+            warn_of_workers(stream, workers)
 
     def __next__(self) -> Any:
         self._assert_not_closed()
@@ -363,7 +374,8 @@ class _WorkerIterator(_StreamedIterator):
         turns = list(islice(self._turns(state["position"]), self._workers + 1))
         if len(turns) <= self._worker:
             raise StopIteration
-        item = with_options(self._stream, start=turns[self._worker].begin)[0]
+        step = turns[self._worker]
+        item = with_options(self._stream, start=step.begin)[0] if self._steps is None else self._steps.batch(step)
         after = turns[-1].begin if len(turns) > self._workers else reader_of(self._stream).options.steps.end
         self._iterator.set_state({**state, "position": after})
         return item

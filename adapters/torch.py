@@ -32,8 +32,9 @@ from cachelayer.records.user_indices import record_numbers
 from cachelayer.streams.block_plan import Block
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream, batch_and_failures, iteration, reader_of, with_options
+from cachelayer.streams.stream import Stream, iteration, reader_of, step_of, with_options
 from cachelayer.streams.stream_stats import StreamStats
+from cachelayer.streams.worker_steps import WorkerSteps, warn_of_workers
 
 try:
     import torch
@@ -181,7 +182,8 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     Args:
         stream: a batched stream gives batches; any other gives elements.
         num_workers: the number of processes that read and map, which take turns at the steps; for heavy functions that
-            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads.
+            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads. In an order in
+            blocks, each process fetches and holds all blocks of the shard.
         multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
 
     Raises:
@@ -192,6 +194,7 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     workers = integer("num_workers", num_workers, 0)
     if workers and not reader_of(stream).options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
+    warn_of_workers(stream, workers)
     return Loader(stream, workers, multiprocessing_context)
 
 
@@ -324,11 +327,11 @@ class _WorkerBlocks:
         return 0
 
     def _from(self, position: int) -> Iterator[Any]:
-        stream = with_options(self._stream, start=position, prefetch=0)
+        stream = with_options(self._stream, start=position)
         endless = reader_of(stream).options.steps.end is None
         numbers: Iterable[int] = itertools.count() if endless else range(len(stream))
         loader = data.DataLoader(
-            _Steps(stream),
+            _Steps(stream, self._workers),
             batch_size=None,
             sampler=numbers,
             num_workers=self._workers,
@@ -339,13 +342,25 @@ class _WorkerBlocks:
 
 
 class _Steps(data.Dataset):  # type: ignore[misc]
-    """The batches of a stream, by the number of their step, each with the elements that others stand in for."""
+    """The batches of a stream, by the number of their step, each with the elements that others stand in for.
 
-    def __init__(self, stream: Stream[Any]) -> None:
+    PyTorch gives the steps to its workers in turn.
+
+    Args:
+        stream: the stream.
+        workers: the number of workers.
+    """
+
+    def __init__(self, stream: Stream[Any], workers: int) -> None:
         self._stream = stream
+        self._workers = workers
+        # Made by each worker: its threads are not those of the process that starts it.
+        self._steps: WorkerSteps | None = None
 
-    def __getitem__(self, step: int) -> Any:
-        batch, failures = batch_and_failures(self._stream, step)
+    def __getitem__(self, number: int) -> Any:
+        if self._steps is None:
+            self._steps = WorkerSteps(self._stream, self._workers)
+        batch, failures = self._steps.batch_and_failures(step_of(self._stream, number))
         return tensors(batch), tuple(each.portable() for each in failures)
 
 

@@ -67,8 +67,14 @@ def blocks_of(reader: StepReader, meter: Meter) -> Prefetcher[Any] | OneByOne[An
     return OneByOne(found, lambda position: _unread(reader, position, feed), reached, meter)
 
 
-def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
-    """Return what loads the blocks of a stream ahead of need; None if its order has no blocks."""
+def feed_of(reader: StepReader, meter: Meter, workers: int = 1) -> Feed | None:
+    """Return what loads the blocks of a stream ahead of need; None if its order has no blocks.
+
+    Args:
+        reader: reads the steps.
+        meter: counts the requests.
+        workers: the number of workers that take turns at the steps; the blocks are those of one of them.
+    """
     options, steps = reader.options, reader.options.steps
     if steps.records == 0 or options.order.blocks_at(0, _NONE) is None:
         return None
@@ -77,7 +83,7 @@ def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
     spans = cast(Callable[[Step], BlockSpans], rows.blocks if options.batched else rows.blocks_of_elements)
     feeding = FeedSteps(
         at=steps.at if options.batched else lambda position: steps.block(position, _ELEMENTS_AHEAD),
-        after=steps.after,
+        after=steps.after if workers == 1 else lambda step: steps.turn_after(step, workers),
         spans=spans,
         records=steps.records,
         record_nbytes=max(1, reader.records.record_nbytes),

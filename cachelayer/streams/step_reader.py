@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, pairwise
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacking
-from cachelayer.streams.block_rows import joined
+from cachelayer.streams.block_rows import BlockRows, joined
 from cachelayer.streams.failures import Failure, too_many
 from cachelayer.streams.function_calls import FunctionCalls
 from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
@@ -101,15 +101,23 @@ class StepReader:
             )
         return replace(self, rows=rows)
 
-    def batch(self, step: Step) -> Any:
-        """Return the batch of a step; with remainder "pad", the batch and its mask."""
-        batch, failures = self.batch_and_failures(step)
+    def batch(self, step: Step, blocks: Mapping[int, BlockRows] | None = None) -> Any:
+        """Return the batch of a step; with remainder "pad", the batch and its mask.
+
+        Args:
+            step: the step.
+            blocks: for the begin of the step, the blocks that its records are read from; None to read them one by one.
+        """
+        batch, failures = self.batch_and_failures(step, blocks)
         self._notice(failures)
         return batch
 
-    def batch_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
-        """Return the batch of a step, and the elements that others stand in for."""
+    def batch_and_failures(
+        self, step: Step, blocks: Mapping[int, BlockRows] | None = None
+    ) -> tuple[Any, tuple[Failure, ...]]:
+        """Return the batch of a step, as :meth:`batch` does, and the elements that others stand in for."""
         reading = Reading()
+        reading.blocks = blocks
         return self._finished(step, self._read(step, reading), reading), tuple(reading.failures)
 
     def _notice(self, failures: Sequence[Failure]) -> None:

@@ -117,6 +117,13 @@ class Steps:
         """Return the position where the step after this one begins."""
         return self.next_start(step.end)
 
+    def turn_after(self, step: Step, workers: int) -> int:
+        """Return the position where the next step of the worker begins that has this step, if workers take turns."""
+        found = self.nth(step.begin, workers)
+        if found is not None:
+            return found.begin
+        return MOST_POSITIONS if self.end is None else self.end
+
     def per_epoch(self, place: int = 0, offset: int = 0) -> int:
         """Return the number of steps from record ``place`` to the end of an epoch with more than ``offset`` records."""
         left = self.records - place

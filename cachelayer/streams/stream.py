@@ -13,7 +13,7 @@ from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
-from cachelayer.streams.failures import MOST_FAILURES, Failure
+from cachelayer.streams.failures import MOST_FAILURES
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
 from cachelayer.streams.maps import ElementMap
 from cachelayer.streams.sampled_order import SampledOrder
@@ -324,9 +324,9 @@ def reader_of(stream: Stream[Any]) -> StepReader:
     return stream._reader
 
 
-def batch_and_failures(stream: Stream[Any], step: int) -> tuple[Any, tuple[Failure, ...]]:
-    """Return the batch of a step, and the elements that others stand in for, without a warning: for adapters."""
-    return stream._reader.batch_and_failures(stream._step(step))
+def step_of(stream: Stream[Any], number: int) -> Step:
+    """Return a step of a stream, counted from its start: for adapters."""
+    return stream._step(number)
 
 
 def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:

@@ -11,6 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from cachelayer.arrayrecord.ranged_rows import rows_of
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.records.memory import Piece
 from cachelayer.streams import block_feed
-from cachelayer.streams.stream import Stream, with_options
+from cachelayer.streams.stream import Stream, step_of, with_options
+from cachelayer.streams.worker_steps import WorkerSteps
 
 RECORDS, BLOCK, WINDOW = 600, 20, 5
 NBYTES = 1000
@@ -125,6 +127,51 @@ def test_records_in_blocks_are_those_that_are_read_one_by_one(kind: str, batch: 
         assert_same(found[step], stream[step])
     numbers = np.concatenate([np.atleast_1d(item["n"]) for item in found])
     assert sorted(numbers.tolist()) == sorted([*range(RECORDS)] * 2)
+
+
+def worked(ref: Any) -> dict[str, Any]:
+    sizes = Blocks(records=BLOCK, window=8, lanes=4)
+    return {
+        "whole steps": in_blocks(ref, 32, num_epochs=2, remainder="drop"),
+        "short steps": in_blocks(ref, 32, num_epochs=2, remainder="keep"),
+        "padded": in_blocks(ref, 32, remainder="pad", start=45),
+        "a shard": in_blocks(ref, 32, num_epochs=2, shard=(1, 2), remainder="drop"),
+        "endless": in_blocks(ref, 32, num_epochs=None, remainder="drop"),
+        "fewer steps than workers": in_blocks(ref[:40], 32, remainder="keep"),
+        "mixture": cachelayer.mix([(ref[:500], 3), (ref[500:], 1)]).stream(32, shuffle=sizes, seed=1),
+        "read when needed": in_blocks(ref, 32, prefetch=0),
+        "exact": ref.stream(32, shuffle=True, seed=1),
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("kind", ["uniform", "varying compressed"])
+def test_workers_that_take_turns_read_the_steps_of_the_stream(kind: str, workers: int) -> None:
+    make, compression = KINDS[kind]
+    ref = published(make(RECORDS), compression=compression)
+    for stream in worked(ref).values():
+        numbers = [*range(40)]
+        with suppress(TypeError):
+            numbers = [*range(len(stream))]
+        expected = [stream[number] for number in numbers]
+        for worker in range(workers):
+            steps = WorkerSteps(stream, workers)
+            for number in numbers[worker::workers]:
+                assert_same(steps.batch(step_of(stream, number)), expected[number])
+        # Out of turn, as after a restore.
+        steps = WorkerSteps(stream, workers)
+        for number in np.random.default_rng(0).permutation(numbers).tolist()[:15]:
+            assert_same(steps.batch(step_of(stream, number)), expected[number])
+
+
+def test_a_worker_fetches_each_block_once(requests: Requests) -> None:
+    ref = published(uniform(MANY))
+    stream = in_blocks(ref, 48, remainder="drop")
+    steps = WorkerSteps(stream, 3)
+    for number in range(2, len(stream), 3):
+        steps.batch(step_of(stream, number))
+    asked = requests.of_records()
+    assert len(set(asked)) == len(asked) <= 2 * MANY // BLOCK
 
 
 def views(ref: Any) -> dict[str, Any]:

@@ -1,0 +1,65 @@
+"""Read the steps that fall to one of several worker processes, in blocks if the order has them: for adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cachelayer.streams.block_feed import BlockFeed
+from cachelayer.streams.block_rows import BlockRows
+from cachelayer.streams.blocks import feed_of
+from cachelayer.streams.failures import Failure
+from cachelayer.streams.steps import Step
+from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream_meter import Meter
+from cachelayer.user_warnings import warn
+
+
+class WorkerSteps:
+    """Reads the batches of a stream, step by step, for a worker that takes turns with others at the steps.
+
+    In an order in blocks, the blocks of this worker's next steps are fetched ahead of need, or announced to the system,
+    as an iterator has them fetched, and held until no later step needs them. The steps may be read in any order, but
+    after a step that is not this worker's next one the blocks are fetched anew.
+
+    Args:
+        stream: a stream with batches.
+        workers: the number of workers. This worker's next step is the one that comes so many steps later.
+    """
+
+    def __init__(self, stream: Stream[Any], workers: int) -> None:
+        self._reader = reader_of(stream)
+        self._feed = feed_of(self._reader, Meter(), workers)
+
+    def batch(self, step: Step) -> Any:
+        """Return the batch of a step."""
+        return self._reader.batch(step, self._blocks(step))
+
+    def batch_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
+        """Return the batch of a step, and the elements that others stand in for, without a warning."""
+        return self._reader.batch_and_failures(step, self._blocks(step))
+
+    def _blocks(self, step: Step) -> Mapping[int, BlockRows] | None:
+        if self._feed is None:
+            return None
+        self._feed.reached(step.begin)
+        pending = self._feed.pending([step])
+        blocks = self._feed.load([step])
+        while pending is not None and not pending.done():
+            pending.wait()
+        return blocks
+
+
+def fetches_blocks(stream: Stream[Any]) -> bool:
+    """Return whether an iterator over the stream fetches blocks, as it does from an object store."""
+    return isinstance(feed_of(reader_of(stream), Meter()), BlockFeed)
+
+
+def warn_of_workers(stream: Stream[Any], workers: int) -> None:
+    """Warn if several workers are going to fetch the same blocks."""
+    if workers > 1 and fetches_blocks(stream):
+        warn(
+            f"{workers} worker processes take turns at the steps, so each fetches and holds all blocks of the shard: "
+            f"{workers} times the requests, bytes and memory; if the functions release the GIL, pass "
+            f"map(fn, threads={workers}) and no workers; or call mirror() first, to read a local copy"
+        )

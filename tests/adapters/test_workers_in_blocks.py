@@ -1,0 +1,130 @@
+"""Worker processes that read an order in blocks from an object store: a request for a block, not for a record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import FaultProxy, fault_proxy
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Blocks, CacheLayerWarning, Storage
+
+RECORDS, BLOCK, BATCH = 2000, 50, 40
+IN_BLOCKS = Blocks(records=BLOCK, window=8, lanes=4)
+WORKERS = 2
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    for number in range(RECORDS):
+        yield {"number": number, "payload": np.full(400, number % 251, np.uint8)}
+
+
+@pytest.fixture(scope="module")
+def reference(gcs: Server) -> str:
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    return storage.submit(rows, "d", "v1", shard_bytes=1 << 18).reference
+
+
+@pytest.fixture(scope="module")
+def proxy(gcs: Server) -> Iterator[FaultProxy]:
+    with fault_proxy(gcs.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def ref(gcs: Server, reference: str, proxy: FaultProxy) -> Any:
+    options = gcs.storage_options(proxy.endpoint)
+    return cachelayer.open(reference, local_cache_bytes=0, storage_options=options)
+
+
+def by_torch(stream: Any, workers: int, context: str | None = None) -> Any:
+    from cachelayer.adapters.torch import loader
+
+    return loader(stream, num_workers=workers, multiprocessing_context=context)
+
+
+def by_grain(stream: Any, workers: int) -> Any:
+    import grain
+    from absl import flags
+
+    from cachelayer.adapters.grain import iter_dataset
+
+    flags.FLAGS.mark_as_parsed()
+    return iter_dataset(stream).mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    return [np.asarray(batch["number"]).tolist() for batch in batches]
+
+
+def doubled(element: dict[str, Any]) -> dict[str, Any]:
+    return {**element, "number": 2 * element["number"]}
+
+
+READERS = pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(by_torch, marks=pytest.mark.needs("torch"), id="torch"),
+        pytest.param(by_grain, marks=pytest.mark.needs("grain"), id="grain"),
+    ],
+)
+
+
+@READERS
+@pytest.mark.filterwarnings("ignore:2 worker processes")
+def test_workers_ask_for_blocks_and_hand_out_the_stream(ref: Any, proxy: FaultProxy, read: Callable[..., Any]) -> None:
+    stream = ref.stream(BATCH, shuffle=IN_BLOCKS, seed=1, num_epochs=2).map(doubled)
+    expected = numbers(stream)
+    proxy.forget()
+    found = read(stream, WORKERS)
+    assert numbers(found) == expected
+    asked = [exchange for exchange in proxy.exchanges() if "shard-" in exchange.path and exchange.range]
+    blocks = 2 * RECORDS // BLOCK
+    # A block may lie in two shards; the rest are parts of the index.
+    assert len(asked) <= WORKERS * 2 * blocks < 2 * RECORDS // 5
+
+
+@READERS
+@pytest.mark.filterwarnings("ignore:2 worker processes")
+def test_workers_that_read_blocks_go_on_from_a_state(ref: Any, read: Callable[..., Any]) -> None:
+    stream = ref.stream(BATCH, shuffle=IN_BLOCKS, seed=1, num_epochs=2)
+    expected, stop = numbers(stream), 33
+    if read is by_torch:
+        batches = read(stream, WORKERS)
+        found = numbers(islice(batches, stop))
+        again = read(stream, WORKERS - 1, "spawn")
+        again.load_state_dict(json.loads(json.dumps(batches.state_dict())))
+    else:
+        batches = iter(read(stream, WORKERS))
+        found = numbers(islice(batches, stop))
+        again = iter(read(stream, WORKERS))
+        again.set_state(json.loads(json.dumps(batches.get_state())))
+        batches.close()
+    assert found + numbers(again) == expected
+
+
+@pytest.mark.needs("grain")
+def test_batches_that_are_read_record_by_record_are_warned_of(ref: Any, tmp_path: Any) -> None:
+    from cachelayer.adapters.grain import batches
+
+    with pytest.warns(CacheLayerWarning, match=r"iter_dataset\(\)"):
+        batches(ref, BATCH, shuffle=IN_BLOCKS, seed=1)
+    batches(ref, BATCH, shuffle=True, seed=1)
+    batches(Storage(tmp_path).submit(rows, "d", "v1"), BATCH, shuffle=IN_BLOCKS, seed=1)
+
+
+@pytest.mark.needs("torch")
+def test_what_many_workers_cost_is_said_if_blocks_are_fetched(ref: Any, tmp_path: Any) -> None:
+    stream = ref.stream(BATCH, shuffle=IN_BLOCKS, seed=1)
+    with pytest.warns(CacheLayerWarning, match="3 times the requests, bytes and memory"):
+        by_torch(stream, 3)
+    by_torch(stream, 1)
+    by_torch(ref.stream(BATCH, shuffle=True, seed=1), 3)
+    local = Storage(tmp_path).submit(rows, "d", "v1")
+    by_torch(local.stream(BATCH, shuffle=IN_BLOCKS, seed=1), 3)
