@@ -75,14 +75,14 @@ def tensors(value: Any) -> Any:
     Raises:
         InvalidTypeError: if PyTorch does not have the dtype of an array; names the path of the leaf.
     """
-    return tree.map_structure(value, _tensor_leaf)
+    return tree.map_structure(value, tensor_leaf)
 
 
-def _tensor_leaf(path: str, leaf: Any) -> Any:
+def tensor_leaf(path: str, leaf: Any) -> Any:
     if isinstance(leaf, Ragged):
-        return [_tensor_leaf(path, row) for row in leaf]
+        return [tensor_leaf(path, row) for row in leaf]
     if isinstance(leaf, Nullable):
-        return Nullable(tree.map_structure(leaf.values, _tensor_leaf, path), tensor_of(path, leaf.valid))
+        return Nullable(tree.map_structure(leaf.values, tensor_leaf, path), tensor_of(path, leaf.valid))
     if isinstance(leaf, Sparse):
         indices = tensor_of(path, np.ascontiguousarray(leaf.indices.T))
         values, shape = tensor_of(path, leaf.values), tuple(leaf.dense_shape.tolist())

@@ -366,7 +366,8 @@ class _WorkerIterator(_StreamedIterator):
         self._workers = workers
         self._steps = WorkerSteps(stream, workers) if reader_of(stream).options.batched else None
         if worker == 0:
-            warn_of_workers(stream, workers)
+            fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
+            warn_of_workers(stream, workers, fix)
 
     def __next__(self) -> Any:
         self._assert_not_closed()

@@ -8,8 +8,7 @@ order, and a state, to a ``DataLoader`` that somebody else made.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -32,15 +31,15 @@ from cachelayer.records.user_indices import record_numbers
 from cachelayer.streams.block_plan import Block
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream, iteration, reader_of, step_of, with_options
+from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
 from cachelayer.streams.stream_stats import StreamStats
-from cachelayer.streams.worker_steps import WorkerSteps, warn_of_workers
 
 try:
     import torch
     from torch.utils import data
 
     from cachelayer.adapters._torch_source import source_of_dataset, source_of_loader
+    from cachelayer.adapters._torch_workers import WorkerBlocks, check_workers
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
@@ -182,8 +181,8 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     Args:
         stream: a batched stream gives batches; any other gives elements.
         num_workers: the number of processes that read and map, which take turns at the steps; for heavy functions that
-            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads. In an order in
-            blocks, each process fetches and holds all blocks of the shard.
+            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads. If blocks are
+            fetched, each reads a part of each step instead, and so only its own blocks.
         multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
 
     Raises:
@@ -194,7 +193,7 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     workers = integer("num_workers", num_workers, 0)
     if workers and not reader_of(stream).options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
-    warn_of_workers(stream, workers)
+    check_workers(stream, workers)
     return Loader(stream, workers, multiprocessing_context)
 
 
@@ -229,7 +228,7 @@ class Loader(Generic[T]):
         if begin.position is not None:
             stream = with_options(stream, start=begin.position)
         if self._workers:
-            return StreamIterator(stream, _WorkerBlocks(stream, self._workers, self._context))
+            return StreamIterator(stream, WorkerBlocks(stream, self._workers, self._context))
         return _TensorIterator(stream)
 
     def __len__(self) -> int:
@@ -283,86 +282,3 @@ class _TensorIterator(StreamIterator[T]):
 
     def _shown(self, block: Block[Any]) -> Block[T]:
         return block.replaced(lambda item, _: tensors(item))
-
-
-class _WorkerBlocks:
-    """The steps of a stream as tensors, read by the worker processes of a ``DataLoader``.
-
-    Args:
-        stream: the stream.
-        workers: the number of processes.
-        context: the multiprocessing context that starts them.
-    """
-
-    def __init__(self, stream: Stream[Any], workers: int, context: Any) -> None:
-        self._stream = stream
-        self._workers = workers
-        self._context = context
-        self._loading: Iterator[Any] | None = None
-        # The position of the step that is loaded next.
-        self._position = reader_of(stream).options.start
-
-    def block(self, position: int) -> Block[Any] | None:
-        """Return the step at a position; None at the end. After an error new processes begin at that step."""
-        steps = reader_of(self._stream).options.steps
-        step = steps.at(position)
-        if step is None:
-            return None
-        if self._loading is None or self._position != step.begin:
-            self._loading = self._from(step.begin)
-        loading, self._loading = self._loading, None
-        item, failures = next(loading)
-        after = steps.after(step)
-        # Set only now, so that after an error in between no half-read iterator is used again.
-        self._position, self._loading = after, loading
-        begin, end = steps.part(step, reader_of(self._stream).options.shard_index)
-        return Block(position, [after], [item], failures=failures, rows=[end - begin])
-
-    def forget(self) -> None:
-        """Discard the steps that the processes have read."""
-        self._loading = None
-
-    def ready(self, position: int) -> int:  # noqa: ARG002
-        """Return 0: only the processes know what is ready."""
-        return 0
-
-    def _from(self, position: int) -> Iterator[Any]:
-        stream = with_options(self._stream, start=position)
-        endless = reader_of(stream).options.steps.end is None
-        numbers: Iterable[int] = itertools.count() if endless else range(len(stream))
-        loader = data.DataLoader(
-            _Steps(stream, self._workers),
-            batch_size=None,
-            sampler=numbers,
-            num_workers=self._workers,
-            collate_fn=_same,
-            multiprocessing_context=self._context,
-        )
-        return iter(loader)
-
-
-class _Steps(data.Dataset):  # type: ignore[misc]
-    """The batches of a stream, by the number of their step, each with the elements that others stand in for.
-
-    PyTorch gives the steps to its workers in turn.
-
-    Args:
-        stream: the stream.
-        workers: the number of workers.
-    """
-
-    def __init__(self, stream: Stream[Any], workers: int) -> None:
-        self._stream = stream
-        self._workers = workers
-        # Made by each worker: its threads are not those of the process that starts it.
-        self._steps: WorkerSteps | None = None
-
-    def __getitem__(self, number: int) -> Any:
-        if self._steps is None:
-            self._steps = WorkerSteps(self._stream, self._workers)
-        batch, failures = self._steps.batch_and_failures(step_of(self._stream, number))
-        return tensors(batch), tuple(each.portable() for each in failures)
-
-
-def _same(item: Any) -> Any:
-    return item

@@ -55,11 +55,16 @@ def fetches_blocks(stream: Stream[Any]) -> bool:
     return isinstance(feed_of(reader_of(stream), Meter()), BlockFeed)
 
 
-def warn_of_workers(stream: Stream[Any], workers: int) -> None:
-    """Warn if several workers are going to fetch the same blocks."""
+def warn_of_workers(stream: Stream[Any], workers: int, fix: str) -> None:
+    """Warn if several workers are going to fetch the same blocks.
+
+    Args:
+        stream: the stream.
+        workers: the number of workers that take turns at the steps.
+        fix: what to do.
+    """
     if workers > 1 and fetches_blocks(stream):
         warn(
-            f"{workers} worker processes take turns at the steps, so each fetches and holds all blocks of the shard: "
-            f"{workers} times the requests, bytes and memory; if the functions release the GIL, pass "
-            f"map(fn, threads={workers}) and no workers; or call mirror() first, to read a local copy"
+            f"{workers} worker processes take turns at the steps, so each fetches and holds the blocks of all: "
+            f"{workers} times the requests, bytes and memory of one; {fix}"
         )
