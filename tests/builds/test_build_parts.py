@@ -30,6 +30,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import divide
 from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
+from cachelayer.errors import SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.log import Log
@@ -165,6 +166,19 @@ def test_what_fails_names_the_part(
         storage.submit(sharded(source, 4), "d", "v1", workers=workers, element_spec=None)
     assert storage._store.names("d/_builds") == []
     assert storage._store.names("d/_unfinished/v1") == []
+
+
+@pytest.mark.parametrize("made", [lambda: iter(range(5)), lambda: map(str, range(5)), lambda: zip(range(5))])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_that_returns_one_iterator_again_and_again_is_refused(
+    storage: Storage, made: Callable[[], Iterator[Any]], workers: int
+) -> None:
+    """Else the elements that were taken to learn their spec would be missing."""
+    elements = made()
+    source = cachelayer.sharded(lambda index, count: elements, 5)
+    with pytest.raises(SourceError, match=r"returned a .* that it had returned before.*make a new one in each call"):
+        storage.cache(source, "d", "v1", workers=workers)
+    assert storage.datasets() == []
 
 
 def test_parts_with_the_same_records_are_refused(storage: Storage) -> None:
