@@ -9,7 +9,7 @@ import random
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import divide
 from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
-from cachelayer.errors import SourceError
+from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.log import Log
@@ -578,6 +578,38 @@ def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, t
         ref = storage.cache(source, "d", "v1", record=("folder",))
     assert list(ref) == [20, 21]
     assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
+
+
+class Returns:
+    """An engine that returns what a function makes of its results."""
+
+    def __init__(self, made: Callable[[list[Any]], Any]) -> None:
+        self.made = made
+
+    def run(self, task: Callable[[int], Any], numbers: Iterable[int]) -> Any:
+        return self.made([task(number) for number in numbers])
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (lambda results: None, "run() returned a NoneType"),
+        (len, "run() returned a int"),
+        (lambda results: ["done" for _ in results], "run() yielded a str"),
+        (lambda results: iter([None]), "run() yielded a NoneType"),
+    ],
+)
+def test_an_engine_that_returns_something_else_is_told_what_to_return(storage: Storage, made: Any, wrong: str) -> None:
+    with pytest.raises(
+        InvalidTypeError, match=rf"Returns.{re.escape(wrong)}: run.* what the task returned, or nothing"
+    ):
+        storage.cache(sharded(rows, PARTS), "d", "v1", engine=Returns(made))
+
+
+def test_an_engine_may_return_a_list(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    source = sharded(rows, PARTS)
+    ref = storage.cache(source, "d", "v1", engine=Returns(list), shard_bytes=SHARD_BYTES)
+    assert ref.digest == expected.digest
 
 
 def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:
