@@ -233,6 +233,19 @@ def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, t
     assert len(ref._base.version.manifest.attempts) == 2
 
 
+def test_an_attempt_of_which_nothing_is_used_leaves_no_folder(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "1").touch()
+    (tmp_path / "stays").touch()
+    source = sharded(Rows(tmp_path), PARTS)
+    for _ in range(3):
+        with pytest.raises(SourceError, match="SIGKILL"):
+            storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, engine=Processes(1))
+    (tmp_path / "1").unlink()
+    ref = storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES)
+    assert len(ref._base.version.manifest.attempts) == 2
+    assert {path.name for path in Path(storage.url, "d/_builds").iterdir()} == ref._base.version.manifest.attempts
+
+
 def test_a_source_that_changed_is_not_resumed(storage: Storage, tmp_path: Path) -> None:
     def part(index: int, count: int) -> Iterator[int]:
         if (tmp_path / "fails").exists() and index == 2:
