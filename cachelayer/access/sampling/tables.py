@@ -226,5 +226,5 @@ class _InLocalCache:
     def made(self) -> WeightTable | None:
         outcome, path = self._group.make(self.name, self._nbytes, self.wanted.write), self._group.path(self.name)
         if outcome is CopyOutcome.NO_ROOM:
-            raise StorageError(f"{path}: the local cache has no room for {self._nbytes} bytes")
+            raise StorageError(f"{path}: the local cache has no room for {self._nbytes} bytes: raise local_cache_bytes")
         return self.wanted.if_still_at(path, self._group) if outcome is CopyOutcome.HERE else None
