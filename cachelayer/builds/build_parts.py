@@ -14,10 +14,10 @@ from cachelayer.arrayrecord.index import record_checksums
 from cachelayer.builds.build_shards import Built
 from cachelayer.builds.encode import LeftOut
 from cachelayer.builds.hosts import SharedParts
-from cachelayer.builds.part_task import PartTask
+from cachelayer.builds.part_task import PartDone, PartTask
 from cachelayer.builds.sharded_source import Staged, of_version, stages_of
 from cachelayer.engines import Engine
-from cachelayer.errors import SourceError, StorageError
+from cachelayer.errors import InvalidTypeError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress
@@ -67,10 +67,20 @@ def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[i
     first = next(numbers, None)
     if first is None:
         return False
-    built = engine.run(task, chain([first], numbers))
-    for done in progress.waiting_for("parts that are being built", built):
+    built: object = engine.run(task, chain([first], numbers))
+    if not isinstance(built, Iterable):
+        raise _wrong(engine, "returned", built)
+    for done in progress.waiting_for("parts that are being built", iter(built)):
+        if not isinstance(done, PartDone):
+            raise _wrong(engine, "yielded", done)
         progress.part_done(done.records, done.nbytes)
     return True
+
+
+def _wrong(engine: Engine, did: str, what: object) -> InvalidTypeError:
+    return InvalidTypeError(
+        f"{type(engine).__name__}.run() {did} a {type(what).__name__}: run() yields what the task returned, or nothing"
+    )
 
 
 def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:

@@ -132,7 +132,9 @@ class Resumption:
         for name in self._store.names(folder):
             if f"{paths.BUILDS}/{attempt}/{name}" not in whole:
                 self._store.delete(f"{folder}/{name}")
-        if isinstance(self._store, LocalStore):
+        if not any(shard.attempt == attempt for shard in kept.shards):
+            self._store.delete_folder(folder)
+        elif isinstance(self._store, LocalStore):
             # It was interrupted before it made the names of its shards durable.
             self._store.sync(folder)
 

@@ -29,6 +29,8 @@ from cachelayer.records.tree import Tree
 _SAMPLE = 64
 _LOOK_AHEAD = (1, 100, 10_000)
 _PARTS_PER_WORKER = 2
+_STANDARD = frozenset({"builtins", "itertools", "_io", "_csv"})
+"""The modules of iterators that never begin again."""
 FILLED = 0.8
 """How full to make the shard of a part if the sizes of its records are unknown in advance."""
 
@@ -131,6 +133,7 @@ class Sharded(Generic[T]):
         self.count = integer("count", count, 1)
         self._unbatch = False
         self._declared: Tree | None = None
+        self._returned: Any = None
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -165,10 +168,26 @@ class Sharded(Generic[T]):
             raise SourceError(
                 f"{self.describe(number)}: the function failed: {type(error).__name__}: {error}"
             ) from error
+        self._refuse_begun(made, number)
         try:
             return as_source(made, unbatch=self._unbatch, element_spec=self._declared)
         except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
             raise type(error)(f"{self.describe(number)}: {error}") from error
+
+    def _refuse_begun(self, made: Any, number: int) -> None:
+        """Raise if the function returns one iterator again and again: elements were taken from it before."""
+        if type(made).__module__ not in _STANDARD or not isinstance(made, Iterator):
+            return
+        if made is self._returned:
+            raise SourceError(
+                f"{self.describe(number)}: the function returned a {type(made).__name__} that it had returned before, "
+                "and the elements that were taken from it are lost: make a new one in each call"
+            )
+        self._returned = made
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Few iterators can be pickled.
+        return {**self.__dict__, "_returned": None}
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """Yield the elements of all parts, one part after another."""

@@ -170,6 +170,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     columns = None if unbatch or _is_records(obj, element_spec) else columns_of(obj)
     if columns is not None:
         return ArraySource(columns, element_spec)
+    if unbatch and isinstance(obj, Mapping) and columns_of(obj) is not None:
+        raise InvalidArgumentError(
+            "unbatch=True: a dict of arrays is a source of their rows already: leave it out, or pass a list of dicts"
+        )
     _refuse_no_source(obj)
     refuse_if_begun(obj)
     source = _of_elements(obj)

@@ -11,7 +11,7 @@ from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
 from cachelayer.builds.uploads import Uploads
 from cachelayer.engines.child import Child, DiedError
 from cachelayer.engines.local_call import LocalCall
-from cachelayer.errors import CacheLayerError, StorageError
+from cachelayer.errors import StorageError
 from cachelayer.progress.meter import Progress
 from cachelayer.records.record_buffers import Frames
 from cachelayer.versions.shard_table import ShardFile
@@ -43,8 +43,8 @@ class WritingProcess:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         has_begun = self._nullable is not None and self._child.can_be_asked
         if kind is not None and has_begun and not self._uploads.gives_up(kind):
-            # What was written is noted, for a build that resumes after it.
-            with suppress(CacheLayerError):
+            # What was written is noted, for a build that resumes after it. The failure that ended the build is shown.
+            with suppress(Exception):
                 self._ask(None, is_end=False)
                 self._answers()
         self._child.__exit__(kind, *error)
@@ -99,20 +99,27 @@ class _Writer:
         self._of = shards
         self._pipeline: ShardPipeline | None = None
         self._finished = _FinishedShards()
+        self._has_failed = False
 
     def __call__(self, frames: Frames | None, is_end: bool) -> tuple[list[tuple[int, ShardFile]], list[ShardFile]]:
-        """Write; return the shards that are finished since the last call, by their numbers, and in the end all."""
+        """Write; return the shards that are finished since the last call, by their numbers, and in the end all.
+
+        After a batch that failed, nothing more is written: the next ones were sent before the other process knew.
+        """
         if self._pipeline is None:
             uploads = Uploads(None, self._finished, self._of.shard_bytes)
             self._pipeline = ShardPipeline(self._of, Progress("", None, enabled=False), uploads)
         shards: list[ShardFile] = []
         # Only the process that makes the records knows which leaves were None.
-        if frames is not None:
-            self._pipeline.write(frames, frozenset())
-        elif is_end:
-            shards = self._pipeline.finish(frozenset())
-        else:
+        if frames is None and not is_end:
             self._pipeline.settle()
+        elif not self._has_failed:
+            self._has_failed = True
+            if frames is not None:
+                self._pipeline.write(frames, frozenset())
+            else:
+                shards = self._pipeline.finish(frozenset())
+            self._has_failed = False
         return self._finished.taken(), shards
 
 

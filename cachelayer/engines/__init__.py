@@ -30,9 +30,9 @@ def engine_of(engine: str | Engine | None, workers: int) -> Engine:
         return Ray()
     if engine == "beam":
         return Beam()
-    if isinstance(engine, Engine):
+    if isinstance(engine, Engine) and not isinstance(engine, type):
         return engine
     raise InvalidArgumentError(
         f"engine={engine!r}: expected None, 'processes', 'ray', 'beam' or an object with the method "
-        "run(task, numbers) of cachelayer.engines.Engine"
+        "run(task, numbers) of cachelayer.engines.Engine, not its class"
     )

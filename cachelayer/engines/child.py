@@ -14,7 +14,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from cachelayer.engines.local_call import LocalCall, called
 from cachelayer.engines.remote_call import outcome, result
 from cachelayer.errors import StorageError
 from cachelayer.progress.meter import Progress, current
+from cachelayer.temporary_files import unnamed_file
 
 _LENGTH = struct.Struct("<Q")
 _COUNTS = struct.Struct("<QQ")
@@ -45,12 +45,12 @@ class Child:
         function: the function to call.
 
     Raises:
-        StorageError: if the system starts no process.
+        StorageError: if the system starts no process, or gives no temporary file.
     """
 
     def __init__(self, function: LocalCall) -> None:
         self._unsent_function: LocalCall | None = function
-        self._counts = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the child
+        self._counts = unnamed_file()
         self._counted = (0, 0)
         descriptors = self._counts.fileno(), *function.descriptors
         # The child gets a session of its own, so that Ctrl-C reaches only the parent, which then ends its children.
@@ -65,7 +65,8 @@ class Child:
         except OSError as error:
             self._counts.close()
             raise StorageError(
-                f"cannot start a worker process: {error}: raise the limit of processes, or build with workers=1"
+                f"cannot start a worker process: {error}: raise the limit of processes (`ulimit -u`) or of open files "
+                "(`ulimit -n`), or build with workers=1"
             ) from error
         current().watch(self.counts)
         self._requests = cast(IO[bytes], self._process.stdin)

@@ -11,7 +11,6 @@ import mmap
 import os
 import pickle
 import sys
-import tempfile
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.engines.remote_call import cannot_be_sent
+from cachelayer.temporary_files import unnamed_file
 
 LARGE = 1 << 20
 """Bytes of an array from which it is mapped."""
@@ -99,7 +99,7 @@ class _Shared:
 def _unnamed_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("cachelayer-arrays")
-    with tempfile.TemporaryFile() as file:
+    with unnamed_file() as file:
         return os.dup(file.fileno())
 
 

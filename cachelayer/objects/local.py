@@ -361,4 +361,6 @@ def sync_folder(folder: Path) -> None:
 def storage_error(what: str, path: Path, error: OSError) -> StorageError:
     """Return a StorageError for an error of the operating system."""
     reason = "no space is left on the disk" if error.errno == errno.ENOSPC else str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        reason += ": raise the limit of open files with `ulimit -n`"
     return StorageError(f"cannot {what} {path}: {reason}")

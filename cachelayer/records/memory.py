@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any
@@ -95,7 +95,9 @@ def keep_freed_memory() -> None:
     the threshold to twice its size. The block that is freed here is never touched, so it takes no memory. Source:
     mallopt(3), M_MMAP_THRESHOLD.
     """
-    np.empty(_LARGEST_BLOCK, np.uint8)
+    # Where addresses are short (``ulimit -v``), reading and writing may still do without.
+    with suppress(MemoryError):
+        np.empty(_LARGEST_BLOCK, np.uint8)
 
 
 def windows(buffer: Bytes, nbytes: int) -> NDArray[Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
@@ -30,6 +28,7 @@ from cachelayer.records.leaf_names import field_names
 from cachelayer.storage.submit import BuildingCatalog
 from cachelayer.storage.version_names import check_version
 from cachelayer.streams.stream_options import check_seed
+from cachelayer.temporary_files import parent_folder
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, dataset_and_version
 from cachelayer.versions.unfinished import Unfinished
@@ -250,7 +249,7 @@ def _check_room(
         known = 0 if options.compression.is_compressed else whole
         needed_nbytes = known + (whole if parts.runs else 0) - finished_nbytes
     else:
-        folder = Path(tempfile.gettempdir())
+        folder = parent_folder()
         run = int(parts.sizes.run * (parts.sizes.nbytes + RECORD_OVERHEAD))
         needed_nbytes = options.workers * min(run, whole) if parts.runs and options.engine is None else 0
     while not folder.exists():

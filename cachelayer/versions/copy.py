@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from contextlib import ExitStack, suppress
@@ -33,6 +32,7 @@ from cachelayer.progress.meter import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.selection import Selection
 from cachelayer.system_threads import Pool
+from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -274,9 +274,9 @@ class VersionCopy:
             self._check(file, store.path(name))
             self._to.upload(store.path(name), target)
         else:
-            with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
-                self._fetch(file, Path(folder) / "file")
-                self._to.upload(Path(folder) / "file", target)
+            with scratch_folder() as folder:
+                self._fetch(file, folder / "file")
+                self._to.upload(folder / "file", target)
 
     def _fetch(self, file: File, path: Path) -> None:
         self._source.store.download(f"{self._source.dataset_id}/{file.name}", path, file.nbytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
+from cachelayer.temporary_files import scratch_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -64,8 +64,8 @@ def _checked(store: ObjectStore, name: str) -> Iterator[Path]:
         check(store.path(name))
         yield store.path(name)
         return
-    with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
-        path = Path(folder) / name.rpartition("/")[2]
+    with scratch_folder() as folder:
+        path = folder / name.rpartition("/")[2]
         store.download(name, path, store.size(name) or 0)
         check(path)
         yield path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -18,6 +17,7 @@ from cachelayer.locks import cached_property
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.selection import Selection
+from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import VersionInfo
@@ -135,10 +135,10 @@ class StoredVersion:
         if isinstance(self.store, LocalStore):
             yield self.store.path(f"{self.dataset_id}/{shard.name}")
             return
-        with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
+        with scratch_folder() as folder:
             for name, nbytes in shard.files.items():
-                self.store.download(f"{self.dataset_id}/{name}", Path(folder) / Path(name).name, nbytes)
-            yield Path(folder) / Path(shard.name).name
+                self.store.download(f"{self.dataset_id}/{name}", folder / Path(name).name, nbytes)
+            yield folder / Path(shard.name).name
 
 
 def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:

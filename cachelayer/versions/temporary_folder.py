@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from cachelayer.errors import StorageError
 from cachelayer.objects.local import storage_error
+from cachelayer.temporary_files import parent_folder
 from cachelayer.versions import file_lock
 
 _PREFIX = "cachelayer-build-"
@@ -26,7 +26,7 @@ def temporary_folder() -> Iterator[Path]:
         StorageError: if it cannot be made.
     """
     remove_left_over()
-    folder, maker = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}", os.getpid()
+    folder, maker = parent_folder() / f"{_PREFIX}{uuid.uuid4().hex}", os.getpid()
     # The lock is there before the folder and after it, so a folder without one belongs to nobody.
     with file_lock.hold(folder.with_suffix(_LOCK), remove=True):
         try:
@@ -43,7 +43,12 @@ def temporary_folder() -> Iterator[Path]:
 
 def remove_left_over() -> None:
     """Remove the temporary folders of processes that were killed."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{_LOCK}"):
+    try:
+        parent = parent_folder()
+    except StorageError:
+        # Then nothing was left in it either.
+        return
+    for lock in parent.glob(f"{_PREFIX}*{_LOCK}"):
         # Another process may remove it at the same time; another user's is not ours to remove.
         with suppress(StorageError, OSError):
             if lock.stat().st_uid == os.getuid() and not file_lock.is_held(lock):

@@ -21,6 +21,7 @@ from cachelayer import CacheLayerWarning, CorruptionError, FormatError, Storage,
 from cachelayer.access.sampling import tables
 from cachelayer.arrayrecord.weight_table import HEADER_NBYTES, TableHeader, read_table, table_nbytes, write_table
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.local_cache import CopyGroup, CopyOutcome
 from cachelayer.streams.alias_table import alias_table, units_of
 from cachelayer.versions.plans import plans_of
 
@@ -204,6 +205,34 @@ def test_a_storage_that_is_read_only_has_its_table_in_the_local_cache(
     monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "file"))
     with pytest.warns(CacheLayerWarning, match="each process makes it in memory: a file system that is read-only; "):
         assert draws(ref.sample("weight", seed=1)) == expected()
+
+
+@pytest.mark.parametrize("left", [None, b"", b"x" * table_nbytes(N)], ids=["deleted", "emptied", "overwritten"])
+def test_a_table_that_others_remove_or_damage_as_soon_as_it_is_made_is_made_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None
+) -> None:
+    ref = built(Storage(tmp_path / "storage"))
+
+    def harmed(path: Path) -> None:
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+            path.chmod(0o600)
+
+    receive, make = LocalStore.receive, CopyGroup.make
+
+    def received(self: LocalStore, name: str, fill: Any) -> None:
+        receive(self, name, fill)
+        harmed(self.path(name))
+
+    def made(self: CopyGroup, name: str, nbytes: int, fill: Any) -> CopyOutcome:
+        outcome = make(self, name, nbytes, fill)
+        harmed(self.path(name))
+        return outcome
+
+    monkeypatch.setattr(LocalStore, "receive", received)
+    monkeypatch.setattr(CopyGroup, "make", made)
+    assert draws(ref.sample("weight", seed=1)) == expected()
 
 
 def test_the_table_of_a_version_in_a_bucket_is_in_the_local_cache(

@@ -9,7 +9,7 @@ import random
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import divide
 from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
+from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.log import Log
@@ -167,6 +168,19 @@ def test_what_fails_names_the_part(
     assert storage._store.names("d/_unfinished/v1") == []
 
 
+@pytest.mark.parametrize("made", [lambda: iter(range(5)), lambda: map(str, range(5)), lambda: zip(range(5))])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_that_returns_one_iterator_again_and_again_is_refused(
+    storage: Storage, made: Callable[[], Iterator[Any]], workers: int
+) -> None:
+    """Else the elements that were taken to learn their spec would be missing."""
+    elements = made()
+    source = cachelayer.sharded(lambda index, count: elements, 5)
+    with pytest.raises(SourceError, match=r"returned a .* that it had returned before.*make a new one in each call"):
+        storage.cache(source, "d", "v1", workers=workers)
+    assert storage.datasets() == []
+
+
 def test_parts_with_the_same_records_are_refused(storage: Storage) -> None:
     with pytest.raises(cachelayer.SourceError, match="parts 0 and 1 have the same 10 records"):
         storage.submit(sharded(lambda index, count: range(10), 3), "d", "v1")
@@ -217,6 +231,19 @@ def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, t
     names = [Path(shard.name).name for shard in ref._base.version.manifest.shards]
     assert len(kept.intersection(names)) > 5
     assert len(ref._base.version.manifest.attempts) == 2
+
+
+def test_an_attempt_of_which_nothing_is_used_leaves_no_folder(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "1").touch()
+    (tmp_path / "stays").touch()
+    source = sharded(Rows(tmp_path), PARTS)
+    for _ in range(3):
+        with pytest.raises(SourceError, match="SIGKILL"):
+            storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, engine=Processes(1))
+    (tmp_path / "1").unlink()
+    ref = storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES)
+    assert len(ref._base.version.manifest.attempts) == 2
+    assert {path.name for path in Path(storage.url, "d/_builds").iterdir()} == ref._base.version.manifest.attempts
 
 
 def test_a_source_that_changed_is_not_resumed(storage: Storage, tmp_path: Path) -> None:
@@ -564,6 +591,38 @@ def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, t
         ref = storage.cache(source, "d", "v1", record=("folder",))
     assert list(ref) == [20, 21]
     assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
+
+
+class Returns:
+    """An engine that returns what a function makes of its results."""
+
+    def __init__(self, made: Callable[[list[Any]], Any]) -> None:
+        self.made = made
+
+    def run(self, task: Callable[[int], Any], numbers: Iterable[int]) -> Any:
+        return self.made([task(number) for number in numbers])
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (lambda results: None, "run() returned a NoneType"),
+        (len, "run() returned a int"),
+        (lambda results: ["done" for _ in results], "run() yielded a str"),
+        (lambda results: iter([None]), "run() yielded a NoneType"),
+    ],
+)
+def test_an_engine_that_returns_something_else_is_told_what_to_return(storage: Storage, made: Any, wrong: str) -> None:
+    with pytest.raises(
+        InvalidTypeError, match=rf"Returns.{re.escape(wrong)}: run.* what the task returned, or nothing"
+    ):
+        storage.cache(sharded(rows, PARTS), "d", "v1", engine=Returns(made))
+
+
+def test_an_engine_may_return_a_list(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    source = sharded(rows, PARTS)
+    ref = storage.cache(source, "d", "v1", engine=Returns(list), shard_bytes=SHARD_BYTES)
+    assert ref.digest == expected.digest
 
 
 def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:

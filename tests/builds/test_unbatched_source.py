@@ -18,7 +18,7 @@ from cachelayer.builds.batches import Elements, Rows
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import as_source
 from cachelayer.builds.unbatch import are_arrays, row_count, rows_of
-from cachelayer.errors import CacheLayerError, ElementError, SourceError
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 
@@ -219,3 +219,10 @@ def test_a_batch_of_strings_of_variable_width_after_numbers_is_refused_by_its_re
     for late in (strings, Ragged(strings, np.arange(21))):
         with pytest.raises(ElementError, match="record 20, leaf"):
             Storage(tmp_path).submit(lambda late=late: iter([{"v": first}, {"v": late}]), "d", "v", unbatch=True)
+
+
+def test_a_dict_of_arrays_is_refused_because_its_rows_are_elements_already() -> None:
+    columns = {"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}
+    with pytest.raises(InvalidArgumentError, match="unbatch=True: a dict of arrays is a source of their rows already"):
+        as_source(columns, unbatch=True)
+    assert sum(map(len, as_source([columns], unbatch=True).batches(None))) == 3

@@ -92,7 +92,7 @@ def test_an_engine_has_a_name_or_is_one(engine: Any, kind: type[Engine]) -> None
     assert isinstance(engine_of(engine, 2), kind)
 
 
-@pytest.mark.parametrize("engine", ["spark", "", 3, object()])
+@pytest.mark.parametrize("engine", ["spark", "", 3, object(), Processes, Ray])
 def test_anything_else_is_refused_with_the_names(engine: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="expected None, 'processes', 'ray', 'beam' or an object"):
         engine_of(engine, 2)

@@ -253,3 +253,27 @@ def test_a_tag_that_cannot_be_published_names_the_missing_links(
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(cachelayer.StorageError, match="no hard links"):
         storage.tag("d", "v1", "best")
+
+
+OUT_OF_FILES = """
+import resource, sys
+from pathlib import Path
+from cachelayer import StorageError
+from cachelayer.objects.local import LocalStore
+store = LocalStore(Path(sys.argv[1]))
+store.put("d/x", b"1")
+store.read("d/x")
+# The three of stdin, stdout and stderr stay open.
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for use in (lambda: store.put("d/z", b"3"), lambda: store.read("d/x")):
+    try:
+        use()
+    except StorageError as error:
+        sys.stdout.write(str(error) + "\\n")
+"""
+
+
+def test_too_many_open_files_are_an_error_that_says_what_to_raise(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", OUT_OF_FILES, str(tmp_path)]
+    said = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert [line.endswith("raise the limit of open files with `ulimit -n`") for line in said] == [True, True]

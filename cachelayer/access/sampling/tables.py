@@ -86,6 +86,13 @@ class _Wanted:
         """
         return _TableInFile(path, self.records, self.weights.source, group)
 
+    def if_still_at(self, path: Path, group: CopyGroup | None = None) -> WeightTable | None:
+        """Return the table in a file that was just written; None if others have removed or changed it since."""
+        try:
+            return self.at(path, group)
+        except (CorruptionError, FormatError):
+            return None
+
 
 @dataclass(frozen=True)
 class _TableInMemory:
@@ -184,9 +191,9 @@ class _BesideVersion:
     def stored(self) -> WeightTable | None:
         return self.wanted.at(self.store.path(self.name)) if self.store.exists(self.name) else None
 
-    def made(self) -> WeightTable:
+    def made(self) -> WeightTable | None:
         self.store.receive(self.name, self.wanted.write)
-        return self.wanted.at(self.store.path(self.name))
+        return self.wanted.if_still_at(self.store.path(self.name))
 
 
 @dataclass(frozen=True)
@@ -219,5 +226,5 @@ class _InLocalCache:
     def made(self) -> WeightTable | None:
         outcome, path = self._group.make(self.name, self._nbytes, self.wanted.write), self._group.path(self.name)
         if outcome is CopyOutcome.NO_ROOM:
-            raise StorageError(f"{path}: the local cache has no room for {self._nbytes} bytes")
-        return self.wanted.at(path, self._group) if outcome is CopyOutcome.HERE else None
+            raise StorageError(f"{path}: the local cache has no room for {self._nbytes} bytes: raise local_cache_bytes")
+        return self.wanted.if_still_at(path, self._group) if outcome is CopyOutcome.HERE else None

@@ -98,7 +98,7 @@ def _numbers(weights: Any, records: int) -> Floats:
     if array.ndim != 1 or len(array) != records:
         raise InvalidArgumentError(f"weights of shape {list(array.shape)}: pass one for each record, [{records}]")
     if not _is_number(array.dtype):
-        raise InvalidTypeError(f"weights of dtype {array.dtype}: pass integers, or floats of at most 64 bits")
+        raise InvalidTypeError(f"weights of dtype {array.dtype}: pass integers or floats of at most 64 bits")
     return array.astype(np.float64)
 
 

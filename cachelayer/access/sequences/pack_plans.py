@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.memory import Bytes, Ints
+from cachelayer.temporary_files import scratch_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -105,8 +105,8 @@ def _made(wanted: _Wanted, version: StoredVersion, name: str) -> PackPlan:
         if isinstance(store, LocalStore):
             store.receive(name, wanted.write)
         else:
-            with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
-                path = Path(folder) / "plan"
+            with scratch_folder() as folder:
+                path = folder / "plan"
                 wanted.write(path)
                 store.upload(path, name)
         source = _opened(store, name)
