@@ -20,7 +20,7 @@ from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, sta
 from forks import FORKS
 from servers import Server, new_bucket
 
-from cachelayer import CacheLayerWarning, StorageError
+from cachelayer import CacheLayerWarning, CorruptionError, StorageError
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
@@ -314,3 +314,22 @@ def test_neighbours_come_with_one_request(store: BucketStore, proxy: FaultProxy)
     ranges = [("a/b", start, start + 100) for start in range(0, 20_000, 200)]
     assert store.read_ranges(ranges) == [TEXT[start:stop] for _, start, stop in ranges]
     assert [exchange.received for exchange in proxy.exchanges()] == [ranges[-1][2]]
+
+
+def test_connections_are_kept_for_further_requests(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:
+    for number in range(20):
+        assert store.read("a/b") == TEXT
+        assert store.size("a/b") == len(TEXT)
+        assert store.read_ranges(RANGES[:1]) == [TEXT[:3000]]
+        store.download("a/b", tmp_path / f"{number}", len(TEXT))
+        # Errors too leave a connection as it was.
+        assert store.read("nothing") is None
+        assert not store.exists("nothing")
+        with pytest.raises(CorruptionError):
+            store.read_ranges([("a/b", len(TEXT) + 10, len(TEXT) + 20)])
+        assert store.put_if_absent(f"c/{number}", b"here")
+        assert not store.put_if_absent(f"c/{number}", b"there")
+        store.delete(f"c/{number}")
+    assert len(proxy.exchanges()) > 200
+    # A connection of each of two clients: one reads ranges, one does all else. The store's first put proves conditions.
+    assert proxy.connections() <= 3
