@@ -7,6 +7,8 @@ import json
 import os
 import ssl
 import threading
+import zlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -101,6 +103,18 @@ def test_a_range_of_another_place_is_asked_for_again(url: str, options: dict[str
     with serving(respond) as endpoint:
         found = open_one(url, options, endpoint).read_ranges([("a", 2000, 5000)])
     assert found == [DATA[2000:5000]]
+    assert not wrong
+
+
+def test_bytes_that_do_not_match_the_checksum_of_s3_are_asked_for_again() -> None:
+    wrong = [DATA[1:] + DATA[:1], DATA[:-1] + b"x"]
+
+    def respond(_: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        checksum = b64encode(zlib.crc32(DATA).to_bytes(4, "big")).decode()
+        return 200, {"x-amz-checksum-crc32": checksum, "ETag": '"1"'}, wrong.pop() if wrong else DATA
+
+    with serving(respond) as endpoint:
+        assert open_one("s3://bucket", AMAZON, endpoint).read("a") == DATA
     assert not wrong
 
 
