@@ -310,6 +310,20 @@ def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy
     assert not [exchange.path for exchange in exchanges if "list-type" in exchange.path or "prefix=" in exchange.path]
 
 
+@pytest.mark.parametrize("status", [404, 416])
+def test_a_range_that_is_not_found_of_an_object_that_is_there_is_asked_for_again(
+    open_one: Callable[..., BucketStore], store: BucketStore, proxy: FaultProxy, status: int
+) -> None:
+    proxy.add(answer(status, containing="bytes=", times=2))
+    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    proxy.clear()
+    proxy.add(answer(status, containing="bytes="))
+    hasty = open_one(timeout=1)
+    hasty.put("a/b", TEXT)
+    with pytest.raises(StorageError, match="though the object is there"):
+        hasty.read_ranges(RANGES)
+
+
 def test_neighbours_come_with_one_request(store: BucketStore, proxy: FaultProxy) -> None:
     ranges = [("a/b", start, start + 100) for start in range(0, 20_000, 200)]
     assert store.read_ranges(ranges) == [TEXT[start:stop] for _, start, stop in ranges]
