@@ -449,6 +449,35 @@ def test_threads_that_share_an_iterator_get_each_item_once(prefetch: int, batch:
 
 
 @DEPTHS
+def test_threads_that_share_an_iterator_get_each_item_once_after_an_error_too(
+    prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(10, fail_at=4)
+    iterator = iter(records.stream(prefetch=prefetch))
+    found = [next(iterator) for _ in range(4)]
+
+    def elsewhere() -> None:
+        with pytest.raises(OSError, match="record 4"):
+            next(iterator)
+        records.fail_at = None
+        found.append(next(iterator))
+
+    forget = iterator._blocks.forget
+
+    def quicker_elsewhere() -> None:
+        monkeypatch.undo()
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        forget()
+
+    # Of two threads that see the error, the other one is quicker.
+    monkeypatch.setattr(iterator._blocks, "forget", quicker_elsewhere)
+    found += iterator
+    assert found == list(range(10))
+
+
+@DEPTHS
 def test_a_function_of_batches_that_fails_is_called_again_and_nothing_is_lost(prefetch: int) -> None:
     failures = [3, 3, 11]
 
