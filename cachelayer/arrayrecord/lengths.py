@@ -164,6 +164,11 @@ def decode_head(raw: bytes, layout: Layout, checksum: int, name: str) -> list[in
     """
     if len(raw) < layout.head_nbytes:
         raise CorruptionError(f"{name}: a file of lengths was cut short")
+    # A damaged version or magic must not look like another format.
+    if google_crc32c.value(raw[: _HEADER.size]) != checksum:
+        if header_checksum(raw) == checksum:
+            raise CorruptionError(f"{name}: the header does not match its checksum")
+        raise CorruptionError(f"{name}: not the lengths that were published: the file was replaced or damaged")
     magic, version, leaves, records, _, of_directory = _HEADER.unpack(raw[: _HEADER.size])
     if magic != _MAGIC:
         raise FormatError(f"{name}: not a file of lengths of cachelayer")
@@ -171,10 +176,8 @@ def decode_head(raw: bytes, layout: Layout, checksum: int, name: str) -> list[in
         raise FormatError(
             f"{name}: lengths of version {version}; this release reads up to {_VERSION}: update cachelayer"
         )
-    if header_checksum(raw) != google_crc32c.value(raw[: _HEADER.size]):
-        raise CorruptionError(f"{name}: the header does not match its checksum")
     if header_checksum(raw) != checksum or (records, leaves) != (layout.records, layout.leaves):
-        raise CorruptionError(f"{name}: not the lengths that were published: the file was replaced")
+        raise CorruptionError(f"{name}: the header does not match the manifest")
     directory = raw[HEADER_NBYTES : layout.head_nbytes]
     if google_crc32c.value(directory) != of_directory:
         raise CorruptionError(f"{name}: the directory does not match its checksum")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
@@ -94,7 +95,8 @@ class GcsClient:
                 close_at_exit(self)
 
     async def get(self, path: str) -> bytes:
-        _, data = await self._call("GET", self._fs.url(path))
+        headers, data = await self._call("GET", self._fs.url(path))
+        _check_hash(headers, data)
         return bytes(data)
 
     async def range(self, path: str, start: int, stop: int) -> list[Piece]:
@@ -109,7 +111,8 @@ class GcsClient:
 
     async def stat(self, path: str) -> Stat:
         found = await self._call("GET", "b/{}/o/{}", *_split(path), json_out=True)
-        return Stat(int(told(found, "size")), datetime.fromisoformat(told(found, "updated")).timestamp())
+        with translated():
+            return Stat(int(told(found, "size")), datetime.fromisoformat(told(found, "updated")).timestamp())
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
         await self._send(path, memoryview(data), create=create)
@@ -217,6 +220,18 @@ class GcsClient:
 def _split(path: str) -> tuple[str, str]:
     bucket, _, key = path.partition("/")
     return bucket, key
+
+
+def _check_hash(headers: Any, data: bytes) -> None:
+    """Raise unless the bytes of an object match the CRC32C that came with them, if one did."""
+    if headers.get("x-goog-stored-content-encoding", "identity") != "identity":
+        # The checksum is that of other bytes.
+        return
+    # Google sends one such header for each kind of checksum.
+    sent = re.search(r"crc32c=([^,\s]+)", ",".join(headers.getall("x-goog-hash", [])))
+    found = b64encode(google_crc32c.value(bytes(data)).to_bytes(4, "big")).decode()
+    if sent is not None and sent[1] != found:
+        raise RequestError(Kind.TRANSIENT, f"the bytes that came have the CRC32C {found}, {sent[1]} was expected")
 
 
 def _checksum(checksum: int, data: Bytes) -> int:

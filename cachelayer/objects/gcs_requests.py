@@ -32,6 +32,7 @@ _TRANSIENT = (
     ConnectionError,
     TimeoutError,
     json.JSONDecodeError,
+    UnicodeDecodeError,
     google.auth.exceptions.TransportError,
 )
 _FAILURES = (*_TRANSIENT, OSError, ValueError, google.auth.exceptions.GoogleAuthError)

@@ -16,6 +16,7 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     CredentialRetrievalError,
+    FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
     MetadataRetrievalError,
@@ -43,6 +44,8 @@ _PARTS_AT_ONCE = 4
 _MOST_REFUSED = 3
 """After this many ranges that s3fs may read but obstore may not, obstore is no longer used."""
 _TRANSIENT = (
+    # The bytes that came do not match the checksum that came with them.
+    FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
     ResponseParserError,

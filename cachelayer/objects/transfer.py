@@ -182,11 +182,22 @@ async def _check_length(client: Client, path: str, start: int, stop: int, nbytes
 
 async def _ranged(client: Client, path: str, start: int, stop: int, attempt: Callable[[], Awaitable[T]]) -> T:
     """Try to read a range, and retry after transient failures."""
+
+    async def compared() -> T:
+        try:
+            return await attempt()
+        except RequestError as error:
+            if error.kind not in {Kind.BEYOND_END, Kind.ABSENT}:
+                raise
+            await _check_end(client, path, stop)
+            # A store may be about to restore an object, or have several copies of which one lags behind.
+            raise RequestError(Kind.TRANSIENT, f"{error.reason}, though the object is there") from error
+
     async with client.slots:
         try:
-            return await retried(attempt, client.timeout, stop - start)
+            return await retried(compared, client.timeout, stop - start)
         except RequestError as error:
-            if error.kind in {Kind.BEYOND_END, Kind.ABSENT, *REFUSALS}:
+            if error.kind in REFUSALS:
                 await _check_end(client, path, stop)
             raise
 

@@ -36,7 +36,7 @@ class Blocks(Protocol[T]):
 
 
 class StreamIterator(Iterator[T]):
-    """Hands out the items of a stream, and knows its position. For one thread at a time.
+    """Hands out the items of a stream, and knows its position. Threads that share it get each item once.
 
     Position and items always agree, although a signal handler may raise at any moment: if ``next()`` raises, it has
     handed out nothing, and the next call continues after the last item.
@@ -75,8 +75,11 @@ class StreamIterator(Iterator[T]):
             """
             while not self._block.items:
                 if self._block.failure is not None:
-                    raise self._taken_failure()
-                if not self._follow(self._block):
+                    failures = self._taken_failure(self._block)
+                    if failures:
+                        # This frame is in the traceback of the error, and must not refer to it.
+                        raise failures.pop()
+                elif not self._follow(self._block):
                     return END
             return self._block.items.popleft
 
@@ -127,18 +130,29 @@ class StreamIterator(Iterator[T]):
         """
         return list(self._block.all_failures.until(self.position))
 
-    def _taken_failure(self) -> BaseException:
-        """Return the error that ended a block early; the next call reads the failed items again."""
-        failure = cast(BaseException, self._block.failure)
-        self._go_to(self._block.position)
-        return failure
+    def _taken_failure(self, block: Block[T]) -> list[BaseException]:
+        """Return the error that ended a block early; the next call reads the failed items again.
+
+        Returns:
+            Nothing if another thread has it, which may have gone on already.
+        """
+        self._blocks.forget()
+        following = self._beginning(block.position, block)
+        if self._block is not block:
+            return []
+        self._block = following
+        return [cast(BaseException, block.failure)]
+
+    def _beginning(self, position: int, block: Block[T]) -> Block[T]:
+        """Return an empty block at a position, after those up to a block."""
+        found: Block[T] = Block(self._steps.next_start(position))
+        found.all_failures = block.all_failures.until(position)
+        found.before = block.handed_out
+        return found
 
     def _go_to(self, position: int) -> None:
         self._blocks.forget()
-        block: Block[T] = Block(self._steps.next_start(position))
-        block.all_failures = self._block.all_failures.until(position)
-        block.before = self._block.handed_out
-        self._block = block
+        self._block = self._beginning(position, self._block)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restored, (type(self), self._stream, self.get_state())

@@ -146,5 +146,9 @@ def _help(ahead: tuple[_Ahead[T], ...], meter: Meter) -> None:
         if each.outcome.cancel():
             here: Outcome[Block[T]] = Outcome()
             here.begin()
-            here.set_result(each.plan.load(None, Exception, meter))
+            block = each.plan.load(None, Exception, meter)
+            here.set_result(block)
             each.outcome = here
+            if block.failure is not None:
+                # If a store is away, the first block fails too: its error must not wait for those of further blocks.
+                return

@@ -51,6 +51,15 @@ def remove_left_over() -> None:
     for lock in parent.glob(f"{_PREFIX}*{_LOCK}"):
         # Another process may remove it at the same time; another user's is not ours to remove.
         with suppress(StorageError, OSError):
-            if lock.stat().st_uid == os.getuid() and not file_lock.is_held(lock):
-                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-                lock.unlink()
+            if lock.stat().st_uid == os.getuid():
+                _remove_left_over(lock)
+
+
+def _remove_left_over(lock: Path) -> None:
+    """Remove the folder of a lock, and the lock, unless somebody holds it."""
+    name = uuid.uuid4().hex
+    # A process that has made its lock, and is about to take it, has to wait: the folder would be removed under it.
+    with file_lock.try_hold(lock, name) as holder:
+        if holder == name:
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import google_crc32c
@@ -190,6 +191,20 @@ def test_every_flipped_bit_is_found_or_changes_nothing() -> None:
                     continue
 
 
+def test_whatever_bit_of_the_header_is_flipped_it_is_damaged_and_not_of_another_release() -> None:
+    shard = made(1, [20], 2, 1000)[0]
+    whole = encode(shard)
+    for bit in range(64 * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        files = Files([shard])
+        files.raw = [bytes(damaged)]
+        with pytest.raises(CorruptionError):
+            check_lengths(np.frombuffer(files.raw[0], np.uint8), files.stats[0], "f")
+        with pytest.raises(CorruptionError):
+            files.column(0, by_ranges=True).values()
+
+
 @pytest.mark.parametrize("length", [0, 10, 63, 64, 70, 200, -1, -8])
 def test_a_file_that_is_cut_is_found(length: int) -> None:
     files = Files(made(1, [300], 1, 1000))
@@ -254,9 +269,15 @@ def test_a_newer_layout_asks_for_an_update_and_another_file_is_none_of_ours() ->
     shard = np.array([[5], [7]])
     files = Files([shard])
     raw = files.raw[0]
-    newer = raw[:8] + struct.pack("<I", 2) + raw[12:]
-    for changed, message in ((newer, "update cachelayer"), (b"\0" * len(raw), "not a file of lengths")):
+    newer, other = raw[:8] + struct.pack("<I", 2) + raw[12:60], b"\0" * 60
+    for header, message in ((newer, "update cachelayer"), (other, "not a file of lengths")):
+        checksum = google_crc32c.value(header)
+        changed = header + struct.pack("<I", checksum) + raw[64:]
+        published = replace(files.stats[0], lengths_crc32c=checksum)
         with pytest.raises(FormatError, match=message):
+            check_lengths(np.frombuffer(changed, np.uint8), published, "f")
+        # Where another file was published, this one is in its place.
+        with pytest.raises(CorruptionError, match="replaced"):
             check_lengths(np.frombuffer(changed, np.uint8), files.stats[0], "f")
     files.raw = [encode(shard + 1)]
     with pytest.raises(CorruptionError, match="replaced"):

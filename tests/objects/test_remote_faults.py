@@ -20,7 +20,7 @@ from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, sta
 from forks import FORKS
 from servers import Server, new_bucket
 
-from cachelayer import CacheLayerWarning, StorageError
+from cachelayer import CacheLayerWarning, CorruptionError, StorageError
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
@@ -310,7 +310,40 @@ def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy
     assert not [exchange.path for exchange in exchanges if "list-type" in exchange.path or "prefix=" in exchange.path]
 
 
+@pytest.mark.parametrize("status", [404, 416])
+def test_a_range_that_is_not_found_of_an_object_that_is_there_is_asked_for_again(
+    open_one: Callable[..., BucketStore], store: BucketStore, proxy: FaultProxy, status: int
+) -> None:
+    proxy.add(answer(status, containing="bytes=", times=2))
+    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    proxy.clear()
+    proxy.add(answer(status, containing="bytes="))
+    hasty = open_one(timeout=1)
+    hasty.put("a/b", TEXT)
+    with pytest.raises(StorageError, match="though the object is there"):
+        hasty.read_ranges(RANGES)
+
+
 def test_neighbours_come_with_one_request(store: BucketStore, proxy: FaultProxy) -> None:
     ranges = [("a/b", start, start + 100) for start in range(0, 20_000, 200)]
     assert store.read_ranges(ranges) == [TEXT[start:stop] for _, start, stop in ranges]
     assert [exchange.received for exchange in proxy.exchanges()] == [ranges[-1][2]]
+
+
+def test_connections_are_kept_for_further_requests(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:
+    for number in range(20):
+        assert store.read("a/b") == TEXT
+        assert store.size("a/b") == len(TEXT)
+        assert store.read_ranges(RANGES[:1]) == [TEXT[:3000]]
+        store.download("a/b", tmp_path / f"{number}", len(TEXT))
+        # Errors too leave a connection as it was.
+        assert store.read("nothing") is None
+        assert not store.exists("nothing")
+        with pytest.raises(CorruptionError):
+            store.read_ranges([("a/b", len(TEXT) + 10, len(TEXT) + 20)])
+        assert store.put_if_absent(f"c/{number}", b"here")
+        assert not store.put_if_absent(f"c/{number}", b"there")
+        store.delete(f"c/{number}")
+    assert len(proxy.exchanges()) > 200
+    # A connection of each of two clients: one reads ranges, one does all else. The store's first put proves conditions.
+    assert proxy.connections() <= 3

@@ -7,6 +7,8 @@ import json
 import os
 import ssl
 import threading
+import zlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import google_crc32c
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -101,6 +104,37 @@ def test_a_range_of_another_place_is_asked_for_again(url: str, options: dict[str
     with serving(respond) as endpoint:
         found = open_one(url, options, endpoint).read_ranges([("a", 2000, 5000)])
     assert found == [DATA[2000:5000]]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "name", "before"),
+    [("gs://bucket", GOOGLE, "x-goog-hash", "crc32c="), ("s3://bucket", AMAZON, "x-amz-checksum-crc32", "")],
+)
+def test_bytes_that_do_not_match_the_checksum_that_came_with_them_are_asked_for_again(
+    url: str, options: dict[str, Any], name: str, before: str
+) -> None:
+    wrong = [DATA[1:] + DATA[:1], DATA[:-1]]
+    checksum = google_crc32c.value(DATA) if before else zlib.crc32(DATA)
+
+    def respond(_: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        stated = before + b64encode(checksum.to_bytes(4, "big")).decode()
+        return 200, {name: stated, "ETag": '"1"'}, wrong.pop() if wrong else DATA
+
+    with serving(respond) as endpoint:
+        assert open_one(url, options, endpoint).read("a") == DATA
+    assert not wrong
+
+
+def test_a_reply_about_an_object_that_is_no_text_is_asked_for_again() -> None:
+    right = json.dumps({"size": "7", "updated": "2015-10-21T07:28:00Z"}).encode()
+    wrong = [b"\xff" + right, right[:-1]]
+
+    def respond(_: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        return 200, {}, wrong.pop() if wrong else right
+
+    with serving(respond) as endpoint:
+        assert open_one("gs://bucket", GOOGLE, endpoint).size("a") == 7
     assert not wrong
 
 

@@ -143,6 +143,36 @@ def test_who_waits_for_a_block_loads_none_whose_records_are_on_their_way() -> No
     assert all(by[number].startswith("cachelayer-prefetch") for number in range(50))
 
 
+def test_who_waits_for_a_block_loads_no_more_after_one_that_failed() -> None:
+    by: dict[int, str] = {}
+    begun, failed, more = threading.Event(), threading.Event(), threading.Event()
+
+    def read(number: int, out: list[int], _: Reading) -> None:
+        by[number] = threading.current_thread().name
+        if number == 1:
+            begun.set()
+            failed.wait()
+            # If the caller begins another block now, it does not see that this one fails.
+            more.wait(0.2)
+            raise StorageError("no answer")
+        if number > 1:
+            begun.wait()
+            (more if failed.is_set() else failed).set()
+            raise StorageError("no answer")
+        out.append(number)
+
+    def plan(position: int, _: int) -> Plan[int] | None:
+        return Plan(position, [position + 1], partial(read, position)) if position < 9 else None
+
+    prefetcher = Prefetcher(plan, 8, Pace(1, 1, 1), helps=True)
+    assert prefetcher.block(0) is not None
+    begun.wait()
+    block = prefetcher.block(1)
+    assert block is not None
+    assert isinstance(block.failure, StorageError)
+    assert sum(name == threading.current_thread().name for number, name in by.items() if number > 1) == 1
+
+
 def test_the_first_block_is_small_and_read_alone() -> None:
     planned: list[tuple[int, int]] = []
 
@@ -417,6 +447,35 @@ def test_threads_that_share_an_iterator_get_each_item_once(prefetch: int, batch:
         thread.join(60)
     together = [int(record) for each in found for item in each for record in np.ravel(item)]
     assert sorted(together) == list(range(3000))
+
+
+@DEPTHS
+def test_threads_that_share_an_iterator_get_each_item_once_after_an_error_too(
+    prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(10, fail_at=4)
+    iterator = iter(records.stream(prefetch=prefetch))
+    found = [next(iterator) for _ in range(4)]
+
+    def elsewhere() -> None:
+        with pytest.raises(OSError, match="record 4"):
+            next(iterator)
+        records.fail_at = None
+        found.append(next(iterator))
+
+    forget = iterator._blocks.forget
+
+    def quicker_elsewhere() -> None:
+        monkeypatch.undo()
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        forget()
+
+    # Of two threads that see the error, the other one is quicker.
+    monkeypatch.setattr(iterator._blocks, "forget", quicker_elsewhere)
+    found += iterator
+    assert found == list(range(10))
 
 
 @DEPTHS

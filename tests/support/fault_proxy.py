@@ -49,6 +49,7 @@ class Relay:
         self.up, self.down = Link(), Link()
         self.connections: set[Downstream] = set()
         self.log: list[Exchange] = []
+        self.accepted = 0
         self._armed: list[Armed] = []
         self._server: asyncio.Server | None = None
         # Bound all the time, never listening: the port stays ours while connections to it are refused.
@@ -88,8 +89,12 @@ class Relay:
     async def exchanges(self) -> list[dict[str, Any]]:
         return [vars(exchange) for exchange in self.log]
 
+    async def connections_made(self) -> int:
+        return self.accepted
+
     async def forget(self) -> None:
         self.log.clear()
+        self.accepted = 0
 
 
 def bound(port: int) -> socket.socket:
@@ -124,6 +129,7 @@ class Downstream(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(UNREAD)
         self.relay.connections.add(self)
+        self.relay.accepted += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         self.relay.connections.discard(self)

@@ -90,6 +90,10 @@ class FaultProxy:
             totals[exchange.method] = totals.get(exchange.method, Total()) + one
         return totals
 
+    def connections(self) -> int:
+        """Return how many connections clients have made since the start or the last `forget`."""
+        return int(self._call("connections_made"))
+
     def forget(self) -> None:
         self._call("forget")
 

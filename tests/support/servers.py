@@ -18,7 +18,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from urllib.parse import urlsplit
 HOST = "127.0.0.1"
 WRITES = {"PUT", "POST", "DELETE"}
 ATTEMPTS = 5
+BACKLOG = 4096
+BODILESS_STATUS = (204, 304)
 PR_SET_PDEATHSIG = 1
 # What the clients need beside storage_options; child processes inherit it. gcsfs reads its own once, when imported.
 ENVIRONMENT = {
@@ -143,18 +145,14 @@ def one_writer_at_a_time(application: Application) -> Application:
     def locked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in WRITES:
             return application(environ, start_response)
-        with_body = read_body(environ)  # before the lock: a slow client must not hold up the others
-        if int(with_body["CONTENT_LENGTH"]) < int(environ.get("CONTENT_LENGTH") or 0):
-            # Of a client that was killed on the way: an object is written whole or not at all.
-            start_response("400 Bad Request", [])
-            return []
         with lock:
-            return application(with_body, start_response)
+            return application(environ, start_response)
 
     return locked
 
 
-def read_body(environ: dict[str, Any]) -> dict[str, Any]:
+def with_body(environ: dict[str, Any]) -> dict[str, Any]:
+    """The same with the request's body read: a slow client holds up no others, and nothing is left unread."""
     source = environ["wsgi.input"]
     body = (
         source.read() if environ.get("wsgi.input_terminated") else source.read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -166,9 +164,42 @@ def serve_s3() -> None:
     from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
+    class Handler(MotoRequestHandler):
+        """Keeps connections open, as S3 does. Werkzeug's own closes each one after its reply."""
+
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def run_wsgi(self) -> None:
+            announced = int(self.headers.get("Content-Length") or 0)
+            environ = with_body(self.make_environ())
+            if int(environ["CONTENT_LENGTH"]) < announced:
+                # Of a client that was killed on the way: an object is written whole or not at all.
+                self.close_connection = True
+                return
+            self.reply(environ)
+
+        def reply(self, environ: dict[str, Any]) -> None:
+            begun: list[Any] = []
+            chunks = self.server.app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
+            with closing(chunks) if hasattr(chunks, "close") else nullcontext():
+                body = b"".join(chunks)
+            status, headers = begun
+            code, _, reason = status.partition(" ")
+            self.send_response(int(code), reason)
+            for name, value in headers:
+                self.send_header(name, value)
+            if int(code) not in BODILESS_STATUS and "content-length" not in {name.lower() for name, _ in headers}:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     application = one_writer_at_a_time(create_backend_app("s3"))
-    server = make_server(HOST, 0, application, threaded=True, request_handler=MotoRequestHandler)
+    server = make_server(HOST, 0, application, threaded=True, request_handler=Handler)
+    # More connections than werkzeug lets wait come at once; the system would drop some, and ask again a second later.
+    server.socket.listen(BACKLOG)
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
     server.serve_forever()
