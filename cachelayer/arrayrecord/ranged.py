@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from cachelayer.arrayrecord.ranged_rows import (
     row_ranges,
     rows_of,
 )
+from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, Piece, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
@@ -104,9 +106,12 @@ class RangedShards:
             within: the number of each record in its shard.
 
         Raises:
-            CorruptionError: if a record is not what was written.
+            CorruptionError: if a record is not what was written, also when it is fetched once more.
             StorageError: if the store cannot be read.
         """
+        with suppress(CorruptionError):
+            return self.hold(shard_of, within).all()
+        # The bytes may have been damaged on the way.
         return self.hold(shard_of, within).all()
 
     def hold(self, shard_of: Ints, within: Ints, share: float = 0.0) -> HeldRecords:

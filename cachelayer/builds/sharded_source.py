@@ -126,8 +126,8 @@ class Sharded(Generic[T]):
     def __init__(self, function: Callable[[int, int], Any], count: int) -> None:
         if not callable(function):
             raise InvalidTypeError(
-                f"sharded: a {type(function).__name__} is not a function: pass one that takes the number of a part and "
-                "the number of parts, and returns a source of its elements"
+                f"sharded: expected a function, got a value of type {type(function).__name__}: pass one that takes the "
+                "number of a part and the number of parts, and returns a source of its elements"
             )
         self.function = function
         self.count = integer("count", count, 1)

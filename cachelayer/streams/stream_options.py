@@ -232,7 +232,7 @@ def blocks_of(shuffle: Any) -> Blocks | None:
 def _order(records: int, record_nbytes: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool) -> Ordering:
     """Return the order, with its seed checked."""
     if seed is None and shuffle:
-        shown = "'blocks'" if isinstance(shuffle, Blocks) else "True"
+        shown = "'blocks'" if shuffle == Blocks() else repr(shuffle)
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     if isinstance(shuffle, Blocks) and key is not None:

@@ -416,6 +416,8 @@ def test_any_other_shuffle_is_refused(shuffle: Any) -> None:
 def test_a_shuffle_in_blocks_needs_a_seed() -> None:
     with pytest.raises(InvalidArgumentError, match="shuffle='blocks' needs a seed"):
         make_options(10, 2, shuffle="blocks")
+    with pytest.raises(InvalidArgumentError, match=r"shuffle=Blocks\(.*lanes=4\) needs a seed"):
+        make_options(10, 2, shuffle=Blocks(lanes=4))
 
 
 def test_fewer_lanes_than_shards_is_one_warning_with_the_amplification() -> None:
