@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from cachelayer.builds.rewrite_parts import RewriteParts, Sizes, StorageOrder
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.engines import Engine, Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, InvalidNameError, StorageError
+from cachelayer.host_memory import memory_nbytes
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
@@ -225,11 +225,7 @@ class _Rewrite:
 
 def _most_gathered(hosts: Hosts | None) -> int:
     """Return the bytes of a local base up to which its records are read one by one."""
-    return _memory_nbytes() // 2 if hosts is None else _LARGE_FOR_HOSTS
-
-
-def _memory_nbytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory_nbytes() // 2 if hosts is None else _LARGE_FOR_HOSTS
 
 
 def _check_room(

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import BlockHolder
 from cachelayer.streams.block_rows import BlockRows, Fetch
@@ -25,6 +26,7 @@ from cachelayer.streams.interruptible_future import Outcome
 from cachelayer.streams.order import BlockSpans
 from cachelayer.streams.prefetch_worker import Worker
 from cachelayer.streams.steps import Step
+from cachelayer.user_warnings import warn
 
 Indices = NDArray[np.int64]
 
@@ -143,6 +145,7 @@ class BlockFeed:
         # Several threads may share an iterator.
         self._lock = ProcessLock()
         self._pid = os.getpid()
+        self._has_warned = False
         self._begin_at(0)
 
     def _begin_at(self, position: int) -> None:
@@ -187,6 +190,12 @@ class BlockFeed:
                 [use.nbytes for use in takewhile(lambda use: use.first >= position, reversed(self._uses.values()))]
             )
             self._most_live = max(self._most_live, self.held_nbytes - ahead)
+            if self._most_live > memory_nbytes() // 2 and not self._has_warned:
+                self._has_warned = True
+                warn(
+                    f"the windows of this shard hold {self._most_live / 2**30:.3g} GiB of blocks, more than half of "
+                    "the memory here: pass shuffle=cachelayer.Blocks(window=...) with fewer blocks, or use more shards"
+                )
 
     def _drop(self, last: int) -> None:
         use = self._uses.pop(last, None)

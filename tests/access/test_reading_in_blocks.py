@@ -24,7 +24,7 @@ from forks import in_a_fork
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer import Blocks, CorruptionError, Storage, StorageError, VersionNotFoundError
+from cachelayer import Blocks, CacheLayerWarning, CorruptionError, Storage, StorageError, VersionNotFoundError
 from cachelayer.arrayrecord import kept_indices
 from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.ranged_rows import rows_of
@@ -639,6 +639,16 @@ def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypat
     del iterator
     gc.collect()
     assert alive[0] == 0
+
+
+def test_windows_that_take_most_of_the_memory_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = published(uniform(MANY))
+    monkeypatch.setattr(block_feed, "memory_nbytes", lambda: 8 * BLOCK * NBYTES)
+    with pytest.warns(CacheLayerWarning, match="more than half of the memory here: pass shuffle=") as warned:
+        assert len(list(in_blocks(ref, 32))) == MANY // 32
+    assert len(warned) == 1
+    monkeypatch.setattr(block_feed, "memory_nbytes", lambda: 40 * BLOCK * NBYTES)
+    assert len(list(in_blocks(ref, 32))) == MANY // 32
 
 
 @pytest.mark.slow

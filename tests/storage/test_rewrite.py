@@ -310,7 +310,7 @@ def test_hosts_with_more_and_less_memory_write_one_version(
         found[index] = Storage(storage.url).rewrite("d", "v1", "v3", **OPTIONS, hosts=(index, 2)).digest
 
     threads = [Thread(target=host, args=(index,), name=str(index)) for index in range(2)]
-    monkeypatch.setattr(rewrite, "_memory_nbytes", lambda: int(current_thread().name) << 40)
+    monkeypatch.setattr(rewrite, "memory_nbytes", lambda: int(current_thread().name) << 40)
     for thread in threads:
         thread.start()
     for thread in threads:
