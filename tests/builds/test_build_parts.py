@@ -195,7 +195,7 @@ def test_numbers_of_parts_that_cannot_be_are_refused(count: Any, error: str) -> 
 
 
 def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match="not a function"):
+    with pytest.raises(cachelayer.InvalidTypeError, match="expected a function"):
         sharded([1, 2], 2)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.InvalidArgumentError, match="max_records: it is unknown which records"):
         storage.submit(sharded(rows, 2), "d", "v1", max_records=5)
