@@ -25,8 +25,8 @@ from cachelayer.streams.worker_steps import WorkerSteps, fetches_blocks, warn_of
 from cachelayer.user_warnings import warn
 
 _FIX = (
-    "pass a num_workers that divides the records of a batch, remainder='drop' or 'pad', and map() for map_batches(); "
-    "or call mirror() first, to read a local copy"
+    "pass a num_workers that divides the records of a batch of this shard, remainder='drop' or 'pad', and map() for "
+    "map_batches(); or call mirror() first, to read a local copy"
 )
 
 
@@ -77,11 +77,14 @@ class WorkerBlocks:
         try:
             item = _joined([part.item for part in parts])
         except _DifferError as error:
+            # First of all, so that the next call goes on if the warning is an error.
+            self._parts = 1
+            # The processes that read parts end before others start.
+            del loading, parts
             warn(
                 f"the batch at global position {step.begin} is not made of parts that workers read: {error}; each "
                 "worker reads whole batches from here on, and fetches and holds all blocks"
             )
-            self._parts = 1
             return self.block(position)
         failures = sorted((each for part in parts for each in part.failures), key=lambda each: each.position)
         after = steps.after(step)

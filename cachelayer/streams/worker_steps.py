@@ -65,6 +65,6 @@ def warn_of_workers(stream: Stream[Any], workers: int, fix: str) -> None:
     """
     if workers > 1 and fetches_blocks(stream):
         warn(
-            f"{workers} worker processes take turns at the steps, so each fetches and holds the blocks of all: "
+            f"worker processes take turns at the steps, so {workers} of them fetch and hold each block: "
             f"{workers} times the requests, bytes and memory of one; {fix}"
         )

@@ -177,7 +177,7 @@ def same(found: Any, expected: Any) -> bool:
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.filterwarnings("ignore:4 worker processes", "ignore:Sparse invariant checks")
+@pytest.mark.filterwarnings("ignore:worker processes take turns", "ignore:Sparse invariant checks")
 def test_parts_that_workers_read_make_the_batches_of_the_stream(mixed: Any, name: str, workers: int) -> None:
     stream = STREAMS[name](mixed)
     expected, found = iter(by_torch(stream, 0)), iter(by_torch(stream, workers))
@@ -200,6 +200,16 @@ def test_parts_that_differ_are_read_whole_and_give_the_error_of_the_stream(mixed
     ):
         list(read)
     assert read.position == alone.position
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.filterwarnings("error")
+def test_an_iterator_goes_on_if_the_warning_of_parts_that_differ_is_an_error(mixed: Any) -> None:
+    batches = iter(by_torch(mixed.stream(2, shuffle=IN_BLOCKS, seed=1).map(uneven), 2))
+    with pytest.raises(CacheLayerWarning, match="not made of parts"):
+        list(batches)
+    with pytest.raises(RuntimeError, match="float64"):
+        list(batches)
 
 
 @pytest.mark.needs("torch")
