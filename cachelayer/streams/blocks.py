@@ -131,11 +131,11 @@ def plan(reader: StepReader, position: int, most: int, feed: Feed | None = None)
         after.append(position)
     if not found:
         return None
-    pending, blocks = _loaded(feed, found)
+    pending, blocks = loaded(feed, found)
     return Plan(begin, after, lambda out, reading: reader.batches(found, out, reading), blocks, pending)
 
 
-def _loaded(feed: Feed | None, steps: Sequence[Step]) -> tuple[Outcome[Any] | None, Mapping[int, BlockRows] | None]:
+def loaded(feed: Feed | None, steps: Sequence[Step]) -> tuple[Outcome[Any] | None, Mapping[int, BlockRows] | None]:
     """Have the blocks of some steps loaded; return what should end before they are read, and the blocks."""
     if feed is None:
         return None, None
@@ -164,5 +164,5 @@ def _plan_of_elements(reader: StepReader, position: int, most: int, feed: Feed |
         return None
     stride = steps.shard_count
     after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
-    pending, blocks = _loaded(feed, [block])
+    pending, blocks = loaded(feed, [block])
     return Plan(position, after, lambda out, reading: reader.block(block, out, reading), blocks, pending)

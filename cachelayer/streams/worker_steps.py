@@ -7,7 +7,7 @@ from typing import Any
 
 from cachelayer.streams.block_feed import BlockFeed
 from cachelayer.streams.block_rows import BlockRows
-from cachelayer.streams.blocks import feed_of
+from cachelayer.streams.blocks import feed_of, loaded
 from cachelayer.streams.failures import Failure
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream import Stream, reader_of
@@ -43,10 +43,9 @@ class WorkerSteps:
         if self._feed is None:
             return None
         self._feed.reached(step.begin)
-        pending = self._feed.pending([step])
-        blocks = self._feed.load([step])
-        while pending is not None and not pending.done():
-            pending.wait()
+        pending, blocks = loaded(self._feed, [step])
+        if pending is not None:
+            pending.result()
         return blocks
 
 

@@ -152,7 +152,7 @@ def one_writer_at_a_time(application: Application) -> Application:
 
 
 def with_body(environ: dict[str, Any]) -> dict[str, Any]:
-    """The same with the request's body read: a slow client holds up no others, and nothing is left unread."""
+    """Read the body of a request: a slow client then holds up no others, and nothing is left unread."""
     source = environ["wsgi.input"]
     body = (
         source.read() if environ.get("wsgi.input_terminated") else source.read(int(environ.get("CONTENT_LENGTH") or 0))
