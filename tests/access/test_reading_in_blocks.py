@@ -164,6 +164,14 @@ def test_workers_that_take_turns_read_the_steps_of_the_stream(kind: str, workers
             assert_same(steps.batch(step_of(stream, number)), expected[number])
 
 
+def test_workers_read_local_records_too(tmp_path: Path) -> None:
+    stream = in_blocks(Storage(tmp_path).submit(uniform(RECORDS), "d", "v1"), 32, num_epochs=2)
+    for worker in range(2):
+        steps = WorkerSteps(stream, 2)
+        for number in range(worker, len(stream), 2):
+            assert_same(steps.batch(step_of(stream, number)), stream[number])
+
+
 def test_a_worker_fetches_each_block_once(requests: Requests) -> None:
     ref = published(uniform(MANY))
     stream = in_blocks(ref, 48, remainder="drop")
