@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cachelayer.adapters._arrow_columns import is_bytes, is_text
@@ -13,6 +14,9 @@ try:
     import pyarrow.types as kinds
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
+
+_DOUBTFUL = "[0-9]{%d}|[eEnN]"
+"""Texts of numbers that a float may not hold: many digits, an exponent, or a name."""
 
 
 def cast_rows(rows: Any, schema: pa.Schema) -> Any:
@@ -40,12 +44,19 @@ def _cast(path: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _cast_or_raise(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kinds.is_null(kind) and array.null_count == len(array):
+        return pa.nulls(len(array))
     # Text that is not UTF-8 passes here: the check of all text refuses it later.
     made = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
     if kinds.is_floating(kind) and kinds.is_floating(array.type):
         infinite = pc.and_(pc.is_inf(_wide(made)), pc.invert(pc.is_inf(_wide(array))))
         if pc.any(infinite).as_py():
             raise pa.ArrowInvalid(f"the number is too large for {kind}")
+    if kinds.is_floating(kind) and is_text(array.type):
+        doubtful = pc.fill_null(pc.match_substring_regex(array, _DOUBTFUL % (kind.bit_width // 4)), fill_value=False)
+        pairs = zip(array.filter(doubtful).to_pylist(), _wide(made.filter(doubtful)).to_pylist(), strict=True)
+        if not all(_holds(text, number) for text, number in pairs):
+            raise pa.ArrowInvalid(f"{kind} would change the number")
     shortened = kinds.is_boolean(kind) or kinds.is_date(kind) or kinds.is_time(kind)
     if shortened and not is_text(array.type) and not pc.all(pc.equal(pc.cast(made, array.type), array)).as_py():
         raise pa.ArrowInvalid(f"{kind} would change the value")
@@ -54,6 +65,14 @@ def _cast_or_raise(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _wide(array: pa.Array) -> pa.Array:
     return array.cast(pa.float64())
+
+
+def _holds(text: str, number: float) -> bool:
+    """Return whether a float stands for a text: for all digits of an integer, and neither for inf nor 0 by rounding."""
+    if text.lstrip("+-").isdigit():
+        return math.isfinite(number) and int(number) == int(text)
+    is_named = text.lower().lstrip("+-") in ("inf", "infinity", "nan")
+    return is_named or (math.isfinite(number) and (number != 0 or not text.lower().split("e")[0].strip("+-0.")))
 
 
 def _first_that_fails(array: pa.Array, kind: pa.DataType, error: Exception) -> tuple[int, Exception]:

@@ -43,6 +43,7 @@ class ArrowPart:
         rows: the number of rows, or None if it is unknown.
         batches: returns the batches from a given row on. The row is 0 if ``rows`` is None or the source cannot skip.
         casts: whether a user declares the types of the schema, so that batches must be cast to them.
+        take: returns the rows of these numbers, if they are in memory.
     """
 
     name: str
@@ -50,10 +51,14 @@ class ArrowPart:
     rows: int | None
     batches: Callable[[int], Iterable[pa.RecordBatch]]
     casts: bool = False
+    take: Callable[[Sequence[int]], Any] | None = None
 
     @classmethod
     def of_table(cls, table: pa.Table) -> ArrowPart:
-        return cls("", table.schema, len(table), lambda row: table.slice(row).to_batches())
+        def take(numbers: Sequence[int]) -> pa.Table:
+            return pa.concat_tables([table.slice(number, 1) for number in numbers])
+
+        return cls("", table.schema, len(table), lambda row: table.slice(row).to_batches(), take=take)
 
     @property
     def origin(self) -> str:
@@ -61,7 +66,7 @@ class ArrowPart:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ArrowRows:
     """Rows of a table. Their columns are made when asked for, so that an error can name the row of a value.
 
     Args:
@@ -79,7 +84,7 @@ class Rows:
         return self.taken(self.table)
 
     def apart(self) -> Iterator[Batch]:
-        return (Rows(self.table.slice(row, 1), self.taken) for row in range(len(self.table)))
+        return (ArrowRows(self.table.slice(row, 1), self.taken) for row in range(len(self.table)))
 
 
 class ArrowSource:
@@ -179,7 +184,7 @@ class ArrowSource:
                 skipped = min(len(table), max(0, self._begin - first))
                 taken = table.slice(skipped, None if limit is None else self._begin + limit - first - skipped)
                 if len(taken):
-                    yield Rows(taken, partial(self._columns, part))
+                    yield ArrowRows(taken, partial(self._columns, part))
                 first += len(table)
                 if limit is not None and first >= self._begin + limit:
                     return
@@ -206,6 +211,17 @@ class SkippableArrowSource(ArrowSource):
     def rest(self, records: int) -> Self:
         """Return this source without its first records."""
         return type(self)(self.kind, self._parts, self._declared, self._begin + records, self._files)
+
+
+class TableSource(SkippableArrowSource):
+    """A table in memory."""
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers."""
+        if self._first.take is None:
+            raise ValueError("the rows are not in memory")
+        rows = pa.concat_batches(self._first.take(numbers).to_batches())
+        return ArrowRows(rows, partial(self._columns, self._first))
 
 
 def from_row(batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from fsspec.implementations.local import LocalFileSystem
 from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects.open_store import names_no_bucket
-from cachelayer.provenance.secrecy import without_userinfo
+from cachelayer.provenance.contents import without_userinfo
 from cachelayer.system_threads import Pool
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _PATTERN = "*?["
 _MODIFIED = ("mtime", "etag", "ETag", "LastModified", "last_modified", "updated")
 _AT_ONCE = 16
+_OF_STORAGE = re.compile(r"(.*?/|)_[a-z]+/(?:.*/)?(?:\d{10}\.json|\d{8}T\d{6}-[0-9a-f]{12})(?:/|$)")
+"""A path of a log entry or of an attempt to build: the folder of its dataset, and what follows."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Sized(File):
+class ListedFile(File):
     """One file of a listing, which gave its size.
 
     Args:
@@ -109,22 +112,29 @@ class Folder:
                 raise InvalidArgumentError("there is no such folder")
         return cls(fs, inner.rstrip("/"))
 
-    def files(self, *, hidden: bool = False) -> list[tuple[str, Sized]]:
+    def files(self, *, hidden: bool = False) -> list[tuple[str, ListedFile]]:
         """Return the files at any depth, sorted by their paths below the folder. Links to folders are followed.
+
+        Datasets of a storage that lies in the folder are left out.
 
         Args:
             hidden: whether to include files whose name, or the name of a folder above them, begins with a dot.
 
         Raises:
             SourceError: if a folder cannot be listed, or a link leads back to a folder that contains it.
+            InvalidArgumentError: if the folder is itself a dataset of a storage.
         """
         with reading(self.path):
             self.fs.invalidate_cache(self.path)
             found = _below(self.path) if isinstance(self.fs, LocalFileSystem) else self.fs.find(self.path, detail=True)
         inner = [
-            (name[len(self.path) + 1 :], Sized(self.fs, name, int(info["size"] or 0), _modified(info)))
+            (name[len(self.path) + 1 :], ListedFile(self.fs, name, int(info["size"] or 0), _modified(info)))
             for name, info in found.items()
         ]
+        datasets = tuple({entry[1] for path, _ in inner if (entry := _OF_STORAGE.match(path))})
+        if "" in datasets:
+            raise InvalidArgumentError(f"{self.path} is a dataset of a storage: open it with cachelayer.open")
+        inner = [(path, file) for path, file in inner if not path.startswith(datasets)]
         return sorted((path, file) for path, file in inner if hidden or not is_hidden(path))
 
     def folders(self) -> list[str]:

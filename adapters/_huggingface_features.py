@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import datasets
@@ -16,8 +15,7 @@ import pyarrow.types as kinds
 
 from cachelayer.adapters._arrow_arrays import arrow_array, arrow_type
 from cachelayer.adapters._arrow_columns import Lists, check_structs, dtype_of, leaf_spec
-from cachelayer.adapters._exact_arrow import NotExactError
-from cachelayer.adapters._huggingface_pictures import as_files
+from cachelayer.adapters._python_rows import Unreadable, file_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, RaggedSpec
@@ -68,39 +66,53 @@ def spec_of(feature: Any, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
     )
 
 
-def encoder(feature: Any) -> Callable[[Any], Any] | None:
-    """Return a function that encodes a value as datasets stores it, such as the number of a label.
-
-    The function raises if the feature cannot hold the value. Return None if values need no encoding.
-    """
-    if isinstance(feature, dict):
-        parts = {name: encode for name, child in feature.items() if (encode := encoder(child))}
-        return partial(_encoded_dict, parts) if parts else None
-    if isinstance(feature, _LISTS):
-        inner = encoder(feature.feature)
-        return partial(_encoded_list, inner) if inner else None
-    if isinstance(feature, datasets.Json):
-        return partial(_encoded_json, feature)
-    if isinstance(feature, (datasets.Value, *_ARRAYS)) or not hasattr(feature, "encode_example"):
+def encoded(feature: Any, value: Any) -> Any:
+    """Return a value as its feature stores it: the number of a label, the bytes of a file. What does not fit stays."""
+    if value is None:
         return None
-    return lambda value: None if value is None else feature.encode_example(as_files(value))
+    try:
+        return _encoded(feature, value)
+    except Exception as error:  # noqa: BLE001 - features raise anything
+        return Unreadable(f"{tree.describe(value)} ({type(error).__name__}: {error})")
 
 
-def _encoded_dict(parts: dict[str, Callable[[Any], Any]], value: Any) -> Any:
-    if not isinstance(value, dict):
+def _encoded(feature: Any, value: Any) -> Any:
+    if isinstance(feature, datasets.TranslationVariableLanguages):
+        value = feature.encode_example(value)
+    feature = _plain(feature)
+    if isinstance(feature, dict):
+        if not isinstance(value, dict):
+            return value
+        return {name: encoded(feature[name], child) if name in feature else child for name, child in value.items()}
+    if isinstance(feature, _LISTS):
+        inner = feature.feature
+        if isinstance(value, (list, tuple)) and not isinstance(inner, datasets.Value):
+            return [encoded(inner, child) for child in value]
+        return _of_dtype(inner, value)
+    if isinstance(feature, _FILES):
+        stored = feature.encode_example(file_of(value))
+        if stored["bytes"] is None:
+            kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+            stored = feature.embed_storage(pa.array([stored], kind))[0].as_py()
+        return stored["bytes"]
+    if isinstance(feature, datasets.Json):
+        text = feature.encode_example(value)
+        return text if json.loads(text) == value else value
+    return feature.encode_example(value) if isinstance(feature, datasets.ClassLabel) else _of_dtype(feature, value)
+
+
+def _of_dtype(feature: Any, value: Any) -> Any:
+    """Return numpy's numbers in the dtype of a feature, if it holds them: floats may be rounded."""
+    if not isinstance(feature, (datasets.Value, *_ARRAYS)) or not isinstance(value, (np.ndarray, np.generic)):
         return value
-    return {name: parts[name](child) if name in parts else child for name, child in value.items()}
-
-
-def _encoded_list(inner: Callable[[Any], Any], value: Any) -> Any:
-    return value if value is None else [inner(child) for child in value]
-
-
-def _encoded_json(feature: datasets.Json, value: Any) -> Any:
-    text = None if value is None else feature.encode_example(value)
-    if text is not None and json.loads(text) != value:
-        raise NotExactError(f"JSON would be {text[:60]}, which is another value")
-    return text
+    dtype = dtype_of(datasets.Value(feature.dtype).pa_type, "")
+    if not isinstance(dtype, np.dtype) or dtype == value.dtype or not {dtype.kind, value.dtype.kind} <= {*"iuf"}:
+        return value
+    with np.errstate(all="ignore"):
+        cast: Any = value.astype(dtype)
+    is_rounded = dtype.kind == value.dtype.kind == "f" and bool((np.isinf(cast) == np.isinf(value)).all())
+    same = np.array_equal(cast.astype(value.dtype), value, equal_nan=value.dtype.kind == "f")
+    return cast if is_rounded or (same and np.array_equal(cast < 0, np.asarray(value) < 0)) else value
 
 
 def leaves_of(feature: Any, lists: Lists, path: str) -> Iterator[Lists]:

@@ -17,7 +17,7 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import ALIGNMENT, aligned_empty
 from cachelayer.records.values import Nullable, Ragged, Sparse
-from cachelayer.streams.prefetch_worker import end_threads
+from cachelayer.streams.background import end_threads
 
 try:
     import jax

@@ -25,8 +25,12 @@ class EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, dataset: StreamDataset) -> None:
         super().__init__()
         self._dataset = dataset
+        # What to add to the epoch of fit() for that of the stream; None before the first epoch.
+        self._offset: int | None = 0
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        if self._dataset.goes_on:
+            self._offset = None
         steps = self.params.get("steps")
         if steps is not None and steps != len(self._dataset):
             raise InvalidArgumentError(
@@ -35,7 +39,9 @@ class EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc]
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        self._dataset.set_epoch(epoch)
+        if self._offset is None:
+            self._offset = max(0, self._dataset.following - epoch)
+        self._dataset.set_epoch(epoch + self._offset)
 
 
 class BackupCallback(EpochsCallback):
@@ -57,6 +63,8 @@ class BackupCallback(EpochsCallback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         super().on_train_begin(logs)
+        # The position that was written decides.
+        self._offset = 0
         self._unsaved = 0
         self._folder.mkdir(parents=True, exist_ok=True)
         place = self._folder / _PLACE

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from cachelayer.adapters._files import Folder
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.secrecy import without_userinfo
+from cachelayer.provenance.contents import without_userinfo
 
 _IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
 _SOUNDS = r"\.(wav|flac|mp3|ogg)"
@@ -55,7 +55,7 @@ _SAVED = {
 _SHOWN = 80
 _OTHERS = {
     r"^hf://": "datasets.load_dataset(name, split=...) makes a source of it",
-    r"\.(sqlite3?|db)$": "from_sqlite(path, query) in cachelayer.adapters.sqlite makes a source of it",
+    r"\.(sqlite3?|db)$": "pass a function that yields the rows of a query: see the recipes in docs/sources.md",
     r"\.(txt|text|md)$": "pass an iterable of its lines or texts, such as pathlib.Path(path).read_text().splitlines()",
     r"\.(pkl|pickle|pt|pth)$": "load it, and pass the arrays or elements that it holds: pickles are never read",
     r"\.(h5|hdf5|zarr|mat)$": "open it, and pass a dict of its arrays, or a generator of its rows",
@@ -106,18 +106,17 @@ def _by_names_inside(names: Sequence[str]) -> str | None:
     return None
 
 
-def source_of(path: str) -> Any:
-    """Return the source of the file or folder at a path or URL, or of the files that a pattern matches.
+def source_of(path: str | list[str]) -> Any:
+    """Return the source of the file or folder at a path or URL, or of the files that a pattern or a list names.
 
     Raises:
         InvalidArgumentError: if there is no such file or folder, or its name does not tell how to read it.
         SourceError: if it cannot be read.
     """
-    kind, is_local = _by_name(path), "://" not in path
-    if is_local:
-        _refuse_if_no_path(path)
-    else:
-        _refuse_credentials(path)
+    if isinstance(path, list):
+        return _of_list(path)
+    is_local = _check_name(path)
+    kind = _by_name(path)
     local = _expanded(path)
     if kind is not None and not local.is_dir():
         return imported(kind, [path])
@@ -133,6 +132,33 @@ def source_of(path: str) -> Any:
             "cachelayer.adapters returns for it, or an iterable of elements"
         )
     return _of_folder(path)
+
+
+def _of_list(paths: list[str]) -> Any:
+    """Return the source of several files, which must be of one format."""
+    if len(paths) == 1:
+        return source_of(paths[0])
+    for path in paths:
+        _check_name(path)
+    kinds = {_by_name(path) for path in paths}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None or kind in _OF_ONE:
+        shown = ", ".join(repr(path[:_SHOWN]) for path in paths[:2])
+        raise InvalidArgumentError(
+            f"{shown}, ...: these {len(paths)} are files, and their names do not tell how to read them together. Pass "
+            "what a reader in cachelayer.adapters returns for them; to store the names, pass an iterator over them"
+        )
+    return imported(kind, paths)
+
+
+def _check_name(path: str) -> bool:
+    """Return whether a name is that of a local file; raise if no file can have it."""
+    is_local = "://" not in path
+    if is_local:
+        _refuse_if_no_path(path)
+    else:
+        _refuse_credentials(path)
+    return is_local
 
 
 def _refuse_credentials(url: str) -> None:

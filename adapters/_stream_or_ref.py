@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cachelayer.access.mix import Mixture
-from cachelayer.access.sampling.sampled import Sampled
+from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.streams.stream import Stream

@@ -20,7 +20,7 @@ from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.order import Order
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import Steps
-from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
+from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of, with_options
 from cachelayer.user_warnings import warn
 
 # The metadata key of the leaves that are one-dimensional ragged tensors. An element spec cannot tell them from arrays
@@ -37,8 +37,9 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. So
     ``fit(epochs=n)``, ``.repeat(n)`` and a loop over the dataset see each epoch once, in its own order. An iteration
     that ends early counts: after ``take(1)``, to inspect a batch, the next iteration has epoch 1. If all epochs have
-    the same order (``reshuffle=False``, or no shuffle), or there is no end, each iteration is the stream from its
-    start.
+    the same order (``reshuffle=False``, or no shuffle), each iteration is the stream from its start. If there is no
+    end, each goes on after the last item that was taken from this dataset; what is read ahead does not count, unless
+    transformations that you add read it.
 
     Args:
         stream: a batched stream gives batches; any other gives elements, which are still read in blocks.
@@ -68,8 +69,11 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     _check_outward(spec)
     # next() of a count is one call in C, so it is safe: iterations may begin in any of TensorFlow's threads.
     numbers = itertools.count()
+    reached = _reached(stream)
 
     def following() -> Stream[Any]:
+        if reached is not None:
+            return with_options(stream, start=int(reached.numpy()))
         return iteration(stream, next(numbers))
 
     leaves = [leaf for _, leaf in tree.leaves(spec)]
@@ -83,10 +87,18 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         size = _block_records(reader, leaves)
         items = _generated(lambda: made(following(), outward, size), blocks, (None,))
         # One call gives a block its structure; a call for each element would take longer than to read it.
-        return _finished(items, stream, positions=positions, blocks=True)
+        return _finished(items, stream, reached, positions=positions, blocks=True)
     else:
         items = _generated(lambda: _elements(following(), outward), list(map(_element_signature, leaves)), ())
-    return _finished(items, stream, positions=positions)
+    return _finished(items, stream, reached, positions=positions)
+
+
+def _reached(stream: Stream[Any]) -> Any:
+    """Return a variable for the position after the last item that was taken; None if the stream has an end."""
+    if not is_endless(stream):
+        return None
+    with tf.device("CPU:0"):
+        return tf.Variable(reader_of(stream).options.start, trainable=False, dtype=tf.int64)
 
 
 def _generated(generate: Callable[[], Iterator[Any]], leaves: list[Any], of_positions: Any) -> tf.data.Dataset:
@@ -104,7 +116,9 @@ def _unbatches(leaf: LeafSpec) -> bool:
     return isinstance(leaf, ArraySpec) and all(leaf.shape) and not is_small
 
 
-def _finished(leaves: Any, stream: Stream[Any], *, positions: bool, blocks: bool = False) -> tf.data.Dataset:
+def _finished(
+    leaves: Any, stream: Stream[Any], reached: Any, *, positions: bool, blocks: bool = False
+) -> tf.data.Dataset:
     """Return the dataset of the stream's items, from a dataset of its leaves and positions, or of blocks of them."""
     options = reader_of(stream).options
     pack = tree.packer(_without_lists(stream.element_spec))
@@ -112,6 +126,10 @@ def _finished(leaves: Any, stream: Stream[Any], *, positions: bool, blocks: bool
 
     def packed(leaves: tuple[Any, ...], position: Any) -> Any:
         item = (pack(iter(leaves[:-1])), leaves[-1]) if padded else pack(iter(leaves))
+        return (item, position) if positions or reached is not None else item
+
+    def taken(item: Any, position: Any) -> Any:
+        reached.assign(position)
         return (item, position) if positions else item
 
     ragged = {} if options.batched else _ragged_leaves(stream)
@@ -122,7 +140,13 @@ def _finished(leaves: Any, stream: Stream[Any], *, positions: bool, blocks: bool
     if not Iterations(options).differ or start % steps.records == 0:
         length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    if reached is None:
+        return dataset
+    # Nothing may read ahead of what is taken; by default TensorFlow adds a prefetch() at the end.
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.map(taken).with_options(options)
 
 
 def _without_lists(spec: Tree) -> Tree:

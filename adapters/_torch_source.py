@@ -70,8 +70,8 @@ class SkippableLoaderSource:
     @property
     def identity(self) -> dict[str, Any]:
         """The facts that distinguish the dataset from others: its code."""
-        code = fingerprint(self._loader.dataset)
-        return {} if code is None else {"dataset": code.digest}
+        code = fingerprint(self._loader.dataset).without_state
+        return {"dataset": code.digest} if code.functions else {}
 
     def rest(self, records: int) -> SkippableLoaderSource:
         """Return this source without its first records. A batch that is skipped in part is still loaded whole."""

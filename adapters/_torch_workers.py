@@ -18,7 +18,7 @@ from torch.utils import data
 from cachelayer.adapters._torch_tensors import tensor_leaf
 from cachelayer.records import tree
 from cachelayer.records.values import Nullable
-from cachelayer.streams.block_plan import Block
+from cachelayer.streams.block_plan import Chunk
 from cachelayer.streams.failures import Failure
 from cachelayer.streams.stream import Stream, reader_of, step_of, with_options
 from cachelayer.streams.worker_steps import WorkerSteps, fetches_blocks, warn_of_workers
@@ -60,11 +60,11 @@ class WorkerBlocks:
         self._workers = workers
         self._context = context
         self._parts = _parts_of(stream, workers)
-        self._loading: Iterator[_Part] | None = None
+        self._loading: Iterator[_BatchPart] | None = None
         # The position of the step that is loaded next.
         self._position = reader_of(stream).options.start
 
-    def block(self, position: int) -> Block[Any] | None:
+    def block(self, position: int) -> Chunk[Any] | None:
         """Return the step at a position; None at the end. After an error new processes begin at that step."""
         steps = reader_of(self._stream).options.steps
         step = steps.at(position)
@@ -90,18 +90,13 @@ class WorkerBlocks:
         after = steps.after(step)
         # Set only now, so that after an error in between no half-read iterator is used again.
         self._position, self._loading = after, loading
-        begin, end = steps.part(step, reader_of(self._stream).options.shard_index)
-        return Block(position, [after], [item], failures=tuple(failures), rows=[end - begin])
+        return Chunk(position, [after], [item], failures=tuple(failures))
 
     def forget(self) -> None:
         """Discard the steps that the processes have read."""
         self._loading = None
 
-    def ready(self, position: int) -> int:  # noqa: ARG002
-        """Return 0: only the processes know what is ready."""
-        return 0
-
-    def _from(self, position: int) -> Iterator[_Part]:
+    def _from(self, position: int) -> Iterator[_BatchPart]:
         stream = with_options(self._stream, start=position)
         endless = reader_of(stream).options.steps.end is None
         numbers: Iterable[int] = itertools.count() if endless else range(len(stream) * self._parts)
@@ -117,14 +112,14 @@ class WorkerBlocks:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Leaf:
+class _TensorLeaf:
     """A leaf of a batch as tensors: in a batch itself, lists may be leaves or structure."""
 
     value: Any
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Part:
+class _BatchPart:
     """What a worker read of a step: the batch with its leaves marked, and the elements that others stand in for."""
 
     item: Any
@@ -150,13 +145,13 @@ class _Steps(data.Dataset):  # type: ignore[misc]
         # Made by each worker: its threads are not those of the process that starts it.
         self._readers: dict[int, WorkerSteps] = {}
 
-    def __getitem__(self, number: int) -> _Part:
+    def __getitem__(self, number: int) -> _BatchPart:
         step, part = divmod(number, self._parts)
         if part not in self._readers:
             self._readers[part] = WorkerSteps(self._part(part), self._workers // self._parts)
         batch, failures = self._readers[part].batch_and_failures(step_of(self._stream, step))
-        item = tree.map_structure(batch, lambda path, leaf: _Leaf(tensor_leaf(path, leaf)))
-        return _Part(item, tuple(each.portable() for each in failures))
+        item = tree.map_structure(batch, lambda path, leaf: _TensorLeaf(tensor_leaf(path, leaf)))
+        return _BatchPart(item, tuple(each.portable() for each in failures))
 
     def _part(self, part: int) -> Stream[Any]:
         """Return the stream of a part of the rows: that of one of as many shards within this one."""

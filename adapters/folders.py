@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters._files import Folder, Sized, are_local, is_hidden, reading
-from cachelayer.builds.batches import BATCH_NBYTES, Batch, Elements
+from cachelayer.adapters._files import Folder, ListedFile, are_local, is_hidden, reading
+from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
 from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
@@ -32,7 +32,7 @@ _READERS = 16
 class Listing:
     """The files of a source in order, each with the other leaves of its element."""
 
-    files: Sequence[tuple[Sized, dict[str, Any]]]
+    files: Sequence[tuple[ListedFile, dict[str, Any]]]
     metadata: dict[str, Any]
 
 
@@ -182,9 +182,9 @@ class FilesSource:
         with Pool(_READERS, "cachelayer-folders") as pool:
             stop = None if limit is None else self._first + limit
             for chunk in _chunks(list(enumerate(self._listing.files[self._first : stop], self._first))):
-                yield Elements(list(pool.map(self._element, chunk)))
+                yield ElementBatch(list(pool.map(self._element, chunk)))
 
-    def _element(self, numbered: tuple[int, tuple[Sized, dict[str, Any]]]) -> dict[str, Any]:
+    def _element(self, numbered: tuple[int, tuple[ListedFile, dict[str, Any]]]) -> dict[str, Any]:
         record, (file, others) = numbered
         with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
             return {self._leaf: opened.read(), **others}

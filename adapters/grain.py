@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -329,7 +329,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         Raises:
             StateError: if the state belongs to other records, another order, or another number of workers.
         """
-        fresh: StreamIterator[Any] = StreamIterator(self._stream)
+        fresh: StreamIterator[Any] = StreamIterator(reader_of(self._stream))
         begin = fresh.get_state()["position"]
         fresh.set_state(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
@@ -377,8 +377,10 @@ class _WorkerIterator(_StreamedIterator):
             raise StopIteration
         step = turns[self._worker]
         item = with_options(self._stream, start=step.begin)[0] if self._steps is None else self._steps.batch(step)
-        after = turns[-1].begin if len(turns) > self._workers else reader_of(self._stream).options.steps.end
-        self._iterator.set_state({**state, "position": after})
+        # Only a stream that has an end runs out of turns.
+        end = cast("int", reader_of(self._stream).options.steps.end)
+        after = turns[-1].begin if len(turns) > self._workers else end
+        self._iterator.set_state(reader_of(self._stream).identity.state(after))
         return item
 
     def _turns(self, position: int) -> Iterator[Step]:

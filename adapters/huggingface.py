@@ -11,19 +11,22 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataref import DataRef
+from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref, check_stream
 from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Splits
 from cachelayer.errors import (
     CacheLayerError,
@@ -45,10 +48,10 @@ try:
     import pyarrow as pa
 
     from cachelayer.adapters._arrow_columns import Lists, column
-    from cachelayer.adapters._arrow_source import Rows
-    from cachelayer.adapters._huggingface_features import feature_of, leaves_of, spec_of, stored_table
-    from cachelayer.adapters._huggingface_rows import ROWS_AT_ONCE, PythonRows, chunks, inferred, unchanged
-    from cachelayer.adapters._huggingface_stream import Examples, StreamDataset
+    from cachelayer.adapters._arrow_source import ArrowRows
+    from cachelayer.adapters._huggingface_features import encoded, feature_of, leaves_of, spec_of, stored_table
+    from cachelayer.adapters._huggingface_stream import ROWS_AT_ONCE, Examples, StreamIterableDataset
+    from cachelayer.adapters._python_rows import first_rows, packer, spec_of_rows
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
@@ -58,7 +61,7 @@ _FILES_AT_ONCE = 64
 
 def as_source(
     obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None
-) -> HuggingFaceSource | Splits | None:
+) -> HuggingFaceSource | PythonRowsSource | Splits | None:
     """Return the source of a ``Dataset`` or ``IterableDataset``, or the splits of a dict of them; None for others."""
     if isinstance(obj, (datasets.DatasetDict, datasets.IterableDatasetDict)):
         return Splits({str(split): dataset for split, dataset in obj.items()})
@@ -70,7 +73,8 @@ def as_source(
         return SeekableHuggingFaceSource(_without_format(obj), element_spec)
     if obj._starting_state_dict is not None:
         raise InvalidArgumentError("the IterableDataset continues from a state, so its first rows would be missing")
-    return HuggingFaceSource(obj, element_spec)
+    # datasets would turn each row that comes from Python into a table with its own schema.
+    return (PythonRowsSource if obj._ex_iterable.iter_arrow is None else HuggingFaceSource)(obj, element_spec)
 
 
 class HuggingFaceSource:
@@ -90,16 +94,13 @@ class HuggingFaceSource:
     def __init__(self, dataset: Any, declared: Tree | None) -> None:
         self.length: int | None = None
         self._begin = 0
-        self._features: Any = dataset.features
         self._parts = self._parts_of(dataset)
+        self._features: Any = dataset.features
         if self._features is None:
             first = next(self._parts, None)
-            self._features = {} if first is None else _features_in(first)
+            self._features = {} if first is None else datasets.Features.from_arrow_schema(first.schema)
             self._parts = iter(()) if first is None else chain([first], self._parts)
-        own = {name: spec_of(feature, f"[{name!r}]") for name, feature in self._features.items()}
-        if declared is not None:
-            _check_declared(own, declared)
-        self.element_spec: Tree | None = own if declared is None else declared
+        self.element_spec: Tree | None = _spec_of_features(self._features, declared)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -115,33 +116,27 @@ class HuggingFaceSource:
         done = self._begin
         stop = None if limit is None else done + limit
         for part in self._all_parts(limit):
-            rows = part if stop is None else _shortened(part, stop - done)
+            rows = part if stop is None else part.slice(0, stop - done)
             if len(rows):
                 yield self._batch(rows, done)
             done += len(rows)
             if done == stop:
                 return
 
-    def _parts_of(self, dataset: Any) -> Iterator[Any]:
-        """Yield the rows: tables, or lists of rows if they come from Python."""
-        # datasets would turn each such row into a table with its own schema.
-        self._declared_features = dataset.features is not None
-        return chunks(dataset) if dataset._ex_iterable.iter_arrow is None else _arrow_batches(dataset)
+    def _parts_of(self, dataset: Any) -> Iterator[pa.Table]:
+        return _arrow_batches(dataset)
 
-    def _all_parts(self, limit: int | None) -> Iterator[Any]:  # noqa: ARG002
+    def _all_parts(self, limit: int | None) -> Iterator[pa.Table]:  # noqa: ARG002
         return self._parts
 
-    def _batch(self, part: Any, first: int) -> Batch:
-        features = datasets.Features(self._features)
-        if isinstance(part, list):
-            return PythonRows(part, features, self._declared_features, self._taken)
-        schema = features.arrow_schema
+    def _batch(self, part: pa.Table, first: int) -> Batch:
+        schema = datasets.Features(self._features).arrow_schema
         if part.schema.names != schema.names or part.schema.types != schema.types:
             raise SourceError(
                 f"the columns change at records {first} to {first + len(part) - 1}: they are "
                 f"{_columns(part.schema)}, and were {_columns(schema)}"
             )
-        return Rows(part, self._taken)
+        return ArrowRows(part, self._taken)
 
     def _taken(self, table: pa.Table) -> list[Column]:
         """Return the columns of some rows.
@@ -171,6 +166,10 @@ class SeekableHuggingFaceSource(HuggingFaceSource):
 
     def _all_parts(self, limit: int | None) -> Iterator[Any]:
         return _sliced(self._dataset, self._begin, limit)
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers."""
+        return self._batch(self._dataset.with_format("arrow")[list(numbers)], 0)
 
     def skipped(self, records: int) -> SeekableHuggingFaceSource:
         """Return this source without its first records."""
@@ -202,18 +201,52 @@ def _sliced(dataset: datasets.Dataset, first: int, limit: int | None) -> Iterato
         yield arrow[start : start + size]
 
 
-def _features_in(part: Any) -> datasets.Features:
-    return inferred(part) if isinstance(part, list) else datasets.Features.from_arrow_schema(part.schema)
+class PythonRowsSource(IterableSource):
+    """The rows of an ``IterableDataset`` that come from Python, such as a generator or the function of ``map()``.
+
+    Args:
+        dataset: the dataset; if it has no features, its first rows decide the element spec.
+        declared: the element spec that the user declares.
+    """
+
+    def __init__(self, dataset: datasets.IterableDataset, declared: Tree | None) -> None:
+        features, rows = dataset.features, iter(_unchanged(dataset))
+        first: list[Any] = []
+        if features is not None:
+            spec = _spec_of_features(features, declared)
+            rows = map(partial(encoded, features), rows)
+        elif declared is not None:
+            spec = declared
+        else:
+            first = first_rows(rows)
+            spec = spec_of_rows(first)
+        is_declared = features is not None or declared is not None
+        pack = packer(spec, fill=features is not None, declared=is_declared)
+        super().__init__(map(pack, chain(first, rows)), "datasets", None, 0, spec)
+        self.metadata = {} if features is None else {METADATA: features.to_dict()}
 
 
-def _shortened(part: Any, most: int) -> Any:
-    return part[:most] if isinstance(part, list) else part.slice(0, most)
+def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:
+    """Return a dataset of the rows as their source yields them: with features, ``datasets`` would change them."""
+    info = dataset.info.copy()
+    info.features = None if form is None else dataset.features
+    plain = datasets.IterableDataset(
+        dataset._ex_iterable,
+        info=info,
+        formatting=None,
+        distributed=dataset._distributed,
+        token_per_repo_id=dataset._token_per_repo_id,
+    )
+    if form is not None:
+        plain = plain.with_format(form)
+    plain.set_epoch(dataset.epoch)
+    return plain
 
 
 def _arrow_batches(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
     done = 0
     try:
-        for table in unchanged(dataset, "arrow").iter(ROWS_AT_ONCE):
+        for table in _unchanged(dataset, "arrow").iter(ROWS_AT_ONCE):
             yield table
             done += len(table)
     except CacheLayerError:
@@ -227,6 +260,15 @@ def _arrow_batches(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in zip(schema.names, schema.types, strict=True))
+
+
+def _spec_of_features(features: Any, declared: Tree | None) -> Tree:
+    """Return the declared spec, or the one that features imply."""
+    own = {name: spec_of(feature, f"[{name!r}]") for name, feature in features.items()}
+    if declared is None:
+        return own
+    _check_declared(own, declared)
+    return declared
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:
@@ -284,7 +326,8 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
 
     ``state_dict()`` holds the state of the stream after the last row that was returned, so ``load_state_dict()``
     continues there at once. Each iteration runs the stream from its start; after ``set_epoch(e)``, it has epoch e of a
-    shuffled stream. ``.batch()`` makes batches.
+    shuffled stream. If the stream is endless, each iteration goes on after the last row that was returned, whatever the
+    epoch. ``.batch()`` makes batches; after ``load_state_dict()`` of such a dataset each iteration begins at the state.
 
     Args:
         stream: a stream without batches; if it is mapped, the last ``map()`` needs ``element_spec=``. The dataset has
@@ -305,7 +348,7 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
         reader = replace(reader, records=_stored(reader.records))
         spec, features = reader.records.element_spec, _features_of(reader.records)
     # A separate stream object, because each one remembers whether it was iterated over.
-    return StreamDataset(Examples(Stream(reader), spec, features), info=datasets.DatasetInfo(features=features))
+    return StreamIterableDataset(Examples(Stream(reader), spec, features), info=datasets.DatasetInfo(features=features))
 
 
 def _spec_of_mapped(stream: Stream[Any]) -> Tree:
@@ -324,15 +367,19 @@ def _spec_of_mapped(stream: Stream[Any]) -> Tree:
 def _stored(records: RandomAccess[Any]) -> RandomAccess[Any]:
     """Return the records of a version with images and sounds as the bytes of their files."""
     stored = records.stored()
-    return records_of(stored) if isinstance(stored, DataRef) else records
+    return records if stored is None or not _has_whole_records(records) else records_of(stored)
+
+
+def _has_whole_records(records: RandomAccess[Any]) -> bool:
+    """Return whether elements have all leaves of the records of one version, as its features say."""
+    base = getattr(records, "base", None)
+    return isinstance(base, RecordElements) and isinstance(base.source, VersionRecords) and base.chosen is None
 
 
 def _features_of(records: RandomAccess[Any]) -> datasets.Features:
     """Return the features that were cached, or else those that the element spec implies."""
-    spec, kept = records.element_spec, records.metadata.get(METADATA)
-    if kept is not None:
-        return datasets.Features.from_dict(kept)
-    return _features_of_spec(spec)
+    kept = records.metadata.get(METADATA) if _has_whole_records(records) else None
+    return _features_of_spec(records.element_spec) if kept is None else datasets.Features.from_dict(kept)
 
 
 def _features_of_spec(spec: Tree) -> datasets.Features:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Unpack
+from typing import Any, Generic, Unpack
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._stream_or_ref import check_stream
@@ -19,7 +19,7 @@ from cachelayer.storage.storage import Storage
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.failures import Failure
 from cachelayer.streams.step_reader import StepReader
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream, is_endless, reader_of
 from cachelayer.streams.stream_stats import StreamStats
 from cachelayer.user_warnings import warn
 
@@ -91,7 +91,8 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None
             ones count as one. By default as many as the stream reads ahead (``prefetch``).
 
     Returns:
-        An iterable of batches, which can be iterated any number of times. A batch has the structure of the stream's,
+        An iterable of batches, which can be iterated any number of times; if the stream is endless, each iteration goes
+        on where the last one stopped. A batch has the structure of the stream's,
         with ``jax.Array`` leaves in JAX's dtypes: 64 bits become 32 unless ``jax_enable_x64`` is set. If values of a
         leaf are too large for that, there is one warning for the leaf; floats are rounded without a warning. With
         remainder "pad" an item is ``(batch, mask)``.
@@ -127,6 +128,8 @@ class GlobalBatches(Generic[T]):
         self._sender = Sender(sharding)
         # The leaves that a warning was given for.
         self._warned: set[str] = set()
+        # Of an endless stream.
+        self._only: GlobalBatchIterator[T] | None = None
         self.check_steps(reader_of(stream).options.start)
 
     def reader(self) -> StepReader:
@@ -152,8 +155,12 @@ class GlobalBatches(Generic[T]):
             warn(self._sender.lost[leaf])
 
     def __iter__(self) -> GlobalBatchIterator[T]:
-        """Return an iterator from the start of the stream, independent of others."""
-        return GlobalBatchIterator(self)
+        """Return an iterator from the start, independent of others; of an endless stream, the only one."""
+        if not is_endless(self.stream):
+            return GlobalBatchIterator(self)
+        if self._only is None:
+            self._only = GlobalBatchIterator(self)
+        return self._only
 
     def __len__(self) -> int:
         """Return the number of batches.
@@ -199,18 +206,10 @@ class GlobalBatchIterator(Iterator[T]):
     def __iter__(self) -> GlobalBatchIterator[T]:
         return self
 
-    if TYPE_CHECKING:
-
-        def __next__(self) -> T: ...
-
-    else:
-
-        @property
-        def __next__(self) -> Callable[[], T]:
-            """The function that returns the next batch; ``next()`` calls it in C, as with ``StreamIterator``."""
-            following = self._local.__next__
-            self._batches.warn()
-            return following
+    def __next__(self) -> T:
+        batch = next(self._local)
+        self._batches.warn()
+        return batch
 
     @property
     def failures(self) -> list[Failure]:
@@ -238,7 +237,7 @@ class GlobalBatchIterator(Iterator[T]):
         self._local.set_state(state)
 
     def stats(self) -> StreamStats:
-        """Return what the iterator of this process has done; sending batches to devices counts as collating."""
+        """Return what the iterator of this process has done."""
         return self._local.stats()
 
     def save(self, directory: Any) -> Awaited:

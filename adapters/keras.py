@@ -34,7 +34,8 @@ from cachelayer.locks import ProcessLock
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.streams.sampled_order import SampledOrder
-from cachelayer.streams.stream import Stream, reader_of, with_options
+from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
 
 try:
     import keras
@@ -161,10 +162,11 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     """Return a ``PyDataset`` whose epochs are those of a stream: epoch e of ``fit`` has the records of epoch e.
 
     Call ``model.fit(dataset, epochs=3, shuffle=False, callbacks=[dataset.callback])``. The callback tells the dataset
-    which epoch runs, also with ``initial_epoch`` and after ``BackupAndRestore``. Without it, each epoch that Keras
-    begins is the next one of the stream, and Keras also begins one just to inspect the first batch. ``shuffle=False``
-    keeps ``fit`` from shuffling the batches again. The dataset reads ahead as the stream does. It does not use Keras's
-    own workers, because they return batches of one epoch in the next.
+    which epoch runs, also with ``initial_epoch`` and after ``BackupAndRestore``. Each ``fit`` begins with epoch 0, or
+    with ``initial_epoch``; if the stream is endless, it goes on after the epochs of the last ``fit``. Without the
+    callback, each epoch that Keras begins is the next one of the stream, and Keras also begins one just to inspect the
+    first batch. ``shuffle=False`` keeps ``fit`` from shuffling the batches again. The dataset reads ahead as the stream
+    does. It does not use Keras's own workers, because they return batches of one epoch in the next.
 
     Args:
         stream: its batches must be what ``fit`` takes: ``(x, y)``, ``(x, y, sample_weight)``, ``(x,)``, or a dict of
@@ -183,10 +185,10 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         raise InvalidArgumentError(
             f"start={options.start}: Keras needs whole epochs: leave start out, and pass initial_epoch= to fit()"
         )
-    if isinstance(options.order, SampledOrder):
+    if isinstance(options.order, SampledOrder) or steps.records >= MOST_POSITIONS:
         raise InvalidArgumentError(
-            "a weighted sample has no end, and Keras asks for epochs: pass to_tf(stream), or batches in a loop of your "
-            "own, and steps_per_epoch= to fit()"
+            "a mixture or a weighted sample has no epochs, and Keras asks for them: pass to_tf(stream), or batches in "
+            "a loop of your own, and steps_per_epoch= to fit()"
         )
     if steps.per_epoch() == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
@@ -208,6 +210,10 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._length = steps.per_epoch()
         self._epoch = 0
         self._begun = False
+        self.goes_on = is_endless(stream)
+        """Whether each ``fit`` goes on after the epochs of the last one."""
+        self.following = 0
+        """The epoch after the last one that a callback chose."""
         self._lock = ProcessLock()
         self._ahead: tuple[tuple[int, int], Iterator[Any]] | None = None
         self._resumed: int | None = None
@@ -292,6 +298,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
     def set_epoch(self, epoch: int) -> None:
         """Continue with the given epoch, and then with those after it. :attr:`callback` calls this."""
         self._epoch = integer("epoch", epoch, 0)
+        self.following = self._epoch + 1
         self._begun = False
 
     def on_epoch_begin(self) -> None:

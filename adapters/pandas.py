@@ -43,10 +43,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
     # Imported here because pandas can be installed without pyarrow.
-    from cachelayer.adapters._arrow_source import ArrowPart, SkippableArrowSource
+    from cachelayer.adapters._arrow_source import ArrowPart, TableSource
 
     part = ArrowPart.of_table(_table(obj))
-    return SkippableArrowSource("pandas", lambda: [part], element_spec)
+    return TableSource("pandas", lambda: [part], element_spec)
 
 
 def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:

@@ -38,11 +38,11 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
     # Imported here because Polars can be installed without pyarrow.
-    from cachelayer.adapters._arrow_source import ArrowSource, SkippableArrowSource
+    from cachelayer.adapters._arrow_source import ArrowSource, TableSource
 
     part = _part(obj)
     # A LazyFrame would compute the rows that are skipped too.
-    cls = SkippableArrowSource if isinstance(obj, pl.DataFrame) else ArrowSource
+    cls = TableSource if isinstance(obj, pl.DataFrame) else ArrowSource
     return cls("polars", lambda: [part], element_spec)
 
 
@@ -103,7 +103,13 @@ def _part(frame: pl.DataFrame | pl.LazyFrame) -> ArrowPart:
     for name, dtype in schema.items():
         _check(dtype, f"column {name!r}")
     rows = frame.height if isinstance(frame, pl.DataFrame) else None
-    return ArrowPart("", _arrow(pl.DataFrame(schema=schema)).schema, rows, lambda row: _batches(frame, row))
+    return ArrowPart(
+        "",
+        _arrow(pl.DataFrame(schema=schema)).schema,
+        rows,
+        lambda row: _batches(frame, row),
+        take=lambda numbers: _arrow(frame[list(numbers)]),
+    )
 
 
 def _batches(frame: pl.DataFrame | pl.LazyFrame, row: int) -> Iterator[Any]:

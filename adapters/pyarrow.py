@@ -11,14 +11,18 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from cachelayer.adapters._arrow_source import ArrowPart, ArrowSource, SkippableArrowSource, check_schema, from_row
-from cachelayer.adapters._csv import Csv
+from cachelayer.adapters._arrow_source import (
+    ArrowPart,
+    ArrowSource,
+    SkippableArrowSource,
+    TableSource,
+    check_schema,
+    from_row,
+)
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
 from cachelayer.adapters._hive import partition_of
-from cachelayer.adapters._json_declared import DeclaredJsonLines
-from cachelayer.adapters._json_lines import JsonLines
-from cachelayer.adapters._text import parts_of_text
-from cachelayer.builds.batches import BATCH_NBYTES, batch_records
+from cachelayer.adapters._text_files import JsonLinesSource, csv_parts
+from cachelayer.builds.batches import batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -26,7 +30,6 @@ from cachelayer.system_threads import Pool
 try:
     import pyarrow as pa
     import pyarrow.dataset as pa_dataset
-    import pyarrow.json as pa_json
     import pyarrow.parquet as pq
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
@@ -44,7 +47,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows are elements already; leave it out")
-    cls = SkippableArrowSource if isinstance(obj, (pa.Table, pa.RecordBatch, pq.ParquetFile)) else ArrowSource
+    kinds = {pa.Table: TableSource, pa.RecordBatch: TableSource, pq.ParquetFile: SkippableArrowSource}
+    cls = next((cls for kind, cls in kinds.items() if isinstance(obj, kind)), ArrowSource)
     return cls("pyarrow", lambda: [part], element_spec)
 
 
@@ -111,11 +115,9 @@ def from_csv(
     convert_options: Any = None,
     storage_options: Options = None,
 ) -> ArrowSource:
-    """Return a source of the rows of CSV files. The first block decides the types of columns that are not declared.
+    """Return a source of the rows of CSV files. Columns that are not declared are text, as in the file.
 
-    A column holds integers, floats or booleans only if these keep all that its text says. Anything else stays text,
-    such as ``007``, dates, and integers beyond 64 bits. A later value that does not fit the type is an error that names
-    its record.
+    In a declared type, an empty cell is null. A cell that does not fit its type is an error that names its record.
 
     Args:
         paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
@@ -124,44 +126,22 @@ def from_csv(
         storage_options: options of fsspec's client.
     """
     files = Files(listed(paths), storage_options)
-    form = Csv(read_options, parse_options, convert_options, schema)
-    return ArrowSource("csv", parts_of_text(files, form), files=files)
+    return ArrowSource("csv", csv_parts(files, schema, read_options, parse_options, convert_options), files=files)
 
 
-def from_json(
-    paths: Paths,
-    schema: Any = None,
-    *,
-    read_options: Any = None,
-    parse_options: Any = None,
-    storage_options: Options = None,
-) -> ArrowSource:
+def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = None) -> JsonLinesSource:
     """Return a source of the rows of files with one JSON object per line.
 
-    Without a schema, the first block decides the types, and no value changes its type: a later value that does not fit
-    is an error that names its record, as are mixed types, integers beyond 64 bits, and two equal keys. With a schema,
-    pyarrow parses the lines, which is faster, and converts values to it. It is an error if a declared float would round
-    an integer, or turn a number into 0 or inf.
+    The first lines decide the element spec: lists become arrays of any length, and a key that an object lacks is null.
+    No value changes its type: a later value that does not fit is an error that names its record, as are integers
+    beyond 64 bits, and two equal keys. A column that is null in all of the first lines stays null.
 
     Args:
         paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
-        schema: a ``pyarrow.Schema`` of the columns to read; other keys are ignored.
-        read_options, parse_options: those of ``pyarrow.json``; an ``explicit_schema`` declares all columns.
+        schema: a ``pyarrow.Schema`` of the columns to read, or declare ``element_spec=``; other keys are ignored.
         storage_options: options of fsspec's client.
     """
-    files = Files(listed(paths), storage_options)
-    explicit = getattr(parse_options, "explicit_schema", None)
-    nbytes = BATCH_NBYTES if read_options is None else read_options.block_size
-    if schema is None and explicit is None:
-        if getattr(parse_options, "newlines_in_values", False):
-            raise InvalidArgumentError("newlines_in_values needs schema=: without it, types are inferred line by line")
-        return ArrowSource("json", parts_of_text(files, JsonLines(nbytes)), files=files)
-    options = pa_json.ParseOptions(
-        explicit_schema=explicit if schema is None else schema,
-        newlines_in_values=getattr(parse_options, "newlines_in_values", False),
-        unexpected_field_behavior="error" if schema is None else "ignore",
-    )
-    return ArrowSource("json", parts_of_text(files, DeclaredJsonLines(options, nbytes)), files=files)
+    return JsonLinesSource(Files(listed(paths), storage_options), schema)
 
 
 def _opened(files: Files, part: Callable[[File], ArrowPart]) -> Callable[[], list[ArrowPart]]:

@@ -2,8 +2,7 @@
 
 ``storage.cache(x, ...)`` takes a ``Dataset``, ``IterableDataset`` or ``DataLoader`` as it is. :func:`loader` iterates
 over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``Dataset``; :class:`Sampler` and
-:class:`BatchSampler` let any ``torch.utils.data.DataLoader`` read it in our exact order. :func:`resumable` gives that
-order, and a state, to a ``DataLoader`` that somebody else made.
+:class:`BatchSampler` let any ``torch.utils.data.DataLoader`` read it in our exact order.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref, check_stream
-from cachelayer.adapters._torch_resumable import ResumableLoader, resumable
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
 from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
@@ -28,10 +26,10 @@ from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.user_indices import record_numbers
-from cachelayer.streams.block_plan import Block
+from cachelayer.streams.block_plan import Chunk
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
+from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of, with_options
 from cachelayer.streams.stream_stats import StreamStats
 
 try:
@@ -46,11 +44,9 @@ except ImportError as error:
 __all__ = [
     "BatchSampler",
     "Loader",
-    "ResumableLoader",
     "Sampler",
     "as_source",
     "loader",
-    "resumable",
     "tensors",
     "to_torch",
 ]
@@ -176,7 +172,8 @@ def _has_columns(leaf: LeafSpec) -> bool:
 def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: Any = None) -> Loader[T]:
     """Return an iterable of a stream's items as tensors, with ``state_dict`` and ``load_state_dict``.
 
-    Each iteration has the next epoch, as each iteration of a ``DataLoader`` has a new order; see :class:`Loader`.
+    Each iteration has the next epoch, as each iteration of a ``DataLoader`` has a new order. If the stream is endless,
+    each goes on where the last one stopped. See :class:`Loader`.
 
     Args:
         stream: a batched stream gives batches; any other gives elements.
@@ -202,7 +199,9 @@ class Loader(Generic[T]):
 
     Each iteration has the next epoch: if the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it
     has epochs 3k to 3k + 2. An iteration that ends early counts. If all epochs have the same order
-    (``reshuffle=False``, or no shuffle), or there is no end, each iteration is the stream from its start.
+    (``reshuffle=False``, or no shuffle), each iteration is the stream from its start. An endless stream has one
+    iterator in all, which every ``iter()`` returns: it goes on after the last item that was returned, or at a loaded
+    state.
 
     Its state is that of the stream after the last item that was returned, however far workers have read. Any stream or
     loader of the same records in the same order accepts it, on any number of ranks and workers.
@@ -218,6 +217,8 @@ class Loader(Generic[T]):
 
     def __iter__(self) -> StreamIterator[T]:
         """Iterate over the next epoch; after ``load_state_dict``, over the rest of the epoch."""
+        if self._last is not None and is_endless(self._stream):
+            return self._last
         begin = self._next
         iterator = self._iterator(begin)
         self._next, self._last = _Begin(begin.iteration + 1, None), iterator
@@ -228,8 +229,8 @@ class Loader(Generic[T]):
         if begin.position is not None:
             stream = with_options(stream, start=begin.position)
         if self._workers:
-            return StreamIterator(stream, WorkerBlocks(stream, self._workers, self._context))
-        return _TensorIterator(stream)
+            return StreamIterator(reader_of(stream), WorkerBlocks(stream, self._workers, self._context))
+        return _TensorIterator(reader_of(stream))
 
     def __len__(self) -> int:
         """Return the number of items of the first iteration; raise TypeError if the stream has no end."""
@@ -238,9 +239,9 @@ class Loader(Generic[T]):
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with an epoch; with ``num_epochs=3``, that is epoch 3 * epoch.
 
-        A loaded position within that epoch stays.
+        A loaded position within that epoch stays. An endless stream goes on as it would without this call.
         """
-        if integer("epoch", epoch, 0) != self._next.iteration:
+        if integer("epoch", epoch, 0) != self._next.iteration and not is_endless(self._stream):
             self._next, self._last = _Begin(epoch, None), None
 
     def state_dict(self) -> dict[str, Any]:
@@ -280,5 +281,5 @@ class _Begin:
 class _TensorIterator(StreamIterator[T]):
     """An iterator over a stream's items as tensors."""
 
-    def _shown(self, block: Block[Any]) -> Block[T]:
+    def _shown(self, block: Chunk[Any]) -> Chunk[T]:
         return block.replaced(lambda item, _: tensors(item))

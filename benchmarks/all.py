@@ -51,41 +51,12 @@ BENCHMARKS = {
     "build": Benchmark(quick=()),
     "read": Benchmark(quick=("images", "stream", "single", "elements")),
     "read_grid": Benchmark(quick=("zstd",)),
-    "cold": Benchmark(quick=()),
-    "verify": Benchmark(quick=()),
-    "start": Benchmark(quick=()),
-    "open": Benchmark(("5000000",), quick=("1000000",)),
     "order": Benchmark(quick=()),
+    "locality": Benchmark(),
+    "language": Benchmark(("200", "2000000"), quick=("20", "100000")),
     "train": Benchmark(quick=()),
     "train_jax": Benchmark(quick=()),
-    "skip": Benchmark(),
-    "media": Benchmark(),
-    "media_decoders": Benchmark(quick=()),
-    "cloud": Benchmark(("0.1",)),
-    "locality": Benchmark(),
-    "slow_disk": Benchmark(),
-    "language": Benchmark(("200", "2000000"), quick=("20", "100000")),
-    "sampling": Benchmark(),
-    "locality_order": Benchmark(),
-    "workers": Benchmark(("0.5",)),
-    "large_builds": Benchmark(("0.2",)),
-    "rewrite": Benchmark(("1",)),
-    "adapters": Benchmark(quick=("tensorflow",)),
-    "format_scale": Benchmark(),
-    "scale": Benchmark(),
-    "clients": Benchmark(),
 }
-PARTS = {
-    "blocks_walk",
-    "clients_rates",
-    "harness",
-    "sampling_mixtures",
-    "sampling_replaced",
-    "sampling_stats",
-    "sampling_weighted",
-    "scale_costs",
-}
-"""Modules that other benchmarks use."""
 WHOLE = "all"
 """The part of the page that says whether the others are from one run."""
 

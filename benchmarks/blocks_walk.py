@@ -1,14 +1,14 @@
 """What the hosts of an epoch in blocks fetch: the order and what plans the fetching are real, the records are not.
 
 Hosts walk through some windows in the midst of an epoch, and each request is counted. What they hold or have on the
-way when the counting begins is not counted; what they have when it ends is. Rows of an index for several blocks may
-come together, long before some of them are needed. So for these, a host goes through all of its blocks of an epoch.
+way when the counting begins is not counted; what they have when it ends is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -17,20 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord import kept_indices
-from cachelayer.arrayrecord.expected_rows import ExpectedRows
+from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.transfer import PIECE
-from cachelayer.protocols import BlocksAhead
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
 from cachelayer.streams.block_order import BlockOrder
-from cachelayer.streams.interruptible_future import Flag, Outcome
 from cachelayer.streams.steps import Step, Steps
 
 Indices = NDArray[np.int64]
 # A host walks so many windows before the counting begins, and while it counts; and so many blocks at least.
 _BEFORE, _COUNTED = (2, 16), (4, 64)
-_MOST_BLOCKS = 200_000
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class Dataset:
     @property
     def kept_indices(self) -> float:
         """The fraction of all indices that a host keeps in memory at most."""
-        return min(1.0, kept_indices.KEPT_NBYTES / (self.shards * self.index_nbytes))
+        return min(1.0, ranged.KEPT_NBYTES / (self.shards * self.index_nbytes))
 
 
 @dataclass
@@ -84,21 +80,6 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """How the rows of indices come to a host in an epoch.
-
-    Args:
-        requests: requests, for each one if rows came for each block by themselves.
-        nbytes: bytes that come, for each byte of the rows of its blocks.
-        kept: the most bytes of rows that the host keeps.
-    """
-
-    requests: float = 1.0
-    nbytes: float = 1.0
-    kept: int = 0
-
-
-@dataclass(frozen=True)
 class Epoch:
     """A whole epoch over all hosts, after some hosts have walked a part of it.
 
@@ -106,7 +87,7 @@ class Epoch:
         requests: number of requests.
         index_requests: those of them for indices.
         amplification: bytes that come for each byte that is wanted.
-        held: the most bytes of blocks that one host held or had on the way, and of rows for later blocks.
+        held: the most bytes of blocks that one host held or had on the way.
         indices: bytes of the rows of indices that come to a host.
         headers: requests for headers of indices, which are made once in a process and not counted in ``requests``.
         records: number of records.
@@ -129,11 +110,11 @@ class Epoch:
 class _AtOnce:
     """A worker without threads: what is submitted is done."""
 
-    def submit(self, work: Callable[[Flag], Any]) -> Outcome[Any]:
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Do some work."""
-        outcome = Outcome[Any]()
+        outcome = Future[Any]()
         outcome.begin()
-        outcome.set_result(work(Flag()))
+        outcome.set_result(work())
         return outcome
 
 
@@ -168,12 +149,8 @@ class _Counter:
         """Return whether the host has the whole index: it is worth it, and it came while there was room."""
         dataset = self._dataset
         requests = max(1.0, self._share * dataset.shard_records / count)
-        is_worth_it = dataset.index_nbytes <= requests * kept_indices._PAGE_NBYTES
+        is_worth_it = dataset.index_nbytes <= requests * ranged._PAGE_NBYTES
         return is_worth_it and shard * 0.6180339887 % 1 < dataset.kept_indices
-
-    def expecting(self, blocks: BlocksAhead) -> _Counter:  # noqa: ARG002
-        """Return itself: :func:`rows_of_epoch` counts what comes together."""
-        return self
 
     def reads(self, blocks: Sequence[_Fetched], owner: Indices, rows: Indices) -> Indices:
         """Return the numbers of the records that would be read."""
@@ -219,7 +196,7 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
         1 + max(windows * grid.window * grid.lanes // steps.global_batch, blocks * grid.block // batch_a_host)
         for windows, blocks in (_BEFORE, _COUNTED)
     )
-    total, whole, together = Traffic(), 0.0, Rows()
+    total, whole = Traffic(), 0.0
     chosen = np.linspace(0, hosts - 1, min(walked or hosts, hosts)).astype(int).tolist()
     for host in chosen:
         found = _walk_of_host(order, dataset, steps, host, first, (before, counted))
@@ -228,54 +205,20 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
     counter = _Counter(dataset, 1 / hosts, Traffic())
     if any(counter._has_index(shard, order.grid.block) for shard in range(min(1000, dataset.shards))):
         whole = dataset.kept_indices * dataset.shards * hosts
-    else:
-        together = rows_of_epoch(order, dataset, hosts)
     scale = order.records / total.wanted
-    rows = total.rows * scale * together.requests
-    indices = total.row_nbytes * scale * together.nbytes + whole * dataset.index_nbytes
+    rows = total.rows * scale
+    indices = total.row_nbytes * scale + whole * dataset.index_nbytes
     reached = dataset.shards * (1 - math.exp(-total.blocks * scale / hosts / dataset.shards))
     came = total.fetched * scale * dataset.record_nbytes + indices
     return Epoch(
         requests=total.blocks * scale + rows + whole,
         index_requests=rows + whole,
         amplification=came / (order.records * dataset.record_nbytes),
-        held=total.held + together.kept,
+        held=total.held,
         indices=indices / hosts,
         headers=hosts * reached - whole,
         records=order.records,
     )
-
-
-def rows_of_epoch(order: BlockOrder, dataset: Dataset, hosts: int) -> Rows:
-    """Return how the rows of indices come to a host that fetches its blocks of an epoch in the order of its lanes."""
-    found = order.expected(0, np.zeros(1, np.int64), 1 / hosts)
-    if found is None:
-        return Rows()
-    begins, count = found
-    shards = begins // dataset.shard_records
-    inside = (begins + count - 1) // dataset.shard_records == shards
-    # Shards share nothing but the memory for kept rows, so some shards, with their share of it, tell of all.
-    share = min(1.0, _MOST_BLOCKS / len(begins))
-    inside &= shards < share * dataset.shards
-    begins, shards = begins[inside], shards[inside]
-    within = begins - shards * dataset.shard_records
-    expected = ExpectedRows(shards, within, count, dataset.record_nbytes)
-    requests = came = kept = 0
-    # Blocks come in a permuted order, whichever it is.
-    for at in np.random.default_rng(0).permutation(len(begins)).tolist():
-        block = expected.find(int(shards[at]), int(within[at]), count)
-        assert block is not None
-        if expected.take(block) is None:
-            together = expected.together(block)
-            has_room = expected.nbytes_of(together) <= share * kept_indices.KEPT_NBYTES - expected.nbytes
-            begins_here = expected.begins(together if has_room else np.array([block]))
-            span = int(begins_here[-1] - begins_here[0]) + count
-            if has_room:
-                expected.keep(together, np.empty(span, ROW), int(begins_here[0]))
-            requests += 1
-            came += span
-            kept = max(kept, expected.nbytes)
-    return Rows(requests / len(begins), came / len(begins) / count, int(kept / share))
 
 
 def _walk_of_host(

@@ -1,7 +1,7 @@
 """The programs of docs/clients.md, before and after: lines changed, records a second of the data alone, and resuming.
 
-Run: ``tests/clients/run python benchmarks/clients.py``, which brings timm, transformers, accelerate, Lightning and
-Flax. Names, such as ``timm keras``, choose programs; of those whose packages are missing, the table says so.
+Run: ``tests/clients/run python benchmarks/clients.py``, which brings transformers, accelerate, Lightning and
+Flax. Names, such as ``lightning keras``, choose programs; of those whose packages are missing, the table says so.
 
 The programs before are those of the page with the replacements below. They are killed at a step in the second epoch and
 started again, as the tests do with those of the page.
@@ -27,19 +27,11 @@ from harness import machine, table
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r'^```python title="(\w+)\.py"\n(.*?)^```$', re.M | re.S)
-NEEDS = {"timm": "timm", "trainer": "transformers", "lightning": "lightning", "keras": "keras", "nanogpt": "torch"}
+NEEDS = {"trainer": "transformers", "lightning": "lightning", "keras": "keras", "nanogpt": "torch"}
 KILL_AT = 18
 # What stands in the programs without cachelayer: pairs of a text of the page, and what stands there instead.
 POINTS = "from corpus import points\n"
 BEFORE = {
-    "timm": [
-        ("from corpus import images\n", ""),
-        ("from cachelayer.adapters.timm import reader\nfrom cachelayer.adapters.torch import resumable\n", ""),
-        ('ImageDataset("", reader=reader(images))', 'ImageDataset("pictures")'),
-        ("loader = resumable(loader, images, seed=0)  # new\n", ""),
-        ('    loader.load_state_dict(saved["data"])  # new\n', ""),
-        ('            saved["data"] = loader.state_dict()  # new\n', ""),
-    ],
     "trainer": [
         ("from corpus import rows\n", "import datasets\n" + POINTS),
         ("from cachelayer.adapters.torch import Sampler, to_torch\n", ""),

@@ -10,7 +10,7 @@ import numpy as np
 from harness import medians
 
 import cachelayer
-from cachelayer import ArraySpec, ImageSpec
+from cachelayer import ArraySpec
 
 RECORDS, SIDE, BATCH = 20_000, 32, 128
 PICTURES, PIXELS = 1000, 160
@@ -38,39 +38,6 @@ def compared(size: int, before: Callable[[int], Iterable[Any]], after: Callable[
 
     found = medians({"before": counted(before), "after": counted(after)}, rounds=3)
     return found["before"], found["after"]
-
-
-def timm(folder: Path) -> Rates:
-    """JPEG files of 160 x 160 pixels in folders, against the same bytes as records; timm decodes and crops both."""
-    import torch
-    from client_child import declare_operators
-    from PIL import Image
-
-    declare_operators()
-    from timm.data import ImageDataset, create_loader
-
-    from cachelayer.adapters.timm import reader
-    from cachelayer.adapters.torch import resumable
-
-    rng = np.random.default_rng(0)
-    for number in range(PICTURES):
-        path = folder / "jpeg" / f"{number % 10}" / f"{number:05}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        small = Image.fromarray(rng.integers(0, 256, (PIXELS // 8, PIXELS // 8, 3), dtype=np.uint8))
-        small.resize((PIXELS, PIXELS)).save(path)
-
-    def files() -> Iterable[dict[str, Any]]:
-        return ({"image": path.read_bytes(), "label": 0} for path in sorted((folder / "jpeg").rglob("*.jpg")))
-
-    spec = {"image": ImageSpec(), "label": ArraySpec("int64")}
-    ref = cachelayer.Storage(folder / "cache").cache(files, "jpegs", "v1", element_spec=spec)
-
-    def loader(dataset: Any) -> Any:
-        return create_loader(dataset, (3, 128, 128), 50, is_training=True, num_workers=1, device=torch.device("cpu"))
-
-    before, after = loader(ImageDataset(str(folder / "jpeg"))), loader(ImageDataset("", reader=reader(ref)))
-    ours = resumable(after, ref, seed=0)
-    return compared(50, lambda _: before, lambda _: ours)
 
 
 def trainer(folder: Path) -> Rates:
@@ -250,7 +217,6 @@ def maxtext(folder: Path) -> Rates:
 
 
 RATES: dict[str, Callable[[Path], Rates]] = {
-    "timm": timm,
     "trainer": trainer,
     "lightning": lightning,
     "keras": keras,

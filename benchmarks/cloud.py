@@ -301,7 +301,7 @@ def _upload_beside(begin: Any, storage: cachelayer.Storage, files: list[Path]) -
 
 def bare_upload(storage: cachelayer.Storage, files: list[Path]) -> None:
     """Upload files that are there already, as many at once as a build does."""
-    from cachelayer.builds.uploads import _UPLOADS
+    from cachelayer.builds.shard_pipeline import _UPLOADS
 
     with ThreadPoolExecutor(_UPLOADS) as threads:
         list(threads.map(lambda file: storage._store.upload(file, f"alone/{file.name}"), files))

@@ -49,7 +49,9 @@ def ours(folder: Path, threads: int | None, *, whole: bool = False) -> Epoch:
     """A stream of the cached files."""
     import cachelayer
 
-    ref = cachelayer.Storage(folder / "cache", threads=threads).fetch("pictures@v1")
+    if threads is not None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    ref = cachelayer.Storage(folder / "cache").fetch("pictures@v1")
     stream = (ref if whole else ref.decoded(size=(SIDE, SIDE))).stream(BATCH, num_epochs=1)
     return lambda: stream
 

@@ -16,7 +16,6 @@ import numpy as np
 from harness import machine, medians, named_folder, table
 
 import cachelayer
-import cachelayer.storage.rewrite
 
 WORKERS = 2
 AIMS = {"storage.rewrite, shuffled": "0.5"}
@@ -49,21 +48,12 @@ def main(folder: Path, gigabytes: float) -> None:
         base = storage.fetch("images", "v1")
         return target.rewrite("images", base, "v2", shuffle_seed=0, workers=WORKERS, progress=False)
 
-    def by_runs(target: cachelayer.Storage) -> Any:
-        memory = cachelayer.storage.rewrite._memory_nbytes
-        cachelayer.storage.rewrite._memory_nbytes = lambda: 0
-        try:
-            return rewritten(target)
-        finally:
-            cachelayer.storage.rewrite._memory_nbytes = memory
-
     contenders = {
         "storage.cache": lambda: made(lambda to: to.cache(arrays, "images", "v2", workers=WORKERS, progress=False)),
         "storage.cache, engine='processes'": lambda: made(
             lambda to: to.cache(arrays, "images", "v2", workers=WORKERS, engine="processes", progress=False)
         ),
         "storage.rewrite, shuffled": lambda: made(rewritten),
-        "storage.rewrite, shuffled by way of runs": lambda: made(by_runs),
     }
     load = os.getloadavg()[0]
     rates = medians(contenders, warm_up=False)

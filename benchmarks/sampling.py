@@ -1,4 +1,4 @@
-"""Mixtures, weighted samples, stand-ins for bad records, and what streams measure of themselves: all tables in one run.
+"""Mixtures, weighted samples, and stand-ins for bad records: all tables in one run.
 
 Run: ``python benchmarks/sampling.py [folder]``.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sampling_mixtures
 import sampling_replaced
-import sampling_stats
 import sampling_weighted
 from harness import machine, named_folder, table
 
@@ -23,9 +22,7 @@ def main() -> None:
     print(table(title, head, sampling_weighted.rows()), end="\n\n")
     head = ("what fails", "elements/s if failures raise", "replaced, none fails", "replaced, 1 % fail", "aim")
     title = f"One element of {sampling_replaced.ONE_IN} fails, and another stands in"
-    print(table(title, head, sampling_replaced.rows()), end="\n\n")
-    head = ("what", "µs for 1,024 records", "of these for stats", "with stats / without", "aim")
-    print(table("Streams that measure themselves", head, sampling_stats.rows()))
+    print(table(title, head, sampling_replaced.rows()))
 
 
 if __name__ == "__main__":

@@ -37,10 +37,9 @@ from cachelayer.errors import (
 if TYPE_CHECKING:
     from cachelayer.access.array_record_source import ArrayRecordDataSource
     from cachelayer.access.concat import JoinedRef, concat
-    from cachelayer.access.dataref import DataRef
-    from cachelayer.access.mirror import Mirrored
+    from cachelayer.access.dataref import DataRef, Mirrored
     from cachelayer.access.mix import Mixture, mix
-    from cachelayer.access.sampling.sampled import Sampled
+    from cachelayer.access.sampling import Sampled
     from cachelayer.access.sequences.packs import Packed
     from cachelayer.access.sequences.padded import Padded
     from cachelayer.access.sequences.windows import Windows
@@ -51,17 +50,16 @@ if TYPE_CHECKING:
     from cachelayer.records.pieces import DocumentPiece
     from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
     from cachelayer.records.values import Nullable, Ragged, Sparse
-    from cachelayer.storage.open import open
-    from cachelayer.storage.storage import Storage
+    from cachelayer.storage.storage import Storage, open
     from cachelayer.streams.block_order import Blocks
     from cachelayer.streams.buckets import Buckets
     from cachelayer.streams.iterator import StreamIterator
     from cachelayer.streams.stream import BatchStream, Stream
     from cachelayer.streams.stream_stats import StreamStats
     from cachelayer.versions.diff import Diff
-    from cachelayer.versions.history import LogEvent
+    from cachelayer.versions.log import LogEvent
     from cachelayer.versions.snapshot import VersionInfo
-    from cachelayer.versions.unpublished import UnpublishedBuild
+    from cachelayer.versions.unfinished import UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport
 
 __version__ = "0.1.0"
@@ -134,10 +132,9 @@ __all__ = [
 _HOMES = {
     "cachelayer.access.array_record_source": ("ArrayRecordDataSource",),
     "cachelayer.access.concat": ("JoinedRef", "concat"),
-    "cachelayer.access.dataref": ("DataRef",),
-    "cachelayer.access.mirror": ("Mirrored",),
+    "cachelayer.access.dataref": ("DataRef", "Mirrored"),
     "cachelayer.access.mix": ("Mixture", "mix"),
-    "cachelayer.access.sampling.sampled": ("Sampled",),
+    "cachelayer.access.sampling": ("Sampled",),
     "cachelayer.access.sequences.packs": ("Packed",),
     "cachelayer.access.sequences.padded": ("Padded",),
     "cachelayer.access.sequences.windows": ("Windows",),
@@ -148,17 +145,16 @@ _HOMES = {
     "cachelayer.records.pieces": ("DocumentPiece",),
     "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "RaggedSpec", "SparseSpec"),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
-    "cachelayer.storage.open": ("open",),
-    "cachelayer.storage.storage": ("Storage",),
+    "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.block_order": ("Blocks",),
     "cachelayer.streams.buckets": ("Buckets",),
     "cachelayer.streams.iterator": ("StreamIterator",),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
     "cachelayer.streams.stream_stats": ("StreamStats",),
     "cachelayer.versions.diff": ("Diff",),
-    "cachelayer.versions.history": ("LogEvent",),
+    "cachelayer.versions.log": ("LogEvent",),
     "cachelayer.versions.snapshot": ("VersionInfo",),
-    "cachelayer.versions.unpublished": ("UnpublishedBuild",),
+    "cachelayer.versions.unfinished": ("UnpublishedBuild",),
     "cachelayer.versions.verify": ("VerifyReport",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

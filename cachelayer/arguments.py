@@ -13,53 +13,6 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 
 # Python refuses to print much longer integers.
 _MOST_BITS = 4096
-# What torch, Grain, tf.data and Hugging Face call an option of ours, and ours, best first.
-_ELSEWHERE = {
-    "batch_size": ("global_batch_size",),
-    "per_device_train_batch_size": ("global_batch_size",),
-    "drop_last": ("remainder='drop'",),
-    "drop_remainder": ("remainder='drop'",),
-    "epochs": ("num_epochs",),
-    "repeat": ("num_epochs",),
-    "count": ("max_records", "num_epochs"),
-    "worker_count": ("workers",),
-    "num_workers": ("workers",),
-    "num_proc": ("workers",),
-    "n_jobs": ("workers",),
-    "num_parallel_calls": ("workers",),
-    "shard_options": ("shard",),
-    "num_shards": ("shard", "shard_bytes"),
-    "rank": ("shard",),
-    "world_size": ("shard",),
-    "num_replicas": ("shard",),
-    "shard_index": ("shard",),
-    "shard_count": ("shard",),
-    "index": ("shard",),
-    "prefetch_factor": ("prefetch",),
-    "prefetch_buffer_size": ("prefetch",),
-    "buffer_size": ("shuffle=True", "shuffle"),
-    "shuffle_seed": ("seed",),
-    "random_state": ("seed",),
-    "random_seed": ("seed",),
-    "num_records": ("max_records",),
-    "reshuffle_each_iteration": ("reshuffle",),
-    "skip": ("start",),
-    "offset": ("start",),
-    "max_shard_size": ("shard_bytes",),
-    "features": ("element_spec",),
-    "schema": ("element_spec",),
-    "spec": ("element_spec",),
-    "dtype": ("element_spec",),
-    "output_signature": ("element_spec",),
-    "limit": ("max_records",),
-    "take": ("max_records",),
-    "max_samples": ("max_records",),
-    "desc": ("description",),
-    "name": ("version",),
-}
-_OF_STREAMS = frozenset(
-    {"global_batch_size", "remainder", "num_epochs", "shard", "prefetch", "shuffle", "seed", "start"}
-)
 _NEAR = 0.6
 
 
@@ -78,25 +31,13 @@ def check_options(options: Iterable[str], known: Sequence[str]) -> None:
     """Raise if a keyword is not an option of a call that lists its options elsewhere.
 
     Raises:
-        UnknownOptionError: with the option that another library calls so, or that is spelled most like it.
+        UnknownOptionError: with the option that is spelled most like it, or all of them.
     """
     for name in options:
         if name not in known:
-            raise UnknownOptionError(f"there is no option {name!r}: {_meant(name, known)}")
-
-
-def _meant(name: str, known: Sequence[str]) -> str:
-    """Return what a user probably means who passes an option that a call does not have."""
-    elsewhere = _ELSEWHERE.get(name, (name,))
-    ours = [each for each in elsewhere if each.partition("=")[0] in known]
-    near = ours if name in _ELSEWHERE else get_close_matches(name, known, 1, _NEAR)
-    if near:
-        return f"did you mean {near[0]}?"
-    of_streams = [each for each in elsewhere if each.partition("=")[0] in _OF_STREAMS]
-    if of_streams and _OF_STREAMS.isdisjoint(known):
-        option = of_streams[0] if "=" in of_streams[0] else f"{of_streams[0]}=..."
-        return f"that is decided when the version is read: ref.stream({option})"
-    return f"there are {', '.join(known)}"
+            near = get_close_matches(name, known, 1, _NEAR)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise UnknownOptionError(f"there is no option {name!r}: {meant}")
 
 
 def is_choice(value: Any, choices: Iterable[str]) -> bool:

@@ -12,33 +12,6 @@ T = TypeVar("T")
 _MISSING = object()
 
 
-def hold_in_forks(lock: threading.Lock | threading.RLock, in_child: Callable[[], None] | None = None) -> None:
-    """Hold a lock whenever this process forks, so that no child sees half a change.
-
-    Args:
-        lock: the lock; call this when it is made.
-        in_child: called in each child while the lock is held.
-    """
-    held = threading.local()
-
-    def acquire() -> None:
-        lock.acquire()
-        held.by_fork = True
-
-    def release() -> None:
-        # After a fork, Python also calls what was registered during it, of which it has not called the first part.
-        if getattr(held, "by_fork", False):
-            held.by_fork = False
-            lock.release()
-
-    def release_in_child() -> None:
-        if in_child is not None and getattr(held, "by_fork", False):
-            in_child()
-        release()
-
-    os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release_in_child)
-
-
 class ProcessLock:
     """A reentrant lock: one thread of this process holds it at a time, and may take it again.
 

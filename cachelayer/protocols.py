@@ -18,7 +18,7 @@ Failed = dict[int, Exception]
 ReadingCost = Literal["stored", "decoded", "foreign"]
 
 
-class Stacking(Protocol):
+class Stacker(Protocol):
     """Makes batches of elements of one spec. Picklable."""
 
     @property
@@ -69,20 +69,16 @@ class RecordReads(Protocol[T_co]):
         """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
 
 
-class HeldReads(RecordReads[T_co], Protocol[T_co]):
+class BlockReads(RecordReads[T_co], Protocol[T_co]):
     """Reads certain records out of blocks."""
 
     def beside(self, rows: NDArray[np.int64], offsets: NDArray[np.int64], /) -> RecordReads[T_co] | None:
         """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
 
 
-def reads_blocks(reads: RecordReads[T]) -> TypeGuard[HeldReads[T]]:
+def reads_blocks(reads: RecordReads[T]) -> TypeGuard[BlockReads[T]]:
     """Return whether records are read out of blocks."""
     return hasattr(type(reads), "beside")
-
-
-BlocksAhead = Callable[[], tuple[NDArray[np.int64], int] | None]
-"""Finds blocks of one size that are going to be fetched: the first record of each, and their size; None if unknown."""
 
 
 class HeldBlock(Protocol):
@@ -98,13 +94,6 @@ class BlockHolder(Protocol[T_co]):
 
     def fetch(self, numbers: NDArray[np.int64], /) -> HeldBlock:
         """Fetch the records of these numbers, with one request if they lie together."""
-
-    def expecting(self, blocks: BlocksAhead, /) -> BlockHolder[T_co]:
-        """Return what fetches blocks, once each, knowing which ones will follow: it may take fewer requests.
-
-        Args:
-            blocks: finds them. It is called if that helps, in the thread that fetches a block.
-        """
 
     def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64], /) -> RecordReads[T_co]:
         """Return what reads records out of blocks that were fetched.
@@ -154,7 +143,7 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
     def __len__(self) -> int:
         """Number of records."""
 
-    def stacking(self, element_spec: Any = None, /) -> Stacking:
+    def stacking(self, element_spec: Any = None, /) -> Stacker:
         """Return what makes batches: of elements of the records, or of elements of a declared spec."""
 
     def block_holder(self, share: float, /) -> BlockHolder[T_co] | None:
@@ -167,9 +156,6 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
     def announce(self, indices: NDArray[np.int64], /) -> bool:
         """Start to load records from a local disk, and return at once; return whether any was not in memory."""
 
-    def alone(self, indices: NDArray[np.int64], /) -> Callable[[int], T_co] | None:
-        """Return what reads one record; None if these records are read faster at once than each when it is needed."""
-
     def stored(self) -> HasRecords[Any] | None:
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
 
@@ -180,7 +166,7 @@ class BucketedRecords(Protocol):
     def reads(self, buckets: Sequence[int], /) -> RecordReads[Any]:
         """Return what reads a batch of each of these buckets at once; elements are those of the first."""
 
-    def stacking(self) -> Stacking:
+    def stacking(self) -> Stacker:
         """Return what makes batches of elements."""
 
 

@@ -22,13 +22,13 @@ def parent_folder() -> Path:
 
 
 def unnamed_file() -> IO[bytes]:
-    """Return a new file without a name, unbuffered, which is gone when it is closed.
+    """Return a new file without a name, which is gone when it is closed.
 
     Raises:
         StorageError: if it cannot be made.
     """
     with _refusals():
-        return tempfile.TemporaryFile(buffering=0)
+        return tempfile.TemporaryFile()
 
 
 @contextmanager

@@ -40,7 +40,6 @@ LONGEST = [
     "resume",
     "tfds",
     "remote_faults",
-    "slow_records",
     "head_sample_stats",
     "encode_workers",
     "copy",

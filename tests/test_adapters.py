@@ -15,11 +15,9 @@ import cachelayer
 ADAPTERS = Path(cachelayer.__file__).parent / "adapters"
 MODULES = sorted(path.stem for path in ADAPTERS.glob("[a-z]*.py"))
 # Adapters that need no framework, or only for some of what they do.
-ALONE = {"folders", "npy", "tensorpack", "timm"}
+ALONE = {"folders", "npy"}
 EXTRA = {"pyarrow": "arrow", "tfrecord": "tensorflow"}
-EXPECTED = {name: f"cachelayer[{EXTRA.get(name, name)}]" for name in MODULES} | {
-    "sqlite": "this Python was built without",  # no extra brings a part of Python
-}
+EXPECTED = {name: f"cachelayer[{EXTRA.get(name, name)}]" for name in MODULES}
 IMPORT = """
 import importlib, json, sys
 sys.modules |= dict.fromkeys({missing!r})
@@ -37,7 +35,7 @@ print(json.dumps(said))
 @pytest.fixture(scope="module")
 def said() -> dict[str, str]:
     """The errors of the adapters that cannot be imported when no framework can."""
-    missing = sorted((OPTIONAL - {"gcsfs", "s3fs", "obstore"}) | {"sqlite3"})
+    missing = sorted(OPTIONAL - {"gcsfs", "s3fs", "obstore"})
     code = IMPORT.format(missing=missing, modules=MODULES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))

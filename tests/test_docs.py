@@ -38,7 +38,6 @@ ELSEWHERE = {
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HERE = [page for page in PAGES if page.stem not in ELSEWHERE and FENCE.search(page.read_text())]
-SHOWN = re.compile(r"`((?:test_|jax_|orbax_)\w+\.py)(?:::(\w+))?`")
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +89,6 @@ def file_of_tests(name: str) -> Path:
 @pytest.mark.parametrize(("name", "file"), ELSEWHERE.items())
 def test_pages_that_other_tests_run_are_run_there(name: str, file: str) -> None:
     assert f'"{name}.md"' in file_of_tests(file).read_text()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_shows_a_promise_is_a_test(page: Path) -> None:
-    for file, function in SHOWN.findall(page.read_text()):
-        text = file_of_tests(file).read_text()
-        assert not function or f"def {function}(" in text, f"{file}::{function}"
 
 
 def test_every_public_name_stands_in_the_reference() -> None:

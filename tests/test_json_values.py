@@ -22,15 +22,15 @@ from cachelayer.records.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.order import Order
 from cachelayer.streams.state import StreamIdentity
-from cachelayer.versions.heartbeat import Turns, Watch
-from cachelayer.versions.history import LogEvent
+from cachelayer.versions.attempts import BeatingAttempts
+from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
 ATTEMPT = "20260101T000000-0123456789ab"
-STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98, 5, (9, 2))
+STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98, (5, 6), (9, 2))
 SPEC = {
     "x": ArraySpec("float32", (2, None), nullable=True),
     "y": [RaggedSpec("int8", (None, None)), None, ImageSpec("RGB")],
@@ -228,12 +228,12 @@ def test_beats_and_turns_name_attempts_or_nothing() -> None:
     turn, beat = f"{paths.version_lease('d', 'v1')}/000001", paths.build_lease("d", ATTEMPT)
     for _, document in mutated({"attempt": ATTEMPT, "token": "t"}):
         store.put(turn, json.dumps(document).encode())
-        last = Turns(store, "d", "v1").last()
-        assert last.number == 1
-        assert last.attempt is None or paths.is_attempt(last.attempt)
+        with BeatingAttempts(store, "d").lead("v1", str) as lead:
+            assert paths.is_attempt(lead.attempt)
+            assert lead.dead is None or paths.is_attempt(lead.dead)
     for _, document in mutated({"who": "process 1", "status": "at 3", "beat": 1}):
         store.put(beat, json.dumps(document).encode())
-        watch = Watch(store, "d")
+        watch = BeatingAttempts(store, "d")
         watch.look(ATTEMPT)
         assert watch.shown(ATTEMPT).isprintable()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -121,37 +119,3 @@ def test_no_class_here_locks_all_of_its_objects_for_one_value() -> None:
                 assert "cached_property" not in [each.name for each in node.names], path
             decorators = getattr(node, "decorator_list", [])
             assert not any(ast.unparse(each) == "functools.cached_property" for each in decorators), path
-
-
-FORK = """
-import os, threading, warnings
-from cachelayer.locks import hold_in_forks
-
-warnings.simplefilter("ignore")
-forking, registered = threading.Event(), threading.Event()
-os.register_at_fork(before=lambda: (forking.set(), registered.wait(60)))
-lock, entered = threading.Lock(), []
-
-def fork():
-    child = os.fork()
-    if not child:
-        os._exit(lock.locked() or bool(entered))
-    assert os.waitpid(child, 0)[1] == 0
-
-thread = threading.Thread(target=fork)
-thread.start()
-forking.wait(60)
-hold_in_forks(lock, lambda: entered.append(1))
-registered.set()
-thread.join()
-assert not lock.locked()
-child = os.fork()
-if not child:
-    os._exit(lock.locked() or entered != [1])
-assert os.waitpid(child, 0)[1] == 0 and not lock.locked()
-"""
-
-
-def test_a_lock_that_is_made_while_another_thread_forks_is_not_released_by_that_fork() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

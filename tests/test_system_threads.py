@@ -11,10 +11,10 @@ import pytest
 from threads_denied import no_threads
 
 from cachelayer import Storage, StorageError
-from cachelayer.objects.gcs_requests import open_requests
+from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.system_threads import Pool, start
-from cachelayer.versions.heartbeat import Heartbeat
+from cachelayer.versions.attempts import Heartbeat
 from cachelayer.view.surveys import Surveys
 
 ATTEMPT = "0" * 32
@@ -83,7 +83,10 @@ def test_a_build_without_threads_is_refused_and_the_next_one_builds(tmp_path: Pa
     assert len(storage.cache([1, 2, 3], "d", "v1", progress=False)) == 3
 
 
+@pytest.mark.needs("gcsfs")
 def test_a_store_that_cannot_ask_for_credentials_says_why() -> None:
+    from cachelayer.objects.gcs_requests import open_requests
+
     with no_threads(), pytest.raises(StorageError, match=r"no thread to ask for credentials: .*: raise the limit"):
         open_requests({"token": "anon", "skip_instance_cache": True}, 5)
 
@@ -100,7 +103,7 @@ def test_statistics_without_a_thread_are_refused_and_the_next_ones_are_read(tmp_
 def test_an_attempt_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     with no_threads(), pytest.raises(StorageError, match="no thread to show"):
-        Heartbeat(store, "d", ATTEMPT, str)
+        Heartbeat(store, paths.build_lease("d", ATTEMPT), str)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -108,5 +111,5 @@ def test_a_process_that_the_system_does_not_start_is_an_error_that_says_what_to_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(StorageError, match=r"cannot start a worker process: .*workers=1"):
+    with pytest.raises(StorageError, match="workers=1"):
         Storage(tmp_path).submit([1, 2, 3], "d", "v1", workers=2, progress=False)

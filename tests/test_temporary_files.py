@@ -38,17 +38,11 @@ def nowhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return take_away
 
 
-def test_builds_say_what_to_do(tmp_path: Path, remote: Storage, nowhere: Callable[[], None]) -> None:
-    here = Storage(tmp_path / "storage")
-    here.cache(ELEMENTS, "d", "v1", **OPTIONS)
+def test_builds_say_what_to_do(remote: Storage, nowhere: Callable[[], None]) -> None:
     nowhere()
-    with pytest.raises(StorageError, match=r"cannot make a temporary file: .*set TMPDIR"):
-        here.cache(ELEMENTS, "d", "v2", workers=2, **OPTIONS)
-    with pytest.raises(StorageError, match=r"cannot make a temporary file: .*set TMPDIR"):
-        here.rewrite("d", "v1", "v2", shuffle_seed=1, workers=2, shard_bytes=1000, progress=False)
     for build in (
         lambda: remote.cache(ELEMENTS, "d", "v2", **OPTIONS),
-        lambda: remote.rewrite("d", "v1", "v2", shuffle_seed=1, progress=False),
+        lambda: remote.rewrite("d", "v1", "v2", shard_bytes=1000, progress=False),
     ):
         with pytest.raises(StorageError, match=r"temporary file|cannot open .*[.]lock"):
             build()

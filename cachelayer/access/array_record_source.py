@@ -16,9 +16,9 @@ from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.file import RecordFile, fingerprint, map_file, open_file
-from cachelayer.arrayrecord.ranged_file import RangedFile, RangedRecordFile
-from cachelayer.arrayrecord.reader import VERIFY, Verify
+from cachelayer.arrayrecord.file import ArrayRecordFile, RangedFile, RecordFile, fingerprint, map_file, open_file
+from cachelayer.arrayrecord.footer import read_footer
+from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.credentials import StorageOptions
@@ -26,6 +26,8 @@ from cachelayer.objects.open_store import names_no_bucket, open_store
 from cachelayer.records.memory import distinct
 from cachelayer.records.selection import Selection
 
+# What array_record lets its reader be told. They trade memory for speed there, and never change a record.
+_READER_OPTIONS = {"footer_prefetch_bytes", "index_storage_option", "max_parallelism", "readahead_buffer_size"}
 _RANGE_SUFFIX = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
 
@@ -57,6 +59,8 @@ class ArrayRecordDataSource:
     Args:
         paths: a path or URL (``gs://``, ``s3://``), a glob, ``'path[a:b]'`` for a range of records, a file instruction
             of TFDS, or a list of these.
+        reader_options: the options of array_record's reader, accepted so that calls of its class work here. None of
+            them has an effect: a mapped file needs no buffers, and its index is where the system keeps it.
         storage_options: the options of the fsspec file system that reads the URLs.
         verify: ``"open"`` checks that a file is complete when it is first used; ``"always"`` checks every chunk that is
             read, with array_record's own reader: local files only.
@@ -72,12 +76,14 @@ class ArrayRecordDataSource:
     def __init__(
         self,
         paths: PathLike | Sequence[PathLike],
+        reader_options: Mapping[str, str] | None = None,
         *,
         storage_options: Mapping[str, Any] | None = None,
         verify: Verify = "open",
     ) -> None:
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
+        _check_reader_options(reader_options)
         if isinstance(paths, (str, os.PathLike, FileInstruction)):
             paths = [paths]
         if not isinstance(paths, Sequence) or len(paths) == 0:
@@ -123,12 +129,13 @@ class ArrayRecordDataSource:
 
     def _open_file(self, path: Path | str) -> RecordFile:
         if isinstance(path, Path):
-            return open_file(path, self._verify)
+            return open_file(path, checks=self._verify == "always")
         if self._verify == "always":
             raise InvalidArgumentError(
                 f"verify='always' reads files on local disk only: copy {path} to a local path, or pass verify='open'"
             )
-        return RangedRecordFile(_ranged_file(path, self._options))
+        file = _ranged_file(path, self._options)
+        return ArrayRecordFile(file, read_footer(file))
 
     def __enter__(self) -> Self:
         return self
@@ -179,6 +186,17 @@ class ArrayRecordDataSource:
             file = map_file(path) if isinstance(path, Path) else _ranged_file(path, self._options)
             state.update(f"{each.start}:{each.stop}:{fingerprint(file)};".encode())
         return f"ArrayRecordDataSource(records={len(self)}, sha256={state.hexdigest()})"
+
+
+def _check_reader_options(options: Any) -> None:
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise InvalidTypeError(f"reader_options {options!r}: pass a dict, as to array_record's own class, or None")
+    unknown = [name for name in options if name not in _READER_OPTIONS]
+    if unknown:
+        names = ", ".join(sorted(_READER_OPTIONS))
+        raise InvalidArgumentError(f"reader_options {unknown}: the reader of array_record has {names}")
 
 
 def _ranges(path: PathLike, options: Mapping[str, Any]) -> list[_RecordRange]:

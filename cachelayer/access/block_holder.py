@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
+from cachelayer.access.elements import Read
 from cachelayer.access.held import Held, fetched, records_of
-from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.errors import CorruptionError
-from cachelayer.protocols import BlocksAhead, Failed
+from cachelayer.protocols import Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
-from cachelayer.records.turns import leave_turn
 
 
-@runtime_checkable
-class ExpectsBlocks(Protocol):
-    """A base that takes fewer requests if it knows which blocks are going to be fetched."""
+class ReadsRecords(Protocol):
+    """Makes elements and batches of records that may come from elsewhere, if ``read`` is given."""
 
-    def expect(self, blocks: BlocksAhead) -> object:
-        """Take note of blocks of records, each of which is going to be held once, as long as the result is kept."""
+    def elements(self, numbers: Ints, failed: Failed | None = None, read: Read | None = None) -> list[Any]: ...
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any: ...
+    def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]: ...
+
+
+class HoldsBlocks(Protocol):
+    """Fetches blocks of records; see :class:`cachelayer.access.record_elements.RecordSource`."""
+
+    def hold(self, numbers: Ints, share: float) -> Held: ...
 
 
 @dataclass(frozen=True)
@@ -32,32 +37,20 @@ class ViewBlocks:
     """Blocks of the records of a view.
 
     Args:
-        base: the base of the view.
-        selection: the records of the base that the view has.
+        base: makes elements of the records.
+        source: where they are fetched from.
+        selection: the records that the view has.
         share: the fraction of the records that is going to be fetched.
-        expected: what the base has noted of the blocks that are going to be fetched.
     """
 
-    base: RecordBase
+    base: ReadsRecords
+    source: HoldsBlocks
     selection: Selection
     share: float
-    expected: object = None
 
     def fetch(self, numbers: Ints) -> Held:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
-        return fetched(partial(self.base.hold, self.selection.take(numbers), self.share))
-
-    def expecting(self, blocks: BlocksAhead) -> ViewBlocks:
-        """Return what fetches blocks, knowing which ones will follow."""
-
-        def in_base() -> tuple[Ints, int] | None:
-            if (found := blocks()) is None:
-                return None
-            begins, count = found
-            firsts, lasts = self.selection.take(begins), self.selection.take(begins + count - 1)
-            return firsts[lasts - firsts == count - 1], count
-
-        return replace(self, expected=self.base.expect(in_base)) if isinstance(self.base, ExpectsBlocks) else self
+        return fetched(partial(self.source.hold, self.selection.take(numbers), self.share))
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""
@@ -66,14 +59,6 @@ class ViewBlocks:
             return self.reads(blocks, owner[chosen], rows[chosen] + offsets)
 
         return HeldReads(self.base, self.selection, lambda _: held_records(blocks, owner, rows), beside)
-
-
-class ReadsRecords(Protocol):
-    """Makes elements and batches of records that may come from elsewhere, if ``read`` is given."""
-
-    def elements(self, numbers: Ints, read: Read | None = None, failed: Failed | None = None) -> list[Any]: ...
-    def batch(self, numbers: Ints, names: Sequence[str] | None, read: Read | None = None) -> Any: ...
-    def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +78,10 @@ class HeldReads:
     others: Callable[[Ints, Ints], HeldReads] | None = None
 
     def __getitems__(self, numbers: Ints) -> list[Any]:
-        return self.base.elements(self.selection.take(numbers), self.read_records)
+        return self.base.elements(self.selection.take(numbers), read=self.read_records)
 
     def elements(self, numbers: Ints, failed: Failed) -> list[Any]:
-        return self.base.elements(self.selection.take(numbers), self.read_records, failed)
+        return self.base.elements(self.selection.take(numbers), failed, self.read_records)
 
     def beside(self, rows: Ints, offsets: Ints) -> HeldReads | None:
         """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
@@ -118,7 +103,6 @@ def held_records(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
     try:
         return records_of(blocks, owner, rows)
     except CorruptionError:
-        leave_turn()
         newest, again = list(blocks), list[int]()
         for number in np.unique(owner).tolist():
             mine = rows[owner == number]

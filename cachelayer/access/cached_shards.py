@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from cachelayer.arrayrecord.length_pages import check_lengths
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.reader import ShardReader, Verify
-from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.memory import Bytes
 from cachelayer.user_warnings import warn
-from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.shard_table import ShardTable
 
 _GROUPS_HELD = 16
 
@@ -32,7 +32,7 @@ class CachedShards:
     """
 
     def __init__(
-        self, folder: CacheFolder, store: ObjectStore, dataset_id: str, shards: Sequence[ShardFile], verify: Verify
+        self, folder: CacheFolder, store: ObjectStore, dataset_id: str, shards: ShardTable, verify: Verify
     ) -> None:
         self._folder = folder
         self._store = store
@@ -65,20 +65,21 @@ class CachedShards:
         group, _, index_name = self._names(number)
         return MappedFile.open(group.path(index_name), nbytes=self._shards[number].stats.index_nbytes).buffer
 
-    def open(self, number: int, since: int) -> ShardReader:
-        """Return a reader of the copy of a shard.
+    def local_shards(self, records: list[int]) -> LocalShards:
+        """Return what reads the copies.
 
         Args:
-            number: the shard.
-            since: when the read began, in nanoseconds of the monotonic clock.
-
-        Raises:
-            CorruptionError: if the copy differs from what was published; this call has removed it then.
+            records: the number of records of each shard.
         """
+        shards = self._shards
+        return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._files, self._verify)
+
+    @contextmanager
+    def _files(self, number: int) -> Iterator[ShardFiles]:
+        """Yield the copy of a shard; remove it if it turns out to differ from what was published."""
         group, name, index_name = self._names(number)
         try:
-            stats = self._shards[number].stats
-            return ShardReader(group.path(name), group.path(index_name), stats, self._verify, since)
+            yield ShardFiles(group.path(name), group.path(index_name), self._shards[number].stats)
         except CorruptionError:
             self.drop(number)
             raise
@@ -118,17 +119,17 @@ class CachedShards:
     def _make_lengths(self, number: int) -> None:
         """Copy the lengths of a shard, if it has any and there is room for them."""
         shard = self._shards[number]
-        layout = shard.stats.lengths_layout
-        if layout is None:
+        file = shard.stats.lengths_file
+        if file is None:
             return
         group, name, _ = self._names(number)
         source = paths.lengths_of(f"{self._dataset_id}/{shard.name}")
 
         def fill(path: Path) -> None:
-            self._store.download(source, path, layout.nbytes)
-            check_lengths(MappedFile.unmapped(path).buffer, shard.stats, f"{self._store.url}/{source}")
+            self._store.download(source, path, file.nbytes)
+            file.check(MappedFile.open(path).buffer, f"{self._store.url}/{source}")
 
-        group.make(paths.lengths_of(name), layout.nbytes, fill)
+        group.make(paths.lengths_of(name), file.nbytes, fill)
 
     def lengths(self, number: int) -> Bytes | None:
         """Return the copy of the lengths of a shard, mapped and checked; None if there is none.
@@ -136,15 +137,15 @@ class CachedShards:
         Raises:
             StorageError: if the folder of the copies cannot be used.
         """
-        stats = self._shards[number].stats
+        file = self._shards[number].stats.lengths_file
         group, name, _ = self._names(number)
         name = paths.lengths_of(name)
-        if stats.lengths_layout is None or not group.has(name, stats.lengths_layout.nbytes):
+        if file is None or not group.has(name, file.nbytes):
             return None
         try:
-            raw = MappedFile.open(group.path(name), nbytes=stats.lengths_layout.nbytes).buffer
-            check_lengths(raw, stats, str(group.path(name)))
-        except (CorruptionError, FormatError) as error:
+            raw = MappedFile.open(group.path(name), nbytes=file.nbytes).buffer
+            file.check(raw, str(group.path(name)))
+        except CorruptionError as error:
             group.drop(name)
             warn(f"a local copy is damaged, so lengths are read over the network: {error}")
             return None

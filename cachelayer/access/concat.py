@@ -4,275 +4,390 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Self
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Generic, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataref import DataRef
+from cachelayer.access.elements import Elements, chosen_leaves
 from cachelayer.access.held import Held, joined
-from cachelayer.access.joined_fields import JoinedFieldsBase
-from cachelayer.access.joined_shards import JoinedShards
-from cachelayer.access.joined_views import JoinedViewsBase, in_common
-from cachelayer.access.local_shards import GroupedRecords, LocalShards
-from cachelayer.access.record_base import RecordBase
-from cachelayer.access.selected_lengths import selected
-from cachelayer.access.stored_view import StoredView
+from cachelayer.access.record_elements import RecordElements, RecordSource
+from cachelayer.access.stacking import is_plain
+from cachelayer.access.stored_view import FieldsRef, StoredView
+from cachelayer.access.version_lengths import selected_lengths
 from cachelayer.access.view import View
 from cachelayer.access.wrap import WrappedRef
-from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn
-from cachelayer.arrayrecord.places import UniformRecords, VaryingRecords
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.arrayrecord.places import group_records
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.protocols import T
-from cachelayer.records.codec import Codec, codec_named
+from cachelayer.protocols import Failed, ReadingCost, T
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.common_spec import common_spec
-from cachelayer.records.memory import groups_of
+from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
-from cachelayer.records.spec import ImageSize
+from cachelayer.records.spec import LeafSpec
+from cachelayer.records.tree import Tree
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.stored_version import StoredVersion
 
-_MOST_CALLS_HIDDEN = 2
+
+class _Part(Protocol):
+    """One of several that lie one after another: a view, or some records of a version."""
+
+    @property
+    def digest(self) -> str: ...
+    def __len__(self) -> int: ...
+
+
+def _splits_of(parts: Sequence[_Part]) -> Ints:
+    """Return the number of the first element of each part, and the end."""
+    return splits_of(np.array([len(part) for part in parts], np.int64))
+
+
+def _by_part(splits: Ints, numbers: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield the parts that these elements are in; with each, its rows, and their numbers in it."""
+    part_of = splits[1:].searchsorted(numbers, side="right")
+    for part, rows in groups_of(part_of, len(splits) - 1):
+        yield part, rows, numbers[rows] - splits[part]
+
+
+def _digest_of(parts: Sequence[_Part]) -> str:
+    """Return the digest of the only part, or SHA-256 over ``concat`` and the digests of all parts (32 bytes each)."""
+    if len(parts) == 1:
+        return parts[0].digest
+    return hashlib.sha256(b"concat" + b"".join(bytes.fromhex(part.digest) for part in parts)).hexdigest()
+
+
+def _in_common(metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries that are the same in the metadata of all of some datasets."""
+    first, *others = metadata
+    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One of the concatenated datasets, or a view of one.
+    """Records of one of the concatenated datasets.
 
     Args:
-        base: the records of the dataset.
-        selection: the records of it that the view has, in order.
-        digest: the digest of the view, in hexadecimal.
+        source: the records of the dataset.
+        selection: which of them, in order.
+        digest: the digest of these, in hexadecimal.
     """
 
-    base: RecordBase
+    source: RecordSource
     selection: Selection
     digest: str
 
     def __len__(self) -> int:
         return len(self.selection)
 
-    @property
-    def segments(self) -> tuple[int, ...]:
-        """The number of records of each segment of the dataset; a single one if the selection mixes the segments."""
-        return self.selection.segment_sizes(self.base.segments)
 
-
-class JoinedBase(RecordBase):
-    """The records of several datasets, one after another.
+@dataclass(frozen=True, eq=False)
+class JoinedRecords:
+    """The records of several datasets of one codec, one after another.
 
     Args:
-        members: one or more datasets, of one codec and compatible element specs.
-
-    Raises:
-        InvalidArgumentError: if codecs differ, or specs are incompatible; the message names the leaf.
+        members: one or more datasets; their element specs differ only in which leaves may be None.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = tuple(members)
-        self._splits = np.cumsum([0, *map(len, members)])
-        common_spec([(member.base.name, member.base.element_spec) for member in members])
-        spec = common_spec([(member.base.name, member.base.codec.spec) for member in members])
-        kinds = {member.base.codec.name: member.base.name for member in members}
-        if len(kinds) > 1:
-            raise InvalidArgumentError(f"{' and '.join(kinds.values())} have different codecs: {' and '.join(kinds)}")
-        self._codec = codec_named(next(iter(kinds)), spec)
+    members: tuple[Member, ...]
+
+    kind: ClassVar[str] = "JoinedRef"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JoinedBase, (self.members,)
-
-    @property
-    def codec(self) -> Codec:
-        return self._codec
-
-    @property
-    def decodes(self) -> bool:
-        return all(member.base.decodes for member in self.members)
-
-    def stored(self) -> Self:
-        return type(self)([replace(member, base=member.base.stored()) for member in self.members])
-
-    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
-        return type(self)([replace(member, base=member.base.sized(sizes)) for member in self.members])
+        return JoinedRecords, (self.members,)
 
     @property
     def name(self) -> str:
-        return " + ".join(member.base.name for member in self.members)
+        return " + ".join(member.source.name for member in self.members)
+
+    @cached_property
+    def codec(self) -> Codec:
+        codecs = [member.source.codec for member in self.members]
+        spec = common_spec(
+            [(member.source.name, codec.spec) for member, codec in zip(self.members, codecs, strict=True)]
+        )
+        return codec_named(codecs[0].name, spec)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        return in_common([member.base.metadata for member in self.members])
-
-    @property
-    def digest(self) -> str:
-        return self._digest
+        return _in_common([member.source.metadata for member in self.members])
 
     @cached_property
-    def _digest(self) -> str:
-        """The digest of the only member, or SHA-256 over ``concat`` and the digests of all members (32 bytes each)."""
-        digests = [member.digest for member in self.members]
-        if len(digests) == 1:
-            return digests[0]
-        return hashlib.sha256(b"concat" + b"".join(map(bytes.fromhex, digests))).hexdigest()
+    def digest(self) -> str:
+        return _digest_of(self.members)
 
     @property
     def home(self) -> StoredVersion | None:
-        """The version of the first dataset: what is stored about all of them lies beside it."""
-        return self.members[0].base.home
-
-    @property
-    def copies(self) -> CacheFolder | None:
-        return self.members[0].base.copies
+        return self.members[0].source.home
 
     @property
     def segments(self) -> tuple[int, ...]:
-        return tuple(size for member in self.members for size in member.segments)
+        # A selection that mixes the segments of its dataset counts as one.
+        return tuple(size for each in self.members for size in each.selection.segment_sizes(each.source.segments))
 
     @property
     def records_per_read(self) -> int:
-        fewest = min(member.base.records_per_read for member in self.members)
-        # To find records of several members takes longer, so a read takes more of them to hide what each call costs.
-        return fewest if self.is_fetched else fewest * min(len(self.members), _MOST_CALLS_HIDDEN)
+        return min(member.source.records_per_read for member in self.members)
 
     @property
     def reads_in_part(self) -> bool:
-        return all(member.base.reads_in_part for member in self.members)
+        return all(member.source.reads_in_part for member in self.members)
+
+    @property
+    def takes_requests(self) -> bool:
+        return any(member.source.takes_requests for member in self.members)
 
     @property
     def record_nbytes(self) -> int:
-        return max(member.base.record_nbytes for member in self.members)
+        return max(member.source.record_nbytes for member in self.members)
+
+    @cached_property
+    def _splits(self) -> Ints:
+        return _splits_of(self.members)
 
     def __len__(self) -> int:
         return int(self._splits[-1])
 
+    def by_member(self, numbers: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """Yield the members that these records come from; with each, its rows, and their numbers in its dataset."""
+        for part, rows, own in _by_part(self._splits, numbers):
+            yield part, rows, self.members[part].selection.numbers_of(own)
+
     def record(self, number: int) -> bytearray:
-        index = int(np.searchsorted(self._splits, number, side="right")) - 1
-        member = self.members[index]
-        return member.base.record(member.selection.number(number - int(self._splits[index])))
+        part = int(self._splits[1:].searchsorted(number, side="right"))
+        member = self.members[part]
+        return member.source.record(member.selection.number(number - int(self._splits[part])))
 
-    def located(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the member of each of these record numbers, and its number there."""
-        member_of = np.searchsorted(self._splits, numbers, side="right") - 1
-        return member_of, numbers - self._splits[member_of]
+    def records(self, numbers: Ints) -> Records:
+        members = self.members
+        groups = [(rows, members[part].source.records(own)) for part, rows, own in self.by_member(numbers)]
+        return group_records(len(numbers), groups)
 
-    @cached_property
-    def _local(self) -> Sequence[LocalShards]:
-        """The shards of each member's dataset, if all lie on this host."""
-        found = [shards for member in self.members if (shards := member.base.local_shards) is not None]
-        return found if len(found) == len(self.members) > 1 else []
-
-    @cached_property
-    def _shards(self) -> JoinedShards | None:
-        return JoinedShards.of(self._local)
-
-    @cached_property
-    def _firsts(self) -> NDArray[np.int64]:
-        """The number of the first record of each member's dataset in ``_shards``."""
-        return np.array([self._shards.first(each) for each in self._local if self._shards], np.int64)
-
-    @cached_property
-    def _offsets(self) -> NDArray[np.int64] | None:
-        """What to add to the numbers of each member for those in ``_shards``; None if that is not enough."""
-        starts = []
-        for member, shards in zip(self.members, self._local, strict=True):
-            numbers = member.selection.numbers
-            if isinstance(numbers, range) and numbers.step == 1 and 0 <= numbers.start <= numbers.stop <= len(shards):
-                starts.append(numbers.start)
-        return self._firsts + starts - self._splits[:-1] if len(starts) == len(self.members) else None
-
-    def _in_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the numbers of records in ``_shards``; None if a selection has records that are not there."""
-        if self._offsets is not None:
-            return numbers + self._offsets[self.located(numbers)[0]] if self._offsets.any() else numbers
-        out = np.empty_like(numbers)
-        for index, rows, own in self._by_member(numbers):
-            if int(own.min()) < 0 or int(own.max()) >= len(self._local[index]):
-                return None
-            out[rows] = self._firsts[index] + own
-        return out
-
-    def _together(self, numbers: NDArray[np.int64], *, in_part: bool) -> Records | None:
-        """Return the records in one call for all members; None if they must be read member by member."""
-        found = None if self._shards is None else self._in_shards(numbers)
-        return None if found is None or self._shards is None else self._shards.records(found, in_part=in_part)
-
-    def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
-        together = self._together(numbers, in_part=in_part)
-        if together is not None:
-            return together
-        parts = list(self._by_member(numbers))
-        if len(parts) == 1:
-            return self.members[parts[0][0]].base.records(parts[0][2], in_part=in_part)
-        # Records of which nothing is read yet are read together.
-        groups = [(rows, self.members[index].base.records(own, in_part=True)) for index, rows, own in parts]
-        varying = VaryingRecords.joined(len(numbers), groups)
-        if varying is not None:
-            return varying if in_part else varying.places.records("none")
-        return UniformRecords.joined(len(numbers), groups) or GroupedRecords(len(numbers), groups)
-
-    def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
-        groups = [(rows, self.members[index].base.hold(own, share)) for index, rows, own in self._by_member(numbers)]
+    def hold(self, numbers: Ints, share: float) -> Held:
+        groups = [(rows, self.members[part].source.hold(own, share)) for part, rows, own in self.by_member(numbers)]
         return joined(len(numbers), groups)
 
-    @property
-    def is_fetched(self) -> bool:
-        return any(member.base.is_fetched for member in self.members)
-
-    def announce(self, numbers: NDArray[np.int64]) -> bool:
-        announced = [self.members[index].base.announce(own) for index, _, own in self._by_member(numbers)]
+    def announce(self, numbers: Ints) -> bool:
+        announced = [self.members[part].source.announce(own) for part, _, own in self.by_member(numbers)]
         return any(announced)
 
-    def are_quick_alone(self, numbers: NDArray[np.int64]) -> bool:
-        return all(self.members[index].base.are_quick_alone(own) for index, _, own in self._by_member(numbers))
+    def lengths(self, leaf: int) -> LengthColumn:
+        lengths = [selected_lengths(each.source.lengths(leaf), each.selection) for each in self.members]
+        return LengthColumn.joined(lengths)
 
-    def _by_member(self, numbers: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the members that have these records; with each, the rows of its records and their numbers in it."""
-        member_of, within = self.located(numbers)
-        for index, rows in groups_of(member_of, len(self.members)):
-            yield index, rows, self.members[index].selection.numbers_of(within[rows])
+
+class JoinedElements(Elements):
+    """The elements of several views, one after another.
+
+    If all are views of stored records, with leaves that are stored in one way, it has the leaves of these records too,
+    as a :class:`RecordElements` has them: their other leaves may differ.
+
+    Args:
+        members: one or more views.
+
+    Raises:
+        InvalidArgumentError: if their element specs differ; the message names the leaf.
+    """
+
+    def __init__(self, members: Sequence[View[Any]]) -> None:
+        self.members = tuple(members)
+        self._splits = _splits_of(members)
+        specs = [(type(member).__name__, member.element_spec) for member in members]
+        self._element_spec = common_spec(specs)
+        for name, spec in specs:
+            if spec != self._element_spec:
+                raise InvalidArgumentError(f"{name} has elements {spec}, and others have {self._element_spec}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedElements, (self.members,)
+
+    @property
+    def title(self) -> str:
+        return f"JoinedRef({list(self.members)!r}"
+
+    @property
+    def element_spec(self) -> Tree:
+        return self._element_spec
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return _in_common([member.metadata for member in self.members])
+
+    @cached_property
+    def digest(self) -> str:
+        return _digest_of(self.members)
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return tuple(size for each in self.members for size in each._selection.segment_sizes(each._elements.segments))
+
+    @property
+    def records_per_read(self) -> int:
+        return min(member._elements.records_per_read for member in self.members)
+
+    @property
+    def record_nbytes(self) -> int:
+        return max(member._elements.record_nbytes for member in self.members)
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        costs = {member._elements.reading_cost for member in self.members}
+        return next(cost for cost in ("foreign", "decoded", "stored") if cost in costs)
+
+    def __len__(self) -> int:
+        return int(self._splits[-1])
+
+    def element(self, number: int) -> Any:
+        part = int(self._splits[1:].searchsorted(number, side="right"))
+        return self.members[part][number - int(self._splits[part])]
+
+    def elements(self, numbers: Ints, failed: Failed | None = None) -> list[Any]:
+        out: list[Any] = [None] * len(numbers)
+        for part, rows, own in _by_part(self._splits, numbers):
+            errors: Failed | None = None if failed is None else {}
+            elements = self.members[part]._records.elements(own, errors)
+            for row, element in zip(rows.tolist(), elements, strict=True):
+                out[row] = element
+            if failed is not None and errors:
+                failed.update({int(rows[row]): error for row, error in errors.items()})
+        return out
+
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+        spec = self.element_spec
+        if names is not None:
+            chosen_leaves(spec, names)
+            spec = {name: child for name, child in spec.items() if name in names}
+        batches = []
+        for part, rows, own in list(_by_part(self._splits, numbers)) or [(0, numbers, numbers)]:
+            batches.append((rows, self.members[part].read(own, names)))
+        return batches[0][1] if len(batches) == 1 else _merge_batches(spec, batches, len(numbers))
+
+    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
+        if not all(is_plain(leaf) for _, leaf in tree.leaves(self.element_spec)):
+            return super().batches(batches)
+        # Arrays of several batches are read at once, and cut.
+        splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
+        whole = self.batch(np.concatenate([*batches, np.empty(0, np.int64)]))
+        leaves, pack = tree.flatten_like(self.element_spec, whole), tree.packer(self.element_spec)
+        return [pack(iter([leaf[start:stop] for leaf in leaves])) for start, stop in pairwise(splits)]
+
+    @property
+    def has_leaves(self) -> bool:
+        """Whether it has the leaves of stored records."""
+        specs = []
+        for member in self.members:
+            base = member._elements
+            if not isinstance(base, RecordElements) and not (isinstance(base, JoinedElements) and base.has_leaves):
+                return False
+            specs.append(base.codec.spec)
+        return all(spec == specs[0] for spec in specs)
+
+    @cached_property
+    def _stored(self) -> Sequence[StoredView[Any]]:
+        """The members, if they have leaves of stored records.
+
+        Raises:
+            InvalidTypeError: if they have none.
+        """
+        if not self.has_leaves:
+            raise InvalidTypeError(
+                "joined windows, packs and padded records have no leaves of stored records: call lengths(), total(), "
+                "fields(), windows() and packed() of the datasets before you join them"
+            )
+        return [member for member in self.members if isinstance(member, StoredView)]
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of the leaves alone. No record was encoded by it."""
+        return codec_for(self._stored[0]._elements.codec.spec)
+
+    @property
+    def name(self) -> str:
+        return " + ".join(member._elements.name for member in self._stored)
+
+    @property
+    def home(self) -> StoredVersion | None:
+        """The version beside which files about the records are stored."""
+        return self._stored[0]._elements.home
+
+    def with_fields(self, leaves: Sequence[int]) -> JoinedElements:
+        """Return some of the leaves, by their numbers."""
+        return JoinedElements([FieldsRef(each._elements.with_fields(leaves), each._selection) for each in self._stored])
 
     def lengths(self, leaf: int) -> LengthColumn:
-        return JoinedColumn([selected(member.base.lengths(leaf), member.selection) for member in self.members])
+        """Return the lengths of a leaf."""
+        return LengthColumn.joined(
+            [selected_lengths(each._elements.lengths(leaf), each._selection) for each in self._stored]
+        )
+
+    def leaf_values(
+        self,
+        leaves: Sequence[int],
+        numbers: Ints,
+        starts: Ints,
+        counts: Ints,
+        ends: NDArray[np.bool_] | None = None,
+    ) -> list[NDArray[Any]]:
+        """Return what :meth:`RecordElements.leaf_values` does."""
+        groups = []
+        for part, rows, within in list(_by_part(self._splits, numbers)) or [(0, numbers, numbers)]:
+            member, own_ends = self._stored[part], None if ends is None else ends[rows]
+            own = member._selection.numbers_of(within)
+            groups.append((rows, member._elements.leaf_values(leaves, own, starts[rows], counts[rows], own_ends)))
+        if len(groups) == 1:
+            return groups[0][1]
+        return [_merge_values([(rows, values[leaf]) for rows, values in groups], counts) for leaf in range(len(leaves))]
+
+
+def _merge_values(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> NDArray[Any]:
+    """Return the values of all rows one after another, given those of the rows of each group."""
+    dtype = groups[0][1].dtype
+    nbytes = counts * dtype.itemsize
+    begins = splits_of(nbytes)
+    out = np.empty(int(begins[-1]), np.uint8)
+    for rows, values in groups:
+        move_ranges(out, begins[:-1][rows], values.view(np.uint8), splits_of(nbytes[rows])[:-1], nbytes[rows])
+    return out.view(dtype)
+
+
+def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
+    """Return a batch of the rows of several batches.
+
+    Args:
+        spec: the spec of the elements.
+        batches: for each batch, the rows that it has, and the batch.
+        rows: the number of rows.
+    """
+    flat = [(own, tree.flatten_like(spec, batch)) for own, batch in batches]
+    leaves = []
+    for number, (_, leaf) in enumerate(tree.leaves(spec)):
+        leaves.append(_merge_leaf(leaf, [(own, values[number]) for own, values in flat], rows))
+    return tree.packer(spec)(iter(leaves))
+
+
+def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
+    if is_plain(leaf):
+        first = batches[0][1]
+        out = np.empty((rows, *first.shape[1:]), first.dtype)
+        for own, values in batches:
+            out[own] = values
+        return out
+    listed: list[Any] = [None] * rows
+    codec = codec_for(leaf)
+    for own, values in batches:
+        for row, value in zip(own.tolist(), codec.elements(codec.batch_columns(values), len(own)), strict=True):
+            listed[row] = value
+    return codec.batch(codec.columns(listed))
 
 
 class JoinedRef(StoredView[T], Generic[T]):
     """Several datasets as one, with the interface of a DataRef. :func:`cachelayer.concat` returns it."""
-
-    _base: JoinedBase
-
-    def _with_selection(self, selection: Selection) -> Self:
-        return type(self)(self._base, selection)
-
-    def _stored(self) -> JoinedRef[Any]:
-        return JoinedRef(self._base.stored(), self._selection)
-
-    def __repr__(self) -> str:
-        return f"JoinedRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"
-
-
-class JoinedViews(JoinedRef[T], Generic[T]):
-    """Several views as one, some of which are not of stored records."""
-
-    _base: JoinedViewsBase  # type: ignore[assignment]
-
-    def __init__(self, base: JoinedViewsBase, selection: Selection | None = None) -> None:
-        super().__init__(base, selection)
-
-    def _stored(self) -> None:  # type: ignore[override]
-        return None
-
-    def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:  # noqa: ARG002
-        raise InvalidTypeError("these views are joined already: call decoded() on each dataset, before views of it")
-
-    def fields(self, *names: str) -> JoinedViews[Any]:  # type: ignore[override]
-        return JoinedViews(self._base.fields(names), self._selection)
-
-    def __repr__(self) -> str:
-        return f"JoinedRef({list(self._base.members)!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
 
 def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
@@ -296,21 +411,43 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
             raise InvalidTypeError(
                 f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
             )
-    stored = [ref for ref in refs if isinstance(ref, (DataRef, JoinedRef)) and not isinstance(ref, JoinedViews)]
-    if len(stored) < len(refs):
-        return JoinedViews(JoinedFieldsBase.of([member for ref in refs for member in _views_in(ref)]))
-    members = [member for ref in stored for member in _members(ref)]
+    stored = [ref for ref in refs if isinstance(ref._elements, RecordElements) and ref._elements.chosen is None]
+    return JoinedRef(_join_records(stored)) if len(stored) == len(refs) else join_views(refs)
+
+
+def join_views(refs: Sequence[View[T]]) -> JoinedRef[T]:
+    """Concatenate views of any kind, whose element specs are equal.
+
+    Raises:
+        InvalidArgumentError: if they differ; the message names the leaf.
+    """
+    members: list[View[Any]] = []
+    for ref in refs:
+        base = ref._elements
+        members += base.members if isinstance(base, JoinedElements) and ref.digest == base.digest else [ref]
+    return JoinedRef(JoinedElements(members))
+
+
+def _join_records(refs: Sequence[View[Any]]) -> RecordElements:
+    """Return the elements of views of stored records.
+
+    Raises:
+        InvalidArgumentError: if codecs differ, or specs are incompatible; the message names the leaf.
+    """
     # A version that was built from an empty source has no element spec, so it fits every other.
-    return JoinedRef(JoinedBase([member for member in members if member.base.element_spec is not None] or members[:1]))
+    refs = [ref for ref in refs if ref.element_spec is not None] or refs[:1]
+    bases = [ref._elements for ref in refs if isinstance(ref._elements, RecordElements)]
+    common_spec([(base.name, base.element_spec) for base in bases])
+    codecs = {base.codec.name: base.name for base in bases}
+    if len(codecs) > 1:
+        raise InvalidArgumentError(f"{' and '.join(codecs.values())} have different codecs: {' and '.join(codecs)}")
+    source = JoinedRecords(tuple(member for ref in refs for member in _members_of(ref)))
+    common_spec([(base.name, base.codec.spec) for base in bases])
+    return RecordElements(source, all(base.decodes for base in bases), bases[0].sizes)
 
 
-def _views_in(ref: View[Any]) -> Sequence[View[Any]]:
-    if isinstance(ref, JoinedViews) and ref.digest == ref._base.digest:
-        return ref._base.members
-    return [ref]
-
-
-def _members(ref: DataRef[Any] | JoinedRef[Any]) -> Sequence[Member]:
-    if isinstance(ref, JoinedRef) and ref.digest == ref._base.digest:
-        return ref._base.members
-    return [Member(ref._base, ref._selection, ref.digest)]
+def _members_of(ref: View[Any]) -> Sequence[Member]:
+    source = cast(RecordElements, ref._elements).source
+    if isinstance(source, JoinedRecords) and ref.digest == source.digest:
+        return source.members
+    return [Member(source, ref._selection, ref.digest)]

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Generic, Self
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.mirror import Mirrored, mirror
 from cachelayer.access.stored_view import StoredView
 from cachelayer.access.version_records import VersionRecords
+from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidTypeError
+from cachelayer.progress import Progress
 from cachelayer.protocols import T
-from cachelayer.records.selection import Selection
 from cachelayer.versions.diff import Diff, compare
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """How many shards of a version are on this host.
+
+    Args:
+        shards: number of shards of the version.
+        local_shards: number of them that are here; fewer than ``shards`` if the local cache is too small.
+        nbytes: bytes of all shards of the version.
+        local_nbytes: bytes of the shards that are here.
+        folder: where these shards are.
+    """
+
+    shards: int
+    local_shards: int
+    nbytes: int
+    local_nbytes: int
+    folder: str
 
 
 class DataRef(StoredView[T], Generic[T]):
@@ -24,13 +43,10 @@ class DataRef(StoredView[T], Generic[T]):
     :class:`cachelayer.Storage` makes it. Picklable, thread-safe and fork-safe.
     """
 
-    _base: VersionRecords
-
-    def __init__(self, base: VersionRecords, selection: Selection | None = None) -> None:
-        super().__init__(base, selection)
-
-    def _with_selection(self, selection: Selection) -> Self:
-        return type(self)(self._base, selection)
+    @property
+    def _base(self) -> VersionRecords:
+        """The records of the version."""
+        return cast(VersionRecords, self._elements.source)
 
     @property
     def dataset_id(self) -> str:
@@ -46,10 +62,6 @@ class DataRef(StoredView[T], Generic[T]):
     def reference(self) -> str:
         """A text for :func:`cachelayer.open`: the version, pinned by its digest. It holds no credentials."""
         return self._base.version.reference
-
-    @property
-    def _source_metadata(self) -> dict[str, Any]:
-        return self.metadata
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -99,26 +111,30 @@ class DataRef(StoredView[T], Generic[T]):
             InvalidArgumentError: if the storage keeps no local copies.
             CacheLayerError: if a copy could not be made.
         """
-        return mirror(self._base, progress)
+        records, shards, version = self._base, self._base.shards, self._base.version
+        table = version.manifest.shards
+        if isinstance(shards, LocalShards):
+            return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.store.url)
+        with Progress(f"mirror {version.name}", len(records), progress) as display:
+            here = shards.copy_all(lambda shard: display.update(table[shard].stats.records, table[shard].stats.nbytes))
+        folder = "" if records.copies is None else str(records.copies.path)
+        return Mirrored(len(table), len(here), table.nbytes, sum(table[shard].stats.nbytes for shard in here), folder)
 
     def raw(self) -> DataRef[Any]:
         """Return the same records undecoded: images and audio as the bytes of their files."""
-        return DataRef(self._base.stored(), self._selection)
+        return DataRef(self._elements.stored(), self._selection)
 
-    def _stored(self) -> DataRef[Any]:
-        return self.raw()
+    def _with_source(self, source: VersionRecords) -> Self:
+        """Return the same records, read in another way."""
+        return type(self)(replace(self._elements, source=source), self._selection)
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""
-        from cachelayer.drawing.class_names import class_names
         from cachelayer.drawing.ref_html import ref_html
+        from cachelayer.drawing.text import class_names
 
         facts = [("records", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}"), ("digest", f"sha256:{self.digest}")]
         # A look at four records is no reason to make local copies of shards.
-        stored = DataRef[Any](replace(self._base.stored(), copies=None), self._selection)
+        stored = self.raw()._with_source(replace(self._base, copies=None))
         title, names = f"{self.dataset_id}@{self.dataset_version}", class_names(self.metadata)
         return ref_html(title, facts, stored, len(self), names)
-
-    def __repr__(self) -> str:
-        name = f"{self.dataset_id}@{self.dataset_version}"
-        return f"DataRef({name!r}, records={len(self)}, digest='sha256:{self.digest}')"

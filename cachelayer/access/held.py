@@ -8,8 +8,8 @@ from typing import cast
 
 import numpy as np
 
-from cachelayer.access.local_shards import GroupedRecords
-from cachelayer.arrayrecord.held_records import HeldRecords, taken
+from cachelayer.arrayrecord.fetched import FetchedRecords, read_fetched
+from cachelayer.arrayrecord.places import GroupedRecords
 from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import Records
 
@@ -39,21 +39,21 @@ class Held:
         fetch: fetches the block once more; None if that is not known.
     """
 
-    parts: Sequence[HeldRecords | InPlace]
+    parts: Sequence[FetchedRecords | InPlace]
     part_of: Ints
     row_of: Ints
     damaged: bool = False
     fetch: Callable[[], Held] | None = None
     _fetched_again: Held | None = None
-    whole: HeldRecords | None = field(init=False)
+    whole: FetchedRecords | None = field(init=False)
     """The records if all of them were fetched at once, else None."""
 
     def __post_init__(self) -> None:
         first = self.parts[0] if len(self.parts) == 1 else None
-        self.whole = first if isinstance(first, HeldRecords) else None
+        self.whole = first if isinstance(first, FetchedRecords) else None
 
     @classmethod
-    def of(cls, part: HeldRecords | InPlace, count: int) -> Held:
+    def of(cls, part: FetchedRecords | InPlace, count: int) -> Held:
         """Return a block of one part."""
         return cls([part], np.zeros(count, np.int64), np.arange(count))
 
@@ -66,7 +66,7 @@ class Held:
     @property
     def nbytes(self) -> int:
         """The bytes of the records in memory."""
-        return sum(part.nbytes for part in self.parts if isinstance(part, HeldRecords))
+        return sum(part.nbytes for part in self.parts if isinstance(part, FetchedRecords))
 
 
 def fetched(fetch: Callable[[], Held]) -> Held:
@@ -85,7 +85,7 @@ def joined(count: int, groups: Sequence[tuple[Ints, Held]]) -> Held:
     """
     if len(groups) == 1:
         return groups[0][1]
-    parts: list[HeldRecords | InPlace] = []
+    parts: list[FetchedRecords | InPlace] = []
     part_of, row_of = np.empty(count, np.int64), np.empty(count, np.int64)
     for rows, held in groups:
         part_of[rows], row_of[rows] = held.part_of + len(parts), held.row_of
@@ -105,12 +105,16 @@ def records_of(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
         CorruptionError: if a record is not what was written.
     """
     wholes = [block.whole for block in blocks]
-    return _by_parts(blocks, owner, rows) if None in wholes else taken(cast(list[HeldRecords], wholes), owner, rows)
+    return (
+        _by_parts(blocks, owner, rows)
+        if None in wholes
+        else read_fetched(cast(list[FetchedRecords], wholes), owner, rows)
+    )
 
 
 def _by_parts(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
     """Return the records of blocks of which some have several parts, or lie in local files."""
-    in_memory: list[HeldRecords] = []
+    in_memory: list[FetchedRecords] = []
     found: list[tuple[Ints, Ints, Ints]] = []
     in_place: dict[Callable[[Ints], Records], list[tuple[Ints, Ints]]] = {}
     for number in distinct(owner).tolist():
@@ -119,7 +123,7 @@ def _by_parts(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
         part_of, row_of = block.part_of[rows[mine]], block.row_of[rows[mine]]
         for place in distinct(part_of).tolist():
             part, chosen = block.parts[place], part_of == place
-            if isinstance(part, HeldRecords):
+            if isinstance(part, FetchedRecords):
                 found.append((mine[chosen], np.full(int(chosen.sum()), len(in_memory)), row_of[chosen]))
                 in_memory.append(part)
             else:
@@ -130,5 +134,5 @@ def _by_parts(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
         groups.append((where, read(numbers)))
     if found:
         where, owners, places = (np.concatenate(column) for column in zip(*found, strict=True))
-        groups.append((where, taken(in_memory, owners, places)))
+        groups.append((where, read_fetched(in_memory, owners, places)))
     return GroupedRecords(len(rows), groups)

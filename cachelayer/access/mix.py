@@ -7,24 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, overload
 
-import numpy as np
-
-from cachelayer.access.concat import JoinedViews, concat
-from cachelayer.access.joined_views import JoinedViewsBase
+from cachelayer.access.concat import concat, join_views
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
-from cachelayer.access.sampling.sampled import Sampled
+from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
-from cachelayer.access.view_records import ViewRecords
 from cachelayer.access.wrap import WrappedRef, with_declared_spec
-from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
 from cachelayer.streams.block_grid import Grid
 from cachelayer.streams.block_order import Blocks, grid_of
-from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern, Stop, Turns, ends_of
+from cachelayer.streams.mixture import ENDLESS, MixedOrder, Stop, Turns
 from cachelayer.streams.order import Ordering
-from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
@@ -53,23 +47,22 @@ class Mixture(Generic[T]):
     Args:
         parts: the datasets and their weights, as the user passed them.
         turns: the dataset that each position belongs to.
-        digest: what identifies the datasets, and their weights unless these may change.
         length: the number of positions of an epoch; a mixture without ``stop`` never comes to its end.
     """
 
-    def __init__(self, parts: Sequence[tuple[View[T], Any]], turns: Turns, digest: str, length: int = ENDLESS) -> None:
+    def __init__(self, parts: Sequence[tuple[View[T], Any]], turns: Turns, length: int = ENDLESS) -> None:
         self._parts = tuple(parts)
         self._turns = turns
         self._length = length
-        self._records = ViewRecords(_joined([ref for ref, _ in parts]), digest)
+        digests = b"".join(bytes.fromhex(ref.digest) for ref, _ in parts)
+        digest = hashlib.sha256(b"mixture" + digests).hexdigest()
+        self._records = replace(_joined([ref for ref, _ in parts])._records, named_digest=digest)
 
     @property
     def digest(self) -> str:
-        """SHA-256 that identifies the datasets, in hexadecimal; states of the mixture hold it.
+        """SHA-256 over ``mixture`` and the digests (32 bytes each) of the datasets, in hexadecimal.
 
-        With integer weights that never change, it is over ``mix`` and the digest (32 bytes) and weight (int64) of each
-        dataset. Else it is over ``mixture`` and the digests: weights may change, so states tell those before their
-        position.
+        States of the mixture hold it. They tell the weights before their position apart from it: later ones may change.
         """
         return self._records.digest
 
@@ -128,7 +121,7 @@ class Mixture(Generic[T]):
 
     def __repr__(self) -> str:
         parts = ", ".join(f"({ref!r}, {weight!r})" for ref, weight in self._parts)
-        stages = f", stages={len(self._turns.starts)}" if isinstance(self._turns, Schedule) else ""
+        stages = f", stages={len(self._turns.starts)}" if len(self._turns.starts) > 1 else ""
         return f"Mixture([{parts}]{stages}, digest='sha256:{self.digest}')"
 
 
@@ -190,13 +183,15 @@ def mix(
     """Mix datasets into one stream, in proportions that may change at given positions.
 
     Each dataset goes through its own epochs. Which dataset each position belongs to follows from the weights alone:
-    after any number of records of a stage, each of up to 32 datasets has had its share of them within 1.5 records; each
-    of two within 0.5.
+    after any number of records of a stage, each dataset has had its share of them within 1.7 records; each of two
+    within 0.5. The datasets take turns in a round of at most 65,536 records, in which shares are exact if the weights
+    allow it, and rounded to 1/65,536 if not.
 
     Args:
         parts: pairs of a dataset (a DataRef, a view, or a result of :func:`cachelayer.concat` or
-            :func:`cachelayer.wrap`) and its weight, a positive number. If all are integers, and there is no schedule,
-            they sum to W, at most 65,536: among any W records in a row, each dataset has as many as its weight.
+            :func:`cachelayer.wrap`) and its weight, a positive number. Integers that sum to W, at most 65,536, are
+            exact: among any W records of a stage in a row, each dataset has as many as its weight. So are decimals such
+            as 0.7 and 0.3, which are 7 and 3 of 10.
         schedule: the weights of all datasets by the global position, in records, from which they count, such as
             ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless those are
             all 1. A weight may be 0 in some stages.
@@ -213,16 +208,10 @@ def mix(
     if stop is not None and not (isinstance(stop, str) and stop in ("first", "all")):
         raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
     refs = [ref for ref, _ in pairs]
-    turns: Turns
-    if schedule is None and is_choice(by, ["records"]) and all(is_integer(weight) for _, weight in pairs):
-        turns = _pattern([weight for _, weight in pairs])
-        digest = _digest(b"mix", refs, [np.int64(weight).astype("<i8").tobytes() for weight in turns.weights])
-    else:
-        turns = scheduled(_stages([weight for _, weight in pairs], schedule), refs, by)
-        digest = _digest(b"mixture", refs, [b""] * len(refs))
+    turns = scheduled(_stages([weight for _, weight in pairs], schedule), refs, by)
     if stop is None:
-        return Mixture(pairs, turns, digest)
-    return EndingMixture(pairs, turns, digest, _end(turns, refs, stop))
+        return Mixture(pairs, turns)
+    return EndingMixture(pairs, turns, _end(turns, refs, stop))
 
 
 def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:
@@ -246,15 +235,6 @@ def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:
     return pairs
 
 
-def _pattern(weights: Sequence[Any]) -> Pattern:
-    checked = tuple(integer("weight", weight, 1) for weight in weights)
-    if sum(checked) > MOST_TURNS:
-        raise InvalidArgumentError(
-            f"the weights sum to {sum(checked)}, more than {MOST_TURNS}: divide them by a common factor, or pass floats"
-        )
-    return Pattern(checked)
-
-
 def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
     """Return the weights by position; those of the pairs must be those at position 0, or 1 each."""
     own = tuple(map(checked_weight, weights))
@@ -272,25 +252,17 @@ def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
 
 
 def _end(turns: Turns, refs: Sequence[View[Any]], stop: Stop) -> int:
-    ends = ends_of(turns, [len(ref) for ref in refs])
+    ends = [turns.end_of(part, len(ref)) for part, ref in enumerate(refs)]
     reached = [end for end in ends if end is not None]
     if not reached or (stop == "all" and len(reached) < len(ends)):
         raise InvalidArgumentError(
-            f"stop={stop!r}: {refs[ends.index(None)]!r} is never read to its end: it has weight 0 in the last stage, "
-            "or so little that position 2**62 comes first"
+            f"stop={stop!r}: {refs[ends.index(None)]!r} is never read to its end: it has weight 0 in the last stage"
         )
     return min(reached) if stop == "first" else max(reached)
-
-
-def _digest(name: bytes, refs: Sequence[View[Any]], weights: Sequence[bytes]) -> str:
-    digests = [bytes.fromhex(ref.digest) + weight for ref, weight in zip(refs, weights, strict=True)]
-    return hashlib.sha256(name + b"".join(digests)).hexdigest()
 
 
 def _joined(refs: Sequence[View[T]]) -> View[T]:
     """Return the records of all datasets, one dataset after another."""
     if not any(isinstance(ref, WrappedRef) for ref in refs):
         return concat(refs)
-    return JoinedViews(
-        JoinedViewsBase([with_declared_spec(ref) if isinstance(ref, WrappedRef) else ref for ref in refs])
-    )
+    return join_views([with_declared_spec(ref) if isinstance(ref, WrappedRef) else ref for ref in refs])

@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from cachelayer.access.concat import JoinedViews
-from cachelayer.access.joined_fields import JoinedFieldsBase
-from cachelayer.access.record_base import RecordBase
+from cachelayer.access.concat import JoinedElements
+from cachelayer.access.elements import Elements
+from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.stored_view import StoredView
 from cachelayer.access.view import View
 from cachelayer.arguments import integer, is_choice
@@ -21,9 +21,8 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number, names_of_leaves
 from cachelayer.records.spec import LeafSpec
-from cachelayer.streams.schedule import Schedule
+from cachelayer.streams.mixture import MOST_TURNS, Turns, turns_of
 from cachelayer.streams.steps import MOST_POSITIONS
-from cachelayer.streams.turn_tree import shares_of
 
 Weights = tuple[Fraction, ...]
 
@@ -40,7 +39,7 @@ def is_integer(weight: Any) -> bool:
 
 
 def checked_weight(weight: Any) -> Fraction:
-    """Return a weight as an exact fraction.
+    """Return a weight as the fraction that its decimal digits say.
 
     Raises:
         InvalidTypeError: if it is not a number.
@@ -54,7 +53,7 @@ def checked_weight(weight: Any) -> Fraction:
         raise InvalidArgumentError(f"weight {weight}: it must be finite")
     if weight < 0:
         raise InvalidArgumentError(f"weight {weight}: it must not be negative")
-    return Fraction(*weight.as_integer_ratio())
+    return Fraction(str(weight))
 
 
 def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
@@ -95,11 +94,12 @@ def _stage(position: int, weights: Any, parts: int) -> Weights:
         raise type(error)(f"{where}: {error}") from error
 
 
-def scheduled(stages: Mapping[int, Weights], parts: Sequence[View[Any]], by: str) -> Schedule:
-    """Return the schedule of weights that are shares of records, of bytes, or of the values of a leaf.
+def scheduled(stages: Mapping[int, Weights], parts: Sequence[View[Any]], by: str) -> Turns:
+    """Return the turns of parts whose weights are shares of records, of bytes, or of the values of a leaf.
 
     Raises:
-        InvalidArgumentError: if no part has a weight in a stage, a part has none in any, or a part has no length.
+        InvalidArgumentError: if no part has a weight in a stage, a part has none in any, a part has no length, or its
+            share is too small.
     """
     for position, weights in stages.items():
         if not any(weights):
@@ -108,10 +108,17 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[View[Any]], by: str
         if not any(weights):
             raise InvalidArgumentError(f"{part!r} has weight 0 at every position: leave it out")
     means = [mean_length(part, by) for part in parts]
-    shares = [
-        shares_of([weight / mean for weight, mean in zip(weights, means, strict=True)]) for weights in stages.values()
-    ]
-    return Schedule(tuple(stages), tuple(shares))
+    rounds = []
+    for position, weights in stages.items():
+        turns = turns_of([weight / mean for weight, mean in zip(weights, means, strict=True)])
+        for part, weight, count in zip(parts, weights, turns, strict=True):
+            if weight and not count:
+                raise InvalidArgumentError(
+                    f"{part!r} would get less than one of {MOST_TURNS} records from position {position} on: give it "
+                    "more weight, join it with others by concat(), or leave it out"
+                )
+        rounds.append(turns)
+    return Turns(tuple(stages), tuple(rounds))
 
 
 def mean_length(part: View[Any], by: str) -> Fraction:
@@ -137,12 +144,12 @@ def mean_length(part: View[Any], by: str) -> Fraction:
 
 def _total(part: View[Any], by: str) -> Fraction:
     """Return the sum of the bytes of all records, or of the lengths of a leaf."""
-    if isinstance(part, JoinedViews) and not _has_lengths(part) and part.digest == part._base.digest:
-        return sum((_total(member, by) for member in part._base.members if len(member)), Fraction(0))
+    if isinstance(part._elements, JoinedElements) and not _has_lengths(part) and part.digest == part._elements.digest:
+        return sum((_total(member, by) for member in part._elements.members if len(member)), Fraction(0))
     spec = part.element_spec
     if _has_lengths(part):
         # As they are stored: images and sounds have the bytes of their files.
-        spec = part._base.codec.spec
+        spec = part._elements.codec.spec
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     numbers = range(len(leaves)) if by == "bytes" else [leaf_number(spec, by)]
     names = names_of_leaves(spec)
@@ -150,7 +157,8 @@ def _total(part: View[Any], by: str) -> Fraction:
 
 
 def _has_lengths(part: View[Any]) -> TypeGuard[StoredView[Any]]:
-    return isinstance(part, StoredView) and isinstance(part._base, (RecordBase, JoinedFieldsBase))
+    base: Elements = part._elements
+    return isinstance(base, RecordElements) or (isinstance(base, JoinedElements) and base.has_leaves)
 
 
 def _leaf_total(part: View[Any], name: str, leaf: LeafSpec, by: str) -> Fraction:

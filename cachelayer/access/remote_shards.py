@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -16,21 +15,18 @@ from numpy.typing import NDArray
 from cachelayer.access.background_jobs import BackgroundJobs
 from cachelayer.access.cached_shards import CachedShards
 from cachelayer.access.held import Held, InPlace, joined
-from cachelayer.access.local_shards import GroupedRecords, LocalShards
+from cachelayer.arrayrecord.places import GroupedRecords
 from cachelayer.arrayrecord.ranged import RangedShards
-from cachelayer.arrayrecord.ranged_parts import large_records
 from cachelayer.errors import (
     CacheLayerError,
     CorruptionError,
     InvalidArgumentError,
     StorageError,
 )
-from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.locks import ProcessLock
 from cachelayer.objects.local_cache import CopyOutcome
-from cachelayer.protocols import BlocksAhead
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
-from cachelayer.records.turns import leave_turn
 from cachelayer.user_warnings import warn
 
 # A caller that reads only a few records does not need copies of whole shards.
@@ -52,16 +48,12 @@ class RemoteShards:
         records: the number of records of each shard.
         ranged: reads the shards over the network.
         copies: the local copies of the shards; None to make no copies.
-        checks: whether records that come over the network are compared with their checksums.
     """
 
-    def __init__(
-        self, records: list[int], ranged: RangedShards, copies: CachedShards | None, *, checks: bool = True
-    ) -> None:
+    def __init__(self, records: list[int], ranged: RangedShards, copies: CachedShards | None) -> None:
         keep_freed_memory()
         self._splits = splits_of(np.asarray(records, np.int64))
         self._ranged = ranged
-        self._checks = checks
         # ``_copies`` becomes None if the local cache fails.
         self._copies = self._cached_shards = copies
         self._is_local = np.zeros(len(records), np.bool_)
@@ -72,7 +64,7 @@ class RemoteShards:
         self._lock = ProcessLock()
         self._warned = False
         if copies is not None:
-            self._local = LocalShards(records, copies.open, are_copies=True)
+            self._local = copies.local_shards(records)
             self._jobs: BackgroundJobs[_Job] = BackgroundJobs(
                 partial(_do_job, copies, ranged), self._use_finished_job, _job_order(len(records))
             )
@@ -91,15 +83,6 @@ class RemoteShards:
     def has_all_copies(self) -> bool:
         """Return whether there are local copies of all shards; use copies that other processes made from now on."""
         return bool(self._find_copies(np.arange(len(self._was_looked_up))).all())
-
-    @cached_property
-    def reads_in_part(self) -> bool:
-        """True if, over the network, only those bytes of a record are fetched that are used."""
-        if self._checks or not len(self):
-            return False
-        # What was appended may be compressed although the first records are not, or the reverse.
-        ends = np.unique([0, len(self._is_local) - 1])
-        return large_records(self._ranged, ends, np.zeros_like(ends)) is not None
 
     def wait_for_copies(self) -> None:
         """Return when all copies that were started are finished or have failed."""
@@ -149,28 +132,20 @@ class RemoteShards:
         records = self.records(np.array([number]))
         return bytearray(records.ranges(np.zeros(1, np.int64), records.lengths).data)
 
-    def records(self, numbers: Ints, *, in_part: bool = False) -> Records:
-        """Return the records of these numbers, each less than ``len(self)``.
-
-        Args:
-            numbers: the records.
-            in_part: only some of their bytes are needed: do not read the others of local copies. Over the network
-                records are read whole if they are checked, because their checksums cover all of their bytes.
-        """
+    def records(self, numbers: Ints) -> Records:
+        """Return the records of these numbers, each less than ``len(self)``."""
         if len(numbers) == 0:
             return RecordBuffer.of([])
         if self._all_local:
             try:
-                return self._local.records(numbers, in_part=in_part)
+                return self._local.records(numbers)
             except _UNREADABLE:
                 pass
-        # What follows may wait for the network.
-        leave_turn()
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
         if not is_local.all():
             self._read_remotely += int(len(is_local) - is_local.sum())
-        records = self._read(numbers, shard_of, is_local, in_part=in_part)
+        records = self._read(numbers, shard_of, is_local)
         self._want_copies(numbers, shard_of)
         return records
 
@@ -184,11 +159,6 @@ class RemoteShards:
             numbers: the records.
             share: the fraction of all records that the caller is going to fetch.
         """
-        shard = self._shard_of_block(numbers)
-        if shard is not None and not self._find_copies(np.array([shard])).any():
-            held = self._ranged.hold_run(shard, numbers - self._splits[shard])
-            if held is not None:
-                return Held.of(held, len(numbers))
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
         groups = []
@@ -198,32 +168,8 @@ class RemoteShards:
         if not is_local.all():
             rows = np.flatnonzero(~is_local)
             within = numbers[rows] - self._splits[shard_of[rows]]
-            groups.append((rows, Held.of(self._ranged.hold(shard_of[rows], within, share), len(rows))))
+            groups.append((rows, Held.of(self._ranged.fetch(shard_of[rows], within, share), len(rows))))
         return joined(len(numbers), groups)
-
-    def _shard_of_block(self, numbers: Ints) -> int | None:
-        """Return the shard that all records of a block are in, as nearly always; None if there are several.
-
-        In a sort or a search, numpy gives the GIL away, and many threads fetch blocks at once.
-        """
-        if len(numbers) == 0:
-            return None
-        shard = bisect_right(self._splits, numbers[0]) - 1
-        is_whole = ((numbers >= self._splits[shard]) & (numbers < self._splits[shard + 1])).all()
-        return shard if is_whole else None
-
-    def expect(self, blocks: BlocksAhead) -> object:
-        """Take note of blocks of records, each of which is going to be held once, as long as the result is kept."""
-
-        def in_shards() -> tuple[Ints, Ints, int] | None:
-            if (found := blocks()) is None:
-                return None
-            begins, count = found
-            shard_of = self._splits[1:].searchsorted(begins, side="right")
-            whole = begins + count <= self._splits[1:][shard_of]
-            return shard_of[whole], begins[whole] - self._splits[shard_of[whole]], count
-
-        return self._ranged.expect(in_shards)
 
     def _held_locally(self, numbers: Ints) -> Records:
         """Return records that had local copies; over the network if a copy is damaged or gone meanwhile."""
@@ -237,26 +183,20 @@ class RemoteShards:
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
-        places = self._ranged.places(shard_of, numbers - self._splits[shard_of])
-        lengths: Ints = places["length"].astype(np.int64)
-        return lengths
+        return self._ranged.stored_nbytes(shard_of, numbers - self._splits[shard_of])
 
-    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_], *, in_part: bool = False) -> Records:
+    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> Records:
         """Return records, reading those that are local from their copies."""
         if not is_local.any():
-            within = numbers - self._splits[shard_of]
-            parts = large_records(self._ranged, shard_of, within) if in_part and not self._checks else None
-            return self._ranged.records(shard_of, within) if parts is None else parts
+            return self._ranged.records(shard_of, numbers - self._splits[shard_of])
         if is_local.all():
             try:
                 return self._local.records(numbers)
             except _UNREADABLE:
                 self._drop_damaged_copies(numbers, shard_of)
-                return self._read(numbers, shard_of, np.zeros_like(is_local), in_part=in_part)
+                return self._read(numbers, shard_of, np.zeros_like(is_local))
         rows_of = [np.flatnonzero(is_local), np.flatnonzero(~is_local)]
-        groups = [
-            (rows, self._read(numbers[rows], shard_of[rows], is_local[rows], in_part=in_part)) for rows in rows_of
-        ]
+        groups = [(rows, self._read(numbers[rows], shard_of[rows], is_local[rows])) for rows in rows_of]
         return GroupedRecords(len(numbers), groups)
 
     def _find_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
@@ -301,7 +241,7 @@ class RemoteShards:
             return
         if what == _INDEX:
             try:
-                self._ranged.indices.use_copy(shard, partial(copies.index, shard))
+                self._ranged.use_copy(shard, partial(copies.index, shard))
             except CorruptionError:
                 copies.drop(shard)
                 raise

@@ -1,20 +1,16 @@
-"""Decide which rows of a view belong to which share of a split: arithmetic only."""
+"""Split the rows of a view at random: arithmetic only."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.locks import cached_property
-from cachelayer.records.bit_sets import Marks
 from cachelayer.records.selection import Selection
 from cachelayer.streams.permutation import permuted_pieces
 from cachelayer.streams.stream_options import check_seed
@@ -36,73 +32,22 @@ def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], se
     Raises:
         InvalidArgumentError, InvalidTypeError: if the shares or the seed are invalid.
     """
-    plan = SplitPlan(view, tuple(sizes), tuple(_checked(shares)), check_seed(seed))
-    return {name: view.picked(SplitRows(plan, number)) for number, name in enumerate(shares)}
-
-
-@dataclass(frozen=True, eq=False)
-class SplitPlan:
-    """How the rows of a view are distributed to shares; the arguments are those of :func:`split`."""
-
-    view: Selection
-    sizes: tuple[int, ...]
-    shares: tuple[float, ...]
-    seed: int
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SplitPlan, (self.view, self.sizes, self.shares, self.seed)
-
-    @cached_property
-    def segments(self) -> list[range | NDArray[np.int64]]:
-        """The rows of the view that come from each segment."""
-        return self.view.segments(self.sizes)
-
-    @cached_property
-    def row_counts(self) -> list[list[int]]:
-        """For each segment, the number of its rows that each share gets."""
-        taken = [0] * len(self.shares)
-        counts = []
-        for rows in self.segments:
-            counts.append(_share_counts(len(rows), self.shares, taken))
-            taken = [had + more for had, more in zip(taken, counts[-1], strict=True)]
-        return counts
-
-    def rows_of(self, share: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of a share in random order, some at a time."""
-        for number, (rows, sizes) in enumerate(zip(self.segments, self.row_counts, strict=True)):
-            start, stop = list(accumulate(sizes, initial=0))[share : share + 2]
-            for places in permuted_pieces(len(rows), self.seed, _FIRST_EPOCH + number, start, stop):
-                yield places + rows.start if isinstance(rows, range) else rows[places]
-
-
-@dataclass(frozen=True, eq=False)
-class SplitRows:
-    """The rows of one share. They are computed when they are first used; a pickle holds only the plan."""
-
-    plan: SplitPlan
-    number: int
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SplitRows, (self.plan, self.number)
-
-    @cached_property
-    def _length(self) -> int:
-        return sum(sizes[self.number] for sizes in self.plan.row_counts)
-
-    def __len__(self) -> int:
-        return self._length
-
-    @cached_property
-    def _marks(self) -> Marks:
-        return Marks.of_rows(len(self.plan.view), self.plan.rows_of(self.number))
-
-    def row(self, rank: int) -> int:
-        """Return the row of one rank."""
-        return self._marks.row(rank)
-
-    def take(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of these ranks."""
-        return self._marks.take(ranks)
+    fractions, key = _checked(shares), check_seed(seed)
+    segments = view.segments(sizes)
+    taken = [0] * len(fractions)
+    ends = []
+    for rows in segments:
+        counts = _share_counts(len(rows), fractions, taken)
+        taken = [had + more for had, more in zip(taken, counts, strict=True)]
+        ends.append([0, *accumulate(counts)])
+    parts = {}
+    for part, name in enumerate(shares):
+        mask = np.zeros(len(view), np.bool_)
+        for segment, (rows, bounds) in enumerate(zip(segments, ends, strict=True)):
+            for places in permuted_pieces(len(rows), key, _FIRST_EPOCH + segment, bounds[part], bounds[part + 1]):
+                mask[places + rows.start if isinstance(rows, range) else rows[places]] = True
+        parts[name] = view.select(mask)
+    return parts
 
 
 def _share_counts(size: int, shares: Sequence[float], taken: Sequence[int]) -> list[int]:

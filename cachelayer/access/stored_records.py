@@ -8,10 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from cachelayer.access.concat import JoinedBase, Member
-from cachelayer.access.record_base import RecordBase
+from cachelayer.access.concat import JoinedRecords
+from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.stored_view import FieldsBase
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.arrayrecord import index
@@ -38,7 +37,7 @@ class StoredRecords:
     """The records of a version, a view of one, or of several that were concatenated. Thread-safe and picklable.
 
     Args:
-        base: where they come from.
+        source: where they come from.
         selection: which of them, in order.
         digest: the digest of them.
         chosen: the numbers of the leaves that they keep, ascending; None to copy them as they are.
@@ -46,9 +45,15 @@ class StoredRecords:
     """
 
     def __init__(
-        self, base: RecordBase, selection: Selection, digest: str, chosen: Sequence[int] | None, *, reads_copies: bool
+        self,
+        source: RecordSource,
+        selection: Selection,
+        digest: str,
+        chosen: Sequence[int] | None,
+        *,
+        reads_copies: bool,
     ) -> None:
-        self._base = base
+        self._source = source
         self._selection = selection
         self.digest = digest
         self._chosen = chosen
@@ -67,24 +72,22 @@ class StoredRecords:
             InvalidTypeError: if it is another object.
             InvalidArgumentError: if there is no such field.
         """
-        base: Any = view._base if isinstance(view, View) else None
-        if not isinstance(base, RecordBase):
+        elements: Any = view._elements if isinstance(view, View) else None
+        if not isinstance(elements, RecordElements):
             cure = "cache it first, with storage.cache()"
             if not isinstance(view, View):
                 cure = "pass the name of a version, or a DataRef or a view of one"
             raise InvalidTypeError(f"a {type(view).__name__} has no stored records: {cure}")
-        base = base.stored()
-        chosen: Sequence[int] | None = None if fields is None else leaf_numbers(base.codec.spec, fields)
-        if isinstance(base, FieldsBase):
-            chosen = base.chosen if chosen is None else [base.chosen[leaf] for leaf in chosen]
-            base = base.base
-        if chosen is not None and chosen_spec(base.codec.spec, chosen) == base.codec.spec:
-            chosen = None
-        base = _without_copies(base, reads_copies=reads_copies)
-        return cls(base, view._selection, view.digest, chosen, reads_copies=reads_copies)
+        elements = elements.stored()
+        if fields is not None:
+            elements = elements.with_fields(leaf_numbers(elements.codec.spec, fields))
+        source = elements.source
+        chosen = None if elements.codec.spec == source.codec.spec else elements.chosen
+        source = _without_copies(source, reads_copies=reads_copies)
+        return cls(source, view._selection, view.digest, chosen, reads_copies=reads_copies)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._base, self._selection, self.digest, self._chosen, self._reads_copies)
+        return _unpickled, (self._source, self._selection, self.digest, self._chosen, self._reads_copies)
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -92,17 +95,17 @@ class StoredRecords:
     @property
     def versions(self) -> list[StoredVersion]:
         """The versions that they come from."""
-        return [base.version for base in _versions(self._base)]
+        return [source.version for source in _versions(self._source)]
 
     @property
     def provenance(self) -> dict[str, Any]:
         """How the version was built that they come from; empty if they come from several."""
-        return dict(self._base.version.manifest.provenance) if isinstance(self._base, VersionRecords) else {}
+        return dict(self._source.version.manifest.provenance) if isinstance(self._source, VersionRecords) else {}
 
     @cached_property
     def is_local(self) -> bool:
         """Whether records at any place can be read without a request."""
-        return all(_is_local(base, reads_copies=self._reads_copies) for base in _versions(self._base))
+        return all(_is_local(source, reads_copies=self._reads_copies) for source in _versions(self._source))
 
     @cached_property
     def compression(self) -> str:
@@ -117,7 +120,7 @@ class StoredRecords:
     @cached_property
     def element_spec(self) -> Tree:
         """The spec of the records that :meth:`frames` returns."""
-        spec = self._base.codec.spec
+        spec = self._source.codec.spec
         return spec if self._chosen is None else chosen_spec(spec, self._chosen)
 
     @cached_property
@@ -139,10 +142,6 @@ class StoredRecords:
         rows = distinct(np.linspace(0, len(self) - 1, min(_SAMPLED, len(self))).astype(np.int64))
         return float(self.frames(rows).lengths.mean()) if len(rows) else 1.0
 
-    def where(self, rows: Ints) -> Ints:
-        """Return numbers that grow as the records of these rows lie in their shards."""
-        return _where(self._base, self._selection.take(rows))
-
     def frames(self, rows: Ints) -> Frames:
         """Return the records of these rows.
 
@@ -152,62 +151,47 @@ class StoredRecords:
             VersionNotFoundError: if the version was deleted, and its files are gone.
         """
         numbers = self._selection.take(rows)
-        records = self._base.records(numbers)
+        records = self._source.records(numbers)
         if self._chosen is None or self._codec is None:
             return Frames.of(records)
         try:
-            columns = self._base.codec.decode(records, set(self._chosen))
+            columns = self._source.codec.decode(records, set(self._chosen))
         except ValueError as error:
-            raise CorruptionError(f"{self._base.name}: a record does not decode: {error}") from error
+            raise CorruptionError(f"{self._source.name}: a record does not decode: {error}") from error
         return self._codec.encode([column for column in columns if column is not None], len(records))
 
 
 def _unpickled(
-    base: RecordBase, selection: Selection, digest: str, chosen: Sequence[int] | None, reads_copies: bool
+    source: RecordSource, selection: Selection, digest: str, chosen: Sequence[int] | None, reads_copies: bool
 ) -> StoredRecords:
-    return StoredRecords(base, selection, digest, chosen, reads_copies=reads_copies)
+    return StoredRecords(source, selection, digest, chosen, reads_copies=reads_copies)
 
 
-def _versions(base: RecordBase) -> list[VersionRecords]:
-    if isinstance(base, JoinedBase):
-        return [each for member in base.members for each in _versions(member.base)]
-    return [base] if isinstance(base, VersionRecords) else []
+def _versions(source: RecordSource) -> list[VersionRecords]:
+    if isinstance(source, JoinedRecords):
+        return [each for member in source.members for each in _versions(member.source)]
+    return [source] if isinstance(source, VersionRecords) else []
 
 
-def _without_copies(base: RecordBase, *, reads_copies: bool) -> RecordBase:
+def _without_copies(source: RecordSource, *, reads_copies: bool) -> RecordSource:
     """Return records that read no local copies, unless all are there: nobody needs new ones of what is read once."""
-    if isinstance(base, JoinedBase):
-        return JoinedBase(
-            [
-                Member(_without_copies(member.base, reads_copies=reads_copies), member.selection, member.digest)
-                for member in base.members
-            ]
-        )
-    if isinstance(base, VersionRecords):
-        copies = base.copies if _is_local(base, reads_copies=reads_copies) else None
+    if isinstance(source, JoinedRecords):
+        members = [
+            replace(each, source=_without_copies(each.source, reads_copies=reads_copies)) for each in source.members
+        ]
+        return replace(source, members=tuple(members))
+    if isinstance(source, VersionRecords):
+        copies = source.copies if _is_local(source, reads_copies=reads_copies) else None
         # A damaged record must not get a checksum of its own.
-        return replace(base, copies=copies, verify="always")
-    return base
+        return replace(source, copies=copies, verify="always")
+    return source
 
 
-def _is_local(base: VersionRecords, *, reads_copies: bool) -> bool:
-    if isinstance(base.version.store, LocalStore):
+def _is_local(source: VersionRecords, *, reads_copies: bool) -> bool:
+    if isinstance(source.version.store, LocalStore):
         return True
-    shards = base.shards
-    return reads_copies and base.copies is not None and isinstance(shards, RemoteShards) and shards.has_all_copies()
-
-
-def _where(base: RecordBase, numbers: Ints) -> Ints:
-    """Return numbers that grow as records lie in their shards."""
-    if not isinstance(base, JoinedBase):
-        return numbers
-    sizes = np.cumsum([0, *(sum(map(len, _versions(member.base))) for member in base.members)])
-    member_of, within = base.located(numbers)
-    out = np.empty_like(numbers)
-    for number in distinct(member_of).tolist():
-        rows, member = np.flatnonzero(member_of == number), base.members[number]
-        out[rows] = sizes[number] + _where(member.base, member.selection.take(within[rows]))
-    return out
+    shards = source.shards
+    return reads_copies and source.copies is not None and isinstance(shards, RemoteShards) and shards.has_all_copies()
 
 
 def _compression(version: StoredVersion) -> str | None:

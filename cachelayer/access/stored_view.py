@@ -1,40 +1,54 @@
-"""Views of stored records, which know the lengths of leaves and can leave leaves out."""
+"""Views of stored records: their lengths, some of their leaves, and windows, packs and padded records made of them."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Self
+from typing import Any, Generic, Literal, Self, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.held import Held
-from cachelayer.access.record_base import Read, RecordBase
-from cachelayer.access.selected_lengths import selected
-from cachelayer.access.sequences.sequence_views import SequenceViews
-from cachelayer.arrayrecord.length_column import LengthColumn
-from cachelayer.locks import cached_property
-from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.sequences.bucketed import bucketed_stream
+from cachelayer.access.sequences.documents import Documents, checked_fill, leaf_names
+from cachelayer.access.sequences.pack_planner import LONG, Packing
+from cachelayer.access.sequences.packs import Packed, packed_of
+from cachelayer.access.sequences.padded import Padded, padded_of
+from cachelayer.access.sequences.windows import Windowing, Windows, windows_of
+from cachelayer.access.version_lengths import selected_lengths
+from cachelayer.access.view import View
+from cachelayer.arguments import check_options, integer, is_choice
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
-from cachelayer.records.chosen_codec import ChosenCodec
-from cachelayer.records.codec import Codec
 from cachelayer.records.image_sizes import image_leaves, image_size
-from cachelayer.records.leaf_codecs import leaf_codec
 from cachelayer.records.leaf_names import leaf_numbers
-from cachelayer.records.leaf_parts import fixed_nbytes
-from cachelayer.records.record_buffers import Records
-from cachelayer.records.selection import Selection
-from cachelayer.records.spec import ImageSize
-from cachelayer.records.tree import leaves
 from cachelayer.records.varying_leaves import varying_leaf
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.streams.buckets import buckets_of
+from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream_options import check_seed
+from cachelayer.user_warnings import warn
+
+# Numbers of values and of windows stay far within int64.
+_LONGEST = 2**31 - 1
 
 
-class StoredView(SequenceViews[T], Generic[T]):
+class _Required(TypedDict):
+    leaves: str | Sequence[str]
+    length: int
+
+
+class PackArguments(_Required, total=False):
+    """The arguments of :meth:`cachelayer.DataRef.packed`."""
+
+    long: Literal["split", "truncate", "drop"]
+    seed: int | None
+
+
+class StoredView(View[T], Generic[T]):
     """A view of records that are stored."""
 
-    _base: RecordBase
+    _elements: RecordElements
 
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
         """Return the length of a leaf in each record, without reading the records.
@@ -46,38 +60,32 @@ class StoredView(SequenceViews[T], Generic[T]):
             leaf: its name, such as ``"tokens"`` or ``"meta/url"``; leave it out if an element is one leaf.
 
         Returns:
-            uint32 of shape ``[len(self)]``, read-only. It is mapped if the records are consecutive ones of one local
-            shard, else in memory.
+            uint32 of shape ``[len(self)]``, read-only.
 
         Raises:
             InvalidArgumentError: if there is no such leaf, or it is of another kind.
-            CorruptionError: if the lengths are not those that were published.
         """
         return self._length_column(leaf).values()
 
     def total(self, leaf: str = "") -> int:
-        """Return the sum of :meth:`lengths`, from the manifest: a slice reads at most two pages of 256 lengths more.
+        """Return the sum of :meth:`lengths`, from the manifest: a slice reads the lengths of at most two shards.
 
         Args:
             leaf: see :meth:`lengths`.
 
         Raises:
-            InvalidArgumentError, CorruptionError: see :meth:`lengths`.
+            InvalidArgumentError: see :meth:`lengths`.
         """
         return self._length_column(leaf).total
 
     def _length_column(self, leaf: str) -> LengthColumn:
         """Return the lengths of a leaf of the records of this view; see :meth:`lengths`."""
-        number = varying_leaf(self._base.codec.spec, leaf)
+        number = varying_leaf(self._elements.codec.spec, leaf)
         columns = self.__dict__.setdefault("_length_columns", {})
         if leaf not in columns:
-            columns[leaf] = selected(self._base.lengths(number), self._selection)
+            columns[leaf] = selected_lengths(self._elements.lengths(number), self._selection)
         column: LengthColumn = columns[leaf]
         return column
-
-    def __getstate__(self) -> dict[str, Any]:
-        derived = ("_length_columns", "_bucket_tables")
-        return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def fields(self, *names: str) -> FieldsRef[Any]:
         """Return a view of some leaves of the same records: the others are neither decoded nor read.
@@ -92,8 +100,8 @@ class StoredView(SequenceViews[T], Generic[T]):
         Raises:
             InvalidArgumentError: if there is no such field.
         """
-        chosen = leaf_numbers(self._base.codec.spec, names)
-        return FieldsRef(_fields_of(self._base, chosen), self._selection)
+        chosen = leaf_numbers(self._elements.codec.spec, names)
+        return FieldsRef(self._elements.with_fields(chosen), self._selection)
 
     def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:
         """Return a view of the same records with images decoded to one size, so that a batch of them is one array.
@@ -113,157 +121,161 @@ class StoredView(SequenceViews[T], Generic[T]):
             InvalidArgumentError: if there are no such images, or the size is less than 1.
             InvalidTypeError: if an argument is of the wrong type.
         """
-        leaves = image_leaves(self._base.stored().codec.spec, names)
-        sizes = dict.fromkeys(leaves, image_size(size, crop))
-        return type(self)(self._base.sized(sizes), self._selection)
+        stored = self._elements.stored()
+        if stored is None:
+            raise InvalidTypeError("these views are joined already: call decoded() on each dataset, before views of it")
+        sizes = dict.fromkeys(image_leaves(stored.codec.spec, names), image_size(size, crop))
+        return type(self)(self._elements.sized(sizes), self._selection)
 
+    def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
+        if options.get("buckets") is None:
+            return super()._stream(global_batch_size, options)
+        return bucketed_stream(self, buckets_of(options["buckets"]), global_batch_size, options)
 
-def _fields_of(base: RecordBase, chosen: Sequence[int]) -> FieldsBase:
-    if isinstance(base, FieldsBase):
-        return FieldsBase(base.base, [base.chosen[leaf] for leaf in chosen])
-    return FieldsBase(base, chosen)
-
-
-class FieldsBase(RecordBase):
-    """Some leaves of the records of another base.
-
-    Args:
-        base: the other base.
-        chosen: the numbers of the leaves in its records, ascending.
-    """
-
-    def __init__(self, base: RecordBase, chosen: Sequence[int]) -> None:
-        self.base = base
-        self.chosen = tuple(chosen)
-        self._codec = ChosenCodec(base.codec, self.chosen)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FieldsBase, (self.base, self.chosen)
-
-    @property
-    def codec(self) -> Codec:
-        return self._codec
-
-    @property
-    def decodes(self) -> bool:
-        return self.base.decodes
-
-    def stored(self) -> Self:
-        return type(self)(self.base.stored(), self.chosen)
-
-    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
-        return type(self)(self.base.sized({self.chosen[leaf]: size for leaf, size in sizes.items()}), self.chosen)
-
-    @property
-    def name(self) -> str:
-        return self.base.name
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.base.metadata
-
-    @property
-    def digest(self) -> str:
-        """The digest of the base if its elements are the same.
-
-        Else SHA-256 over the digest of the base (32 bytes), ``fields``, and the numbers of the leaves as int64.
-        """
-        if self.codec.spec == self.base.codec.spec:
-            return self.base.digest
-        numbers = np.array(self.chosen, "<i8").tobytes()
-        return hashlib.sha256(bytes.fromhex(self.base.digest) + b"fields" + numbers).hexdigest()
-
-    @property
-    def home(self) -> StoredVersion | None:
-        return self.base.home
-
-    @property
-    def copies(self) -> CacheFolder | None:
-        return self.base.copies
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.base.segments
-
-    @property
-    def records_per_read(self) -> int:
-        return self.base.records_per_read
-
-    @property
-    def reads_in_part(self) -> bool:
-        return self.base.reads_in_part
-
-    @cached_property
-    def _static_nbytes(self) -> int | None:
-        """The bytes of these leaves if all have a known shape, else None."""
-        codecs = [leaf_codec(leaf) for _, leaf in leaves(self.codec.spec)]
-        if any(codec.variable for codec in codecs):
-            return None
-        return sum(fixed_nbytes(part) for codec in codecs for part in codec.fixed)
-
-    @property
-    def record_nbytes(self) -> int:
-        return self.base.record_nbytes
-
-    @property
-    def read_nbytes(self) -> int:
-        """Approximate bytes that are read of a record."""
-        # If records are read whole, these bytes take memory too, whatever is decoded of them.
-        nbytes, static = self.base.record_nbytes, self._static_nbytes
-        return nbytes if static is None or not self.reads_in_part else min(nbytes, static)
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-    def element(self, number: int) -> Any:
-        return self.elements(np.array([number]))[0]
-
-    def record(self, number: int) -> bytearray:
-        return self.base.record(number)
-
-    def records(self, numbers: NDArray[np.int64], *, in_part: bool = True) -> Records:  # noqa: ARG002
-        return self.base.records(numbers, in_part=True)
-
-    def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
-        return self.base.hold(numbers, share)
-
-    @property
-    def is_fetched(self) -> bool:
-        # Blocks hold records whole.
-        return self.base.is_fetched and not self.reads_in_part
-
-    def announce(self, numbers: NDArray[np.int64]) -> bool:
-        return self.base.announce(numbers)
-
-    def lengths(self, leaf: int) -> LengthColumn:
-        return self.base.lengths(self.chosen[leaf])
-
-    def leaf_values(
+    def windows(
         self,
-        leaves: Sequence[int],
-        numbers: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        ends: NDArray[np.bool_] | None = None,
-        read: Read | None = None,
-    ) -> list[NDArray[Any]]:
-        return self.base.leaf_values([self.chosen[leaf] for leaf in leaves], numbers, starts, counts, ends, read)
+        leaf: str,
+        length: int,
+        *,
+        stride: int | None = None,
+        separator: float | None = None,
+        remainder: Literal["drop", "pad"] = "drop",
+    ) -> Windows:
+        """Return windows of fixed length over the values of a leaf, those of all records one after another.
+
+        Window i begins at value ``i * stride``. It is read at once, whichever records its values come from.
+
+        Args:
+            leaf: the name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or of bytes or
+                str, of which windows hold the bytes as uint8.
+            length: the number of values of a window.
+            stride: how far a window begins after the one before it; the length by default.
+            separator: a value that stands after each record, also after empty ones and None.
+            remainder: what to do with values at the end that do not fill a window: "drop" leaves them out, "pad" fills
+                the last window up with zeros.
+
+        Returns:
+            A view of ``{"tokens": [length]}``; the key is the last part of the leaf's name. With "pad" there are also
+            ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for values.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
+        """
+        if not isinstance(leaf, str):
+            raise InvalidTypeError(f"leaf {leaf!r}: pass the name of a leaf, such as 'tokens'")
+        size = checked_length(length)
+        step = size if stride is None else _at_most("stride", integer("stride", stride, 1))
+        if not is_choice(remainder, ("drop", "pad")):
+            raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
+        documents = Documents(self, [leaf])
+        value = None if separator is None else checked_fill("separator", separator, documents.dtypes[0])
+        return windows_of(documents, Windowing(size, step, int(value is not None), remainder), value)
+
+    def packed(
+        self,
+        leaves: str | Sequence[str],
+        length: int,
+        *,
+        long: Literal["split", "truncate", "drop"] = "split",
+        seed: int | None = None,
+    ) -> Packed:
+        """Return whole documents packed into rows of fixed length.
+
+        Which documents share a row is planned once, from their lengths alone, and stored beside the version. Documents
+        share a row only with others of the same 16,384 in a row. A row holds its documents in the order of their
+        records. Empty ones, and None, are in no row.
+
+        Args:
+            leaves: the name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or of bytes or
+                str, whose bytes are packed as uint8. Or several, of equal lengths in each record, to pack side by side.
+            length: the number of values of a row.
+            long: what to do with longer documents: "split" packs pieces of ``length`` and one of the rest, "truncate"
+                packs only their beginning, "drop" leaves them out.
+            seed: an integer in [0, 2**64) that shuffles which documents share a row; None for a plan without chance.
+
+        Returns:
+            A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
+            ids, int32, number the documents of a row from 1; 0 is padding. Positions, int32, begin at 0 in each. The
+            keys are the last parts of the names; ids and positions are named after the first leaf.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, the leaves of a record have different
+                lengths, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
+        """
+        size = checked_length(length)
+        if not is_choice(long, LONG):
+            raise InvalidArgumentError(f"long {long!r}: pass 'split', 'truncate' or 'drop'")
+        return packed_of(
+            Documents(self, leaf_names(leaves)), Packing(size, long, None if seed is None else check_seed(seed))
+        )
+
+    def padded(
+        self, lengths: Mapping[str, int], *, value: Any = 0, long: Literal["truncate", "refuse"] | None = None
+    ) -> Padded:
+        """Return the same records with arrays of varying length padded to a fixed one.
+
+        Args:
+            lengths: the length for each leaf, by its name: an array of shape ``[None]``, such as ``"tokens"``.
+            value: what stands after the values of a shorter record.
+            long: what to do with longer records: "truncate" keeps the beginning, "refuse" raises an ElementError when
+                one is read. None truncates too, and warns if it does, with the share of the values that is kept.
+
+        Returns:
+            A view of the same elements, with ``tokens`` as ``[length]``, and beside it ``tokens_length``, int32, the
+            number of values in it, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. If a
+            leaf is None, its length is 0.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
+        """
+        if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
+            raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')
+        if long is not None and not is_choice(long, ("truncate", "refuse")):
+            raise InvalidArgumentError(f"long {long!r}: pass 'truncate' or 'refuse'")
+        sizes = {name: checked_length(length) for name, length in lengths.items()}
+        view = padded_of(self, sizes, value, long or "truncate")
+        if long is None and view.kept < 1:
+            warn(
+                f"padded() keeps {view.kept:.2%} of the values of {', '.join(map(repr, sizes))}: longer records lose "
+                "their end. Pass long='truncate' if you want that; else a greater length, or use windows() or packed()"
+            )
+        return view
 
 
 class FieldsRef(StoredView[T], Generic[T]):
     """Some leaves of records, with the interface of a DataRef. ``ref.fields(...)`` returns it."""
 
-    _base: FieldsBase
 
-    def _with_selection(self, selection: Selection) -> Self:
-        return type(self)(self._base, selection)
+def checked_length(length: Any) -> int:
+    """Return the length of windows or packs.
 
-    @property
-    def _read_nbytes(self) -> int:
-        return self._base.read_nbytes
+    Raises:
+        InvalidArgumentError, InvalidTypeError: if it is not an integer in [1, 2**31).
+    """
+    return _at_most("length", integer("length", length, 1))
 
-    def _stored(self) -> FieldsRef[Any]:
-        return FieldsRef(self._base.stored(), self._selection)
 
-    def __repr__(self) -> str:
-        return f"FieldsRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"
+def _at_most(name: str, number: int) -> int:
+    if number > _LONGEST:
+        raise InvalidArgumentError(f"{name} {number}: it must be at most {_LONGEST}")
+    return number
+
+
+def checked_pack_arguments(arguments: Any) -> PackArguments:
+    """Return the arguments of ``packed`` that a user passed as a dict.
+
+    Raises:
+        InvalidTypeError: if they are no dict.
+        UnknownOptionError: if there is no such argument, with the nearest name.
+        InvalidArgumentError: if one is missing.
+    """
+    if not isinstance(arguments, Mapping):
+        raise InvalidTypeError(f'pack {arguments!r}: pass a dict such as {{"leaves": "tokens", "length": 2048}}')
+    check_options(arguments, sorted(PackArguments.__required_keys__ | PackArguments.__optional_keys__))
+    for name in sorted(PackArguments.__required_keys__):
+        if name not in arguments:
+            raise InvalidArgumentError(f"pack {dict(arguments)!r}: it has no {name!r}")
+    return cast(PackArguments, dict(arguments))

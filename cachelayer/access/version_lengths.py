@@ -1,37 +1,36 @@
-"""The lengths of the records of a version: from the files beside its shards, or computed if it has none."""
+"""The lengths of the records of a version, and of the selected ones of a view."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from cachelayer.access.cached_shards import CachedShards
-from cachelayer.arrayrecord.length_column import LengthColumn, LengthPages, StoredColumn
-from cachelayer.arrayrecord.length_pages import BufferPages, LengthsFile, RangedPages
-from cachelayer.arrayrecord.lengths import LENGTH, Layout, encode, header_checksum
+from cachelayer.arrayrecord.lengths import LengthColumn, LengthsFile
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.reader import Verify
-from cachelayer.errors import StorageError
-from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.errors import CorruptionError, StorageError
+from cachelayer.locks import ProcessLock
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.progress.meter import Progress
-from cachelayer.records.memory import Bytes, splits_of
+from cachelayer.progress import Progress
+from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.record_buffers import Records
+from cachelayer.records.selection import Selection
 from cachelayer.records.varying_leaves import VaryingLeaves
-from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
-# Records that one thread reads at a time to compute their lengths, and about the most of their bytes.
+# Sums that came over a network are kept up to so many bytes: those of 134 million records.
+_KEPT_NBYTES = 1 << 30
+# What a mapped file counts as: a process has about 65,000 mappings at most.
+_MAPPED_NBYTES = 1 << 18
+# Records that are read at a time to compute their lengths, and about the most of their bytes.
 _TOGETHER = 4096
 _TOGETHER_NBYTES = 1 << 24
-_MOST_THREADS = 8
 
 
 class VersionLengths:
@@ -40,7 +39,6 @@ class VersionLengths:
     Args:
         version: the version.
         varying: reads lengths from records.
-        verify: ``"always"`` checks all lengths of a shard when the first is used.
         read: returns the records of these numbers.
         copies: the local copies of the shards and their lengths; None if there are none.
     """
@@ -49,116 +47,137 @@ class VersionLengths:
         self,
         version: StoredVersion,
         varying: VaryingLeaves,
-        verify: Verify,
         read: Callable[..., Records],
         copies: CachedShards | None = None,
     ) -> None:
         self._version = version
         self._varying = varying
-        self._verify = verify
-        self._read = read
         self._shards = version.manifest.shards
-        self._shard_of: dict[str, int] = {}
+        self._records = self._shards.records
+        self._read = read
         self._copies = copies
-        self._copied: dict[int, Bytes] = {}
         self._lock = ProcessLock()
-        self._columns: dict[int, LengthColumn] = {}
+        self._kept: OrderedDict[tuple[int, int], tuple[Ints, int]] = OrderedDict()
+        self._kept_nbytes = 0
 
     def column(self, leaf: int) -> LengthColumn:
-        """Return the lengths of the leaf of this number. Shards without lengths are read once, with a warning."""
-        with self._lock:
-            if leaf not in self._columns:
-                self._columns[leaf] = self._column(self._varying.numbers.index(leaf))
-            return self._columns[leaf]
+        """Return the lengths of the leaf of this number."""
+        place = self._varying.numbers.index(leaf)
+        totals = np.array(self._shards.length_totals(place) if len(self._shards) else [], np.int64)
+        return LengthColumn.of_shards(_LeafSums(self, place), self._records, totals)
 
-    def _column(self, place: int) -> LengthColumn:
-        totals = self._shards.length_totals(place)
-        if any(total is None for total in totals):
-            totals = [
-                self._computed[shard][0].totals[place] if total is None else total for shard, total in enumerate(totals)
-            ]
-        pages: LengthPages
-        if isinstance(self._version.store, LocalStore):
-            pages = BufferPages(self._file, self._opened, place, checked=self._verify == "always")
-        else:
-            pages = RangedPages(self._file, self._read_ranges, place, len(self._shards))
-        return StoredColumn(self._shards.records, np.array(totals, np.int64), pages)
+    def sums(self, leaf: int, shards: Sequence[int]) -> list[Ints]:
+        """Return the running sums of a leaf in each of these shards; all that are not at hand are read at once."""
+        with self._lock:
+            found = {shard: self._kept[leaf, shard][0] for shard in shards if (leaf, shard) in self._kept}
+            missing = [shard for shard in shards if shard not in found]
+            if missing:
+                for shard, (sums, nbytes) in zip(missing, self._sums_of(leaf, missing), strict=True):
+                    found[shard] = sums
+                    self._kept[leaf, shard] = sums, nbytes
+                    self._kept_nbytes += nbytes
+            for shard in shards:
+                self._kept.move_to_end((leaf, shard))
+            while self._kept_nbytes > _KEPT_NBYTES and len(self._kept) > 1:
+                self._kept_nbytes -= self._kept.popitem(last=False)[1][1]
+        return [found[shard] for shard in shards]
+
+    def _sums_of(self, leaf: int, shards: Sequence[int]) -> list[tuple[Ints, int]]:
+        """Return the sums of a leaf in each of these shards, and how many bytes they count as."""
+        raw = {shard: copy for shard in shards if (copy := self._copy_of(shard)) is not None}
+        absent = [shard for shard in shards if shard not in raw]
+        fetched = dict(zip(absent, self._fetched(leaf, absent), strict=True))
+        out = []
+        for shard in shards:
+            begin, end = self._file(shard).place(leaf)
+            mapped = raw.get(shard)
+            part = fetched[shard] if mapped is None else mapped[begin:end]
+            sums = None if part is None else self._checked(leaf, shard, part)
+            if sums is None and not isinstance(self._version.store, LocalStore):
+                # It may have been damaged on the way.
+                part = self._fetched(leaf, [shard])[0]
+                sums = None if part is None else self._checked(leaf, shard, part)
+            if sums is None:
+                mapped, sums = None, self._computed(leaf, shard)
+            out.append((sums, sums.nbytes if mapped is None else _MAPPED_NBYTES))
+        return out
+
+    def _file(self, shard: int) -> LengthsFile:
+        file = self._shards[shard].stats.lengths_file
+        if file is None:
+            raise CorruptionError(f"{self._version.name}: shard {shard} has no lengths in the manifest")
+        return file
 
     def _name(self, shard: int) -> str:
         return paths.lengths_of(f"{self._version.dataset_id}/{self._shards[shard].name}")
 
-    def _file(self, shard: int) -> LengthsFile:
-        stats, name = self._shards[shard].stats, self._name(shard)
-        self._shard_of[name] = shard
-        return self._computed[shard][0] if stats.length_totals is None else LengthsFile.of(stats, name)
-
-    def _opened(self, shard: int) -> Bytes:
-        computed = self._here(shard)
-        if computed is not None:
-            return computed
+    def _copy_of(self, shard: int) -> Bytes | None:
+        """Return the bytes of a file of lengths on this host, mapped; None if there is none of the right size."""
         store = self._version.store
-        if not isinstance(store, LocalStore):
-            raise TypeError("files in an object store are read by ranges")
-        with self._version.reporting_deletion():
-            return MappedFile.open(store.path(self._name(shard)), nbytes=self._file(shard).layout.nbytes).buffer
+        if isinstance(store, LocalStore):
+            with suppress(CorruptionError):
+                return MappedFile.open(store.path(self._name(shard)), nbytes=self._file(shard).nbytes).buffer
+            return None
+        # If the folder of the copies cannot be used, reading records warns of it.
+        with suppress(StorageError):
+            return None if self._copies is None else self._copies.lengths(shard)
+        return None
 
-    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        here = {name: self._here(self._shard_of[name]) for name in {name for name, _, _ in ranges}}
-        stored = [each for each in ranges if here[each[0]] is None]
-        with self._version.reporting_deletion():
-            fetched = iter(self._version.store.read_ranges(stored) if stored else [])
-        found = []
-        for name, begin, end in ranges:
-            raw = here[name]
-            found.append(next(fetched) if raw is None else bytes(raw[begin:end]))
-        return found
+    def _fetched(self, leaf: int, shards: Sequence[int]) -> list[Bytes | None]:
+        """Return the bytes of a leaf's sums, read over the network; None for a file that is missing or cut short."""
+        if not shards or isinstance(self._version.store, LocalStore):
+            return [None] * len(shards)
+        ranges = [(self._name(shard), *self._file(shard).place(leaf)) for shard in shards]
+        try:
+            return [np.frombuffer(raw, np.uint8) for raw in self._version.store.read_ranges(ranges)]
+        except CorruptionError:
+            return [None] if len(shards) == 1 else [self._fetched(leaf, [shard])[0] for shard in shards]
 
-    def _here(self, shard: int) -> Bytes | None:
-        """Return the lengths of a shard that were computed, or of which there is a local copy; else None."""
-        if self._shards[shard].stats.length_totals is None:
-            return np.frombuffer(self._computed[shard][1], np.uint8)
-        found = self._copied.get(shard)
-        if found is None and self._copies is not None:
-            # If the folder of the copies cannot be used, reading records warns of it.
-            with suppress(StorageError):
-                found = self._copies.lengths(shard)
-            if found is not None:
-                self._copied[shard] = found
-        return found
+    def _checked(self, leaf: int, shard: int, raw: Bytes) -> Ints | None:
+        """Return the sums in these bytes; None if they are damaged."""
+        with suppress(CorruptionError):
+            return self._file(shard).check_leaf(leaf, raw, self._name(shard))
+        return None
 
-    @cached_property
-    def _computed(self) -> Mapping[int, tuple[LengthsFile, bytes]]:
-        """The lengths of the shards that have no file of them, as such files in memory."""
-        missing = [shard for shard, total in enumerate(self._shards.length_totals(0)) if total is None]
-        records, splits = self._shards.records, splits_of(self._shards.records).tolist()
-        count = int(records[missing].sum())
+    def _computed(self, leaf: int, shard: int) -> Ints:
+        """Return the sums of a leaf in a shard whose file of lengths is damaged, by reading its records."""
+        name, count = f"{self._version.store.url}/{self._name(shard)}", int(self._records[shard])
+        with suppress(CorruptionError), self._version.reporting_deletion():
+            raise CorruptionError(name)
         warn(
-            f"{self._version.name} was written before cachelayer stored lengths: {count:,} records are read once, and "
-            "again in each process. storage.rewrite() makes a version that stores their lengths"
+            f"{name}: missing or damaged, so {count:,} records are read for their lengths, again in each process. "
+            "storage.rewrite() makes a version with lengths of its own"
         )
-        threads = Pool(min(_MOST_THREADS, os.cpu_count() or 1), "cachelayer-lengths")
-        with Progress(f"lengths of {self._version.name}", count, None) as progress, threads:
-            return {
-                shard: self._file_of(shard, splits[shard], splits[shard + 1], threads, progress) for shard in missing
-            }
-
-    @property
-    def _together(self) -> int:
+        start = int(self._records[:shard].sum())
         each = self._version.info.nbytes // max(1, self._version.manifest.shard_records)
-        return max(1, min(_TOGETHER, _TOGETHER_NBYTES // max(1, each)))
+        together = max(1, min(_TOGETHER, _TOGETHER_NBYTES // max(1, each)))
+        lengths = [np.empty(0, np.int64)]
+        with Progress(f"lengths of {self._version.name}", count, None) as progress:
+            for first in range(start, start + count, together):
+                records = self._read(np.arange(first, min(first + together, start + count)))
+                lengths.append(self._varying.lengths(records)[:, leaf])
+                progress.update(len(records), 0)
+        return splits_of(np.concatenate(lengths))
 
-    def _file_of(
-        self, shard: int, start: int, stop: int, threads: Pool, progress: Progress
-    ) -> tuple[LengthsFile, bytes]:
-        """Return the file of lengths of the records ``start`` to ``stop``, which are those of a shard."""
 
-        def lengths_of(piece: tuple[int, int]) -> Any:
-            records = self._read(np.arange(*piece), in_part=True)
-            progress.update(len(records), 0)
-            return self._varying.lengths(records).astype(LENGTH)
+@dataclass(frozen=True)
+class _LeafSums:
+    """The sums of one leaf of a version: :class:`cachelayer.arrayrecord.lengths.SumsReader`."""
 
-        bounds = [*range(start, stop, self._together), stop]
-        lengths = np.concatenate(list(threads.map(lengths_of, pairwise(bounds))))
-        raw = encode(lengths)
-        totals = lengths.sum(axis=0, dtype=np.int64).tolist()
-        return LengthsFile(self._name(shard), Layout(*lengths.shape), header_checksum(raw), totals), raw
+    lengths: VersionLengths
+    leaf: int
+
+    def sums(self, shards: Sequence[int]) -> list[Ints]:
+        return self.lengths.sums(self.leaf, shards)
+
+
+def selected_lengths(column: LengthColumn, selection: Selection) -> LengthColumn:
+    """Return the lengths of the selected records.
+
+    Those of consecutive records follow by arithmetic. Those of any others are read once, into memory.
+    """
+    numbers = selection.numbers
+    if isinstance(numbers, range) and (numbers.step == 1 or len(numbers) < 2):
+        return column.slice(numbers.start, numbers.start + len(numbers)) if len(numbers) else column.slice(0, 0)
+    lengths = [column.take(piece) for piece in selection.pieces()]
+    return LengthColumn.of_lengths(np.concatenate([np.empty(0, np.int64), *lengths]))

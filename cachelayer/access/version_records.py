@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.cached_shards import CachedShards
 from cachelayer.access.held import Held, InPlace
-from cachelayer.access.local_shards import LocalShards
-from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
-from cachelayer.arrayrecord.length_column import LengthColumn
-from cachelayer.arrayrecord.ranged import RangedShards
-from cachelayer.arrayrecord.ranged_rows import ShardObject
-from cachelayer.arrayrecord.reader import ShardReader, Verify
-from cachelayer.errors import CacheLayerError
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
+from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.protocols import BlocksAhead
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.image_sizes import sized_spec
 from cachelayer.records.memory import Piece
 from cachelayer.records.record_buffers import Records
-from cachelayer.records.spec import ImageSize
+from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -40,32 +35,26 @@ _LOCAL_RECORDS = 8192
 _REMOTE_RECORDS = 256
 
 
-@dataclass(frozen=True)
-class VersionRecords(RecordBase):
+@dataclass(frozen=True, eq=False)
+class VersionRecords:
     """The records of a version. Opens each file when it is first read, and again after unpickling. Thread-safe.
 
     Args:
         version: the version as it is stored.
         verify: what to check when bytes are read.
         copies: the local cache of shards of a remote store; None to make no local copies.
-        decodes: whether images and audio are decoded.
-        threads: the most threads that work on one read; None for as many as there are cores, at most 8.
-        sizes: the sizes that images are decoded to, by the numbers of their leaves.
     """
 
     version: StoredVersion
     verify: Verify = "open"
     copies: CacheFolder | None = None
-    decodes: bool = True
-    threads: int | None = None
-    sizes: tuple[tuple[int, ImageSize], ...] = ()
+    kind: ClassVar[str] = "DataRef"
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
     def digest(self) -> str:
-        """The digest of all records of the shards."""
         return self.version.manifest.shards_digest
 
     @property
@@ -85,8 +74,7 @@ class VersionRecords(RecordBase):
 
     @cached_property
     def codec(self) -> Codec:
-        manifest = self.version.manifest
-        return codec_named(manifest.codec, sized_spec(manifest.element_spec, dict(self.sizes)))
+        return codec_named(self.version.manifest.codec, self.version.manifest.element_spec)
 
     @property
     def home(self) -> StoredVersion | None:
@@ -100,13 +88,12 @@ class VersionRecords(RecordBase):
     @property
     def reads_in_part(self) -> bool:
         shards = self.shards
-        if not isinstance(shards, LocalShards):
-            return shards.reads_in_part
-        if self.verify == "always" or not len(self):
+        # What comes over a network is checked, and a checksum covers a whole record.
+        if not isinstance(shards, LocalShards) or self.verify == "always" or not len(self):
             return False
         # What was appended may be compressed although the first records are not, or the reverse.
         ends = {0, len(self.version.manifest.shards) - 1}
-        return all(shards.reader(number).header.compression == "none" for number in ends)
+        return not any(shards.is_compressed(number) for number in ends)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -117,14 +104,9 @@ class VersionRecords(RecordBase):
         version, shards = self.version, self.version.manifest.shards
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
-            return LocalShards(records, self.open_shard)
+            return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
         ranged = RangedShards(self._read_pieces, _Objects(version.dataset_id, shards))
-        return RemoteShards(records, ranged, self._cached_shards, checks=self.verify != "never")
-
-    @property
-    def local_shards(self) -> LocalShards | None:
-        shards = self.shards
-        return shards if isinstance(shards, LocalShards) else None
+        return RemoteShards(records, ranged, self._cached_shards)
 
     @cached_property
     def _cached_shards(self) -> CachedShards | None:
@@ -137,20 +119,11 @@ class VersionRecords(RecordBase):
         with self.version.reporting_deletion():
             return self.version.store.read_pieces(ranges)
 
-    def open_shard(self, number: int, since: int) -> ShardReader:
-        """Return a reader of a shard in a local store.
-
-        Args:
-            number: the shard.
-            since: when the current read began, in nanoseconds of the monotonic clock.
-
-        Raises:
-            CorruptionError: if its files differ from those that were published.
-            VersionNotFoundError: if the version was deleted meanwhile.
-        """
+    @contextmanager
+    def _shard_files(self, number: int) -> Iterator[ShardFiles]:
+        """Yield the files of a shard in a local store; say so if the version was deleted meanwhile."""
         with self.version.reporting_deletion(), self.version.shard_file(number) as path:
-            stats = self.version.manifest.shards[number].stats
-            return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
+            yield ShardFiles(path, Path(paths.index_of(str(path))), self.version.manifest.shards[number].stats)
 
     def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
         shards = self.shards
@@ -159,45 +132,23 @@ class VersionRecords(RecordBase):
             return Held.of(InPlace(shards.records, numbers), len(numbers))
         return shards.hold(numbers, share)
 
-    def expect(self, blocks: BlocksAhead) -> object:
-        shards = self.shards
-        return None if isinstance(shards, LocalShards) else shards.expect(blocks)
-
     @property
-    def is_fetched(self) -> bool:
+    def takes_requests(self) -> bool:
         shards = self.shards
         return not isinstance(shards, LocalShards) and not shards.has_all_copies()
 
     def announce(self, numbers: NDArray[np.int64]) -> bool:
         return self.shards.announce(numbers)
 
-    @cached_property
-    def _are_quick_alone(self) -> bool:
-        is_plain = self.local_shards is not None and self.reads_in_part and self.element_codec is self.codec
-        return is_plain and self.codec.reads_alone
-
-    def are_quick_alone(self, numbers: NDArray[np.int64]) -> bool:
-        try:
-            return self._are_quick_alone and self.local_shards is not None and self.local_shards.are_in_memory(numbers)
-        except CacheLayerError:
-            # A shard cannot be opened. Its error comes when the first of its records is read, and not before.
-            return False
-
-    def stored(self) -> Self:
-        return replace(self, decodes=False, sizes=())
-
-    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
-        return replace(self, decodes=True, sizes=tuple({**dict(self.sizes), **sizes}.items()))
-
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)
 
-    def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
-        return self.shards.records(numbers, in_part=in_part)
+    def records(self, numbers: NDArray[np.int64]) -> Records:
+        return self.shards.records(numbers)
 
     @cached_property
     def _lengths(self) -> VersionLengths:
-        return VersionLengths(self.version, self.varying, self.verify, self.records, self._cached_shards)
+        return VersionLengths(self.version, VaryingLeaves(self.codec), self.records, self._cached_shards)
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, SupportsIndex, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import RecordBase
-from cachelayer.access.sampling.sampled import Sampled, sampled_of
+from cachelayer.access.elements import Elements, ViewRecords
+from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.split import split
-from cachelayer.access.view_records import ViewRecords
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.locks import cached_property
-from cachelayer.protocols import Failed, ReadingCost, T, records_of
+from cachelayer.protocols import T
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.step_reader import StepReader
@@ -24,86 +21,30 @@ from cachelayer.streams.stream_options import StreamArguments, make_options, tak
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
 
-
-class ViewBase(Protocol):
-    """The records that a view selects from. Thread-safe and picklable."""
-
-    @property
-    def digest(self) -> str:
-        """The digest of the records, in hexadecimal."""
-
-    @property
-    def element_spec(self) -> Tree:
-        """The spec of the elements."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the version that the records come from; see :attr:`View.metadata`."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def record_nbytes(self) -> int:
-        """Approximate bytes of a stored record.
-
-        The default sizes of a shuffle in blocks follow from it, so it depends on what is stored alone: not on where it
-        lies, nor on how much of it is read.
-        """
-
-    @property
-    def records_per_read(self) -> int:
-        """Number of records that a stream with smaller batches should read at once."""
-
-    @property
-    def reading_cost(self) -> ReadingCost:
-        """What is known in advance about the cost of reading a record."""
-
-    @property
-    def stored_records(self) -> RecordBase | None:
-        """The stored records that the elements are made of; None if they are made of something else."""
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        """The number of records of each segment: of the first build, and of each append."""
-
-    def element(self, number: int) -> Any:
-        """Return one element."""
-
-    def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
-        """Return the elements of these record numbers, each in [0, len).
-
-        Args:
-            numbers: the record numbers.
-            failed: gets the error of each row that does not decode, whose element is anything; None to raise it.
-        """
-
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
-        """Return the elements stacked on a leading axis; with ``names``, only these keys of a dict element."""
-
-    def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        """Return a batch for each array of record numbers, all read at once."""
-
-
 if TYPE_CHECKING:
     # Views whose batches are arrays.
     Scalars: TypeAlias = "View[int] | View[float] | View[bool] | View[complex] | View[str] | View[bytes]"
 
 
-class View(ABC, Generic[T]):
+class View(Generic[T]):
     """Records of a base in an order of their own: all of them, or some. Slicing copies nothing."""
 
-    def __init__(self, base: ViewBase, selection: Selection | None = None) -> None:
-        self._base = base
+    def __init__(self, base: Elements, selection: Selection | None = None) -> None:
+        self._elements = base
         self._selection = Selection.all(len(base)) if selection is None else selection
+        self._records = ViewRecords(base, self._selection)
 
-    @abstractmethod
     def _with_selection(self, selection: Selection) -> Self:
         """Return a view of the same base with another selection."""
+        return type(self)(self._elements, selection)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._elements, self._selection)
 
     @property
     def element_spec(self) -> Tree:
         """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
-        return self._base.element_spec
+        return self._elements.element_spec
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -111,41 +52,25 @@ class View(ABC, Generic[T]):
 
         If they come from several versions, it is what the metadata of all of them have in common.
         """
-        return dict(self._base.metadata)
-
-    @property
-    def _source_metadata(self) -> Mapping[str, Any]:
-        """What the source said about the elements; empty if they are not those of a version."""
-        return {}
-
-    @property
-    def _declared_spec(self) -> Tree | None:
-        """The element spec that all records are known to have; None if it is only inferred from the first record."""
-        return self.element_spec
-
-    @property
-    def _read_nbytes(self) -> int:
-        """Approximate bytes that are read of a record."""
-        return self._base.record_nbytes
-
-    def _stored(self) -> View[Any] | None:
-        """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
-        return None
+        return dict(self._elements.metadata)
 
     def __records__(self) -> ViewRecords:
-        return ViewRecords(self)
+        return self._records
+
+    def __repr__(self) -> str:
+        return repr(self._records)
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec, which notebooks show. It reads no record."""
         from cachelayer.drawing.ref_html import spec_html
 
         facts = [("records", f"{len(self):,}"), ("digest", f"sha256:{self.digest}")]
-        return spec_html(repr(self).partition(", records=")[0].removesuffix(")") + ")", facts, self.element_spec)
+        return spec_html(f"{self._elements.title})", facts, self.element_spec)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their order, in hexadecimal."""
-        return self._selection.digest(self._base.digest, len(self._base))
+        return self._records.digest
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -162,7 +87,7 @@ class View(ABC, Generic[T]):
         """
         if isinstance(index, slice):
             return self._with_selection(self._selection.slice(index))
-        return self._base.element(self._selection.number(index))
+        return self._elements.element(self._selection.number(index))
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view of some records, in the order of their indices.
@@ -204,7 +129,7 @@ class View(ABC, Generic[T]):
                 them, there is no such leaf, or it is of another kind; the message names the record.
             InvalidTypeError: if an argument is of the wrong type.
         """
-        return sampled_of(self, records_of(self), self._base.stored_records, weights, seed)
+        return sampled_of(self, self._records, weights, seed)
 
     def split(self, shares: Mapping[str, float], *, seed: int) -> dict[str, Self]:
         """Split the records at random into views that do not overlap, such as ``train`` and ``val``.
@@ -224,7 +149,7 @@ class View(ABC, Generic[T]):
         """
         if self._selection.has_repeats:
             raise InvalidArgumentError("this view holds a record more than once: split it before you repeat records")
-        selections = split(self._selection, self._base.segments, shares, seed)
+        selections = split(self._selection, self._elements.segments, shares, seed)
         return {name: self._with_selection(selection) for name, selection in selections.items()}
 
     def __iter__(self) -> Iterator[T]:
@@ -236,11 +161,7 @@ class View(ABC, Generic[T]):
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
         """
-        return self._elements(indices)
-
-    def _elements(self, indices: Sequence[int] | NDArray[Any], failed: Failed | None = None) -> list[T]:
-        """Return elements; see :meth:`ViewBase.elements`."""
-        return self._base.elements(self._selection.take(indices), failed=failed)
+        return self._elements.elements(self._selection.take(indices))
 
     @overload
     def read(self: View[Untyped], indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
@@ -268,7 +189,7 @@ class View(ABC, Generic[T]):
             InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
             InvalidTypeError: if the indices are neither integers nor bools.
         """
-        return self._base.batch(self._selection.take(indices), None if fields is None else _names(fields))
+        return self._elements.batch(self._selection.take(indices), None if fields is None else _names(fields))
 
     # The last overload must be of one class with those before it: else a call with `**options` would be Any.
     @overload
@@ -360,8 +281,8 @@ class View(ABC, Generic[T]):
         return self._stream(global_batch_size, options)
 
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
-        checked = make_options(len(self), global_batch_size, self._base.record_nbytes, **options)
-        return stream_of(StepReader(records_of(self), checked))
+        checked = make_options(len(self), global_batch_size, self._elements.record_nbytes, **options)
+        return stream_of(StepReader(self._records, checked))
 
 
 def _names(fields: Any) -> Sequence[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import chosen_leaves
+from cachelayer.access.elements import Elements, chosen_leaves
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
@@ -19,9 +19,7 @@ from cachelayer.protocols import Failed, ReadingCost, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
-from cachelayer.records.selection import Selection
 from cachelayer.streams.failures import bare, is_of_element
-from cachelayer.tally import DECODING, counted_as_one, turn_to
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -34,8 +32,8 @@ class Sized(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
-class WrappedBase:
-    """The items of an object as records.
+class WrappedBase(Elements):
+    """The items of an object as elements.
 
     Args:
         obj: the object; its ``__getitems__`` is used if it has one.
@@ -49,24 +47,38 @@ class WrappedBase:
         self._lock = ProcessLock()
         self.identity = identity
         self._records = len(obj)
-        self.digest = hashlib.sha256(f"wrap:{self._records}:{identity}".encode()).hexdigest()
+
+    @property
+    def title(self) -> str:
+        return f"WrappedRef({self.identity!r}"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"wrap:{self._records}:{self.identity}".encode()).hexdigest()
 
     def __len__(self) -> int:
         return self._records
 
-    # The size is unknown before items are read. This guess leads to blocks of a few hundred items.
-    record_nbytes = 4096
-    records_per_read = 1024
-    reading_cost: ReadingCost = "foreign"
-    stored_records = None
+    @property
+    def record_nbytes(self) -> int:
+        # The size is unknown before items are read. This guess leads to blocks of a few hundred items.
+        return 4096
+
+    @property
+    def records_per_read(self) -> int:
+        return 1024
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        return "foreign"
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         return {}
 
     @property
-    def segments(self) -> tuple[int, ...]:
-        return (self._records,)
+    def declared_spec(self) -> tree.Tree | None:
+        return self.declared
 
     @property
     def element_spec(self) -> tree.Tree:
@@ -78,8 +90,8 @@ class WrappedBase:
     def element(self, number: int) -> Any:
         return self._call(lambda: _copied(self._obj[number]), [number])
 
-    def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
-        return counted_as_one(self._elements, numbers, failed)
+    def elements(self, numbers: NDArray[np.int64], failed: Failed | None = None) -> list[Any]:
+        return self._elements(numbers, failed)
 
     def _elements(self, numbers: NDArray[np.int64], failed: Failed | None) -> list[Any]:
         if failed is not None:
@@ -137,12 +149,8 @@ class WrappedBase:
             f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
         )
 
-    def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
-        return (self.batch(numbers, None) for numbers in batches)
-
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None) -> Any:
         elements = self.elements(numbers)
-        turn_to(DECODING)
         spec = self.declared or (from_elements(elements) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))
@@ -155,22 +163,12 @@ class WrappedBase:
 class WrappedRef(View[T], Generic[T]):
     """Any object with a length and items, with the interface of a DataRef. :func:`cachelayer.wrap` returns it."""
 
-    _base: WrappedBase
-
-    def _with_selection(self, selection: Selection) -> Self:
-        return type(self)(self._base, selection)
-
-    @property
-    def _declared_spec(self) -> tree.Tree | None:
-        return self._base.declared
-
-    def __repr__(self) -> str:
-        return f"WrappedRef({self._base.identity!r}, records={len(self)}, digest='sha256:{self.digest}')"
+    _elements: WrappedBase
 
 
 def with_declared_spec(ref: WrappedRef[T]) -> WrappedRef[T]:
     """Return the same items with a declared spec, by default that of item 0: each item is checked when it is read."""
-    base = ref._base
+    base = ref._elements
     if base.declared is not None:
         return ref
     return WrappedRef(WrappedBase(base._obj, base.identity, base.element_spec), ref._selection)

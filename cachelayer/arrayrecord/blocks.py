@@ -6,7 +6,6 @@ record has the next logical offset. Source: the Riegeli records file format spec
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -76,42 +75,12 @@ def without_headers(pieces: Sequence[Piece], begin: int) -> Bytes:
 
 def _moved_up(raw: Bytes, within: int) -> Bytes:
     """Move bytes of a file over the block headers among them, given the place of the first in its block."""
-    # Copies of arrays this large would give the GIL away, and wait for other threads each time.
     memory, place = raw.data, BLOCK - within
     for header in range(place, len(raw), BLOCK):
         part = memory[header + HEADER : header + BLOCK]
         memory[place : place + len(part)] = part
         place += len(part)
     return raw
-
-
-def moved_over_headers(raw: Bytes, begin: int, begins: Ints, ends: Ints) -> Ints:
-    """Move the parts of records before block headers over these, and return where each record begins then.
-
-    Only the parts of records that lie across a header are moved: for small records, much less than the range.
-
-    Args:
-        raw: a range of a file, which is written to.
-        begin: the position of its first byte.
-        begins, ends: the positions of the begin and the end of each record in the file, in order. None is in a header.
-    """
-    memory, starts = raw.data, begins - begin
-    firsts, lasts = begins.tolist(), ends.tolist()
-    header, record, stop = begin - begin % BLOCK + BLOCK, 0, begin + len(raw)
-    while header < stop:
-        record = bisect_left(firsts, header, record) - 1
-        if record >= 0 and lasts[record] > header:
-            last = (lasts[record] - 1) // BLOCK * BLOCK
-            shift = 0
-            for place in range(last, header - 1, -BLOCK):
-                shift += HEADER
-                part = slice(max(place - BLOCK + HEADER, firsts[record]) - begin, place - begin)
-                # Copies of arrays this large would give the GIL away, and wait for other threads each time.
-                memory[part.start + shift : part.stop + shift] = memory[part]
-            starts[record] += shift
-            header = last
-        header, record = header + BLOCK, max(record, 0)
-    return starts
 
 
 def _payloads(raw: Bytes, within: int) -> Iterator[Bytes]:

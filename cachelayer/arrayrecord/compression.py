@@ -1,7 +1,6 @@
 """The compression of records in a shard, as users name it.
 
-``writer``, ``index``, ``decompress`` and ``file`` write and read it; the fast paths for records that vary in size are
-in ``places`` and in ``access/shard_tables``.
+``writer``, ``index``, ``decompress``, ``local_shards`` and ``file`` write and read it.
 """
 
 from __future__ import annotations

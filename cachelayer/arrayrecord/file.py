@@ -1,9 +1,9 @@
-"""Read the records of any ArrayRecord file: its footer is enough, no index or manifest is needed."""
+"""Read the records of any ArrayRecord file, mapped or in an object store: its footer is enough, no index is needed."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,19 +11,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from cachelayer.arrayrecord import varints
-from cachelayer.arrayrecord.blocks import to_logical
-from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, read_footer, read_postscript, simple_chunk
+from cachelayer.arrayrecord.blocks import BLOCK, to_logical, to_position, without_headers
+from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, parse_chunk, read_footer, read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.reader import Verify
+from cachelayer.arrayrecord.places import check_inside
 from cachelayer.errors import CorruptionError, FormatError, StorageError
-from cachelayer.locks import cached_property
-from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints, distinct, gather_rows, splits_of
+from cachelayer.records.record_buffers import RecordBuffer
 
-# The chunk header, and enough of the chunk for its compression, the size of one record and the varints before it.
-_HEAD = CHUNK_HEADER + 64
+ReadRanges = Callable[[Sequence[tuple[str, int, int]]], Sequence[bytes]]
 _SAMPLED_HEADERS = 256
-_SIMPLE = ord("r")
-_ONE_RECORD = {0: "none", ord("z"): "zstd"}
+_TAIL_NBYTES = 4 * BLOCK
+_PLAIN, _ZSTD = 0, ord("z")
+# Callers read runs of records: array_record's readahead would read most of them twice.
+_STOCK_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
 
 
 class RecordFile(Protocol):
@@ -33,25 +35,6 @@ class RecordFile(Protocol):
 
     def read(self, numbers: Ints) -> list[bytes]:
         """Return the records of these numbers, all within the file."""
-
-
-def open_file(path: Path, verify: Verify) -> RecordFile:
-    """Open a file with our own reader, or with array_record's if ours cannot read it.
-
-    Our reader cannot read a footer that is transposed, or compressed by brotli or snappy. ``verify="always"`` needs
-    array_record's reader too: the checksums of a foreign file are HighwayHashes, which only it can check quickly.
-
-    Raises:
-        StorageError: if the file cannot be opened.
-        CorruptionError: if it is not a whole ArrayRecord file.
-    """
-    mapped = map_file(path)
-    if verify == "always":
-        return StockFile(path)
-    try:
-        return ArrayRecordFile(mapped, read_footer(mapped))
-    except FormatError:
-        return StockFile(path)
 
 
 def map_file(path: Path) -> MappedFile:
@@ -66,108 +49,213 @@ def map_file(path: Path) -> MappedFile:
         raise StorageError(f"cannot open {path}: {error}") from error
 
 
+def open_file(path: Path, *, checks: bool) -> RecordFile:
+    """Open a local file with our own reader, or with array_record's if ours cannot read it.
+
+    Our reader cannot read a footer that is transposed, or compressed by brotli or snappy. To check each chunk that is
+    read takes array_record's reader too: the checksums of a foreign file are HighwayHashes.
+
+    Raises:
+        StorageError: if the file cannot be opened.
+        CorruptionError: if it is not a whole ArrayRecord file.
+    """
+    mapped = map_file(path)
+    if checks:
+        return StockReader(path)
+    try:
+        return ArrayRecordFile(mapped, read_footer(mapped), path)
+    except FormatError:
+        return StockReader(path)
+
+
 def fingerprint(file: ByteFile) -> str:
     """Return a hash of the size, the footer and up to 256 chunk headers, which hold hashes of their chunks."""
     state = hashlib.sha256(file.nbytes.to_bytes(8, "little"))
-    footer_offset = read_postscript(file)
-    state.update(memoryview(file.tail(footer_offset).data))
+    footer = int(to_logical(read_postscript(file)))
+    state.update(file.records(np.array([footer]), np.array([to_logical(file.nbytes) - footer])).memory())
     try:
         offsets = read_footer(file).chunk_offsets
     except FormatError:
         # We cannot read its compression. The header of the footer chunk, which is hashed, holds a hash of the offsets.
         return state.hexdigest()
     sampled = offsets[np.linspace(0, len(offsets) - 1, min(len(offsets), _SAMPLED_HEADERS)).astype(np.int64)]
-    state.update(file.slab(to_logical(sampled), CHUNK_HEADER).tobytes())
+    state.update(file.records(to_logical(sampled), np.full(len(sampled), CHUNK_HEADER)).memory())
     return state.hexdigest()
 
 
-class StockFile:
-    """A file that is read by array_record's own reader, which checks every chunk."""
+class StockReader:
+    """A local file that is read by array_record's own reader, which checks every chunk.
+
+    Args:
+        path: the file.
+
+    Raises:
+        CorruptionError: if array_record cannot open it.
+    """
 
     def __init__(self, path: Path) -> None:
         from array_record.python.array_record_module import ArrayRecordReader
 
         self._path = path
-        self._reader: Any = ArrayRecordReader(str(path), options="readahead_buffer_size:0")
-        if not self._reader.ok():
+        try:
+            self._reader: Any = ArrayRecordReader(str(path), _STOCK_OPTIONS)
+            self._records = int(self._reader.num_records())
+            is_whole = self._reader.ok()
+        except (RuntimeError, ValueError) as error:
+            raise CorruptionError(f"{path}: array_record cannot open it: {error}") from error
+        if not is_whole:
             raise CorruptionError(f"{path}: not a whole ArrayRecord file")
 
     def __len__(self) -> int:
-        return int(self._reader.num_records())
+        return self._records
 
     def read(self, numbers: Ints) -> list[bytes]:
+        # Given a list of numbers, it visits all chunks of the file; given a range, it does not.
+        return [self.read_range(number, number + 1)[0] for number in numbers.tolist()]
+
+    def read_range(self, start: int, stop: int) -> list[bytes]:
+        """Return the records from ``start`` to before ``stop``, all within the file.
+
+        Raises:
+            CorruptionError: if array_record cannot read them.
+        """
         try:
-            # read([i]) visits all chunks of the file; read(i, i + 1) does not.
-            return [self._reader.read(number, number + 1)[0] for number in numbers.tolist()]
-        except RuntimeError as error:
-            raise CorruptionError(f"{self._path}: {error}") from error
+            return list(self._reader.read(start, stop))
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise CorruptionError(
+                f"{self._path}: array_record cannot read records {start} to {stop - 1}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._reader.close()
+
+
+class RangedFile:
+    """A file in an object store, read by ranges. Its end is kept in memory.
+
+    Args:
+        path: the name of the file in error messages.
+        name: the object.
+        nbytes: its size.
+        read_ranges: reads ranges of objects, each given as its name, begin and end.
+    """
+
+    def __init__(self, path: str, name: str, nbytes: int, read_ranges: ReadRanges) -> None:
+        self.path = path
+        self.nbytes = nbytes
+        self._name = name
+        self._read_ranges = read_ranges
+        self._begin, self._end = nbytes, b""
+        self._keep(max(0, nbytes - _TAIL_NBYTES))
+        self._keep(min(self._begin, read_postscript(self)))
+
+    def _keep(self, begin: int) -> None:
+        """Make sure that all bytes from a position to the end are in memory."""
+        if begin < self._begin:
+            (raw,) = self._read_ranges([(self._name, begin, self._begin)])
+            self._begin, self._end = begin, raw + self._end
+
+    def records(self, logical: Ints, lengths: Ints) -> RecordBuffer:
+        """Return copies of ranges; fetch those that are not in memory, all at once.
+
+        Raises:
+            CorruptionError: if a range reaches past the end of the file.
+        """
+        check_inside(logical, lengths, int(to_logical(self.nbytes)), lambda _: f"{self.path}: a record")
+        begins, ends = to_position(logical).tolist(), (to_position(logical + np.maximum(lengths, 1) - 1) + 1).tolist()
+        spans = list(zip(begins, ends, strict=True))
+        away = [(self._name, begin, end) for begin, end in spans if begin < self._begin]
+        fetched = iter(self._read_ranges(away) if away else [])
+        bodies = [
+            next(fetched) if begin < self._begin else self._end[begin - self._begin : end - self._begin]
+            for begin, end in spans
+        ]
+        parts = [
+            without_headers([body], begin)[:length]
+            for body, begin, length in zip(bodies, begins, lengths.tolist(), strict=True)
+        ]
+        return RecordBuffer.packed(np.concatenate([*parts, np.empty(0, np.uint8)]), lengths)
 
 
 class ArrayRecordFile:
-    """A file that our own reader reads.
+    """The records of a file. Safe to use from threads.
+
+    The structure of the file is checked, but not its bytes: the checksums of a foreign file are HighwayHashes.
 
     Args:
-        mapped: the file.
-        footer: its footer.
+        file, footer: the file and its footer.
+        stock: the path at which array_record's reader reads chunks that ours cannot; None to refuse them.
+
+    Raises:
+        CorruptionError: if it is not a whole ArrayRecord file.
     """
 
-    def __init__(self, mapped: MappedFile, footer: Footer) -> None:
-        self._mapped = mapped
-        self._chunks = to_logical(footer.chunk_offsets)
+    def __init__(self, file: ByteFile, footer: Footer, stock: Path | None = None) -> None:
+        self._file = file
+        self._stock = stock
+        self._bounds = to_logical(np.append(footer.chunk_offsets, footer.footer_offset))
         self._splits = splits_of(footer.chunk_records)
-        self._singles = len(footer.chunk_records) == int(self._splits[-1]) and bool((footer.chunk_records == 1).all())
 
     def __len__(self) -> int:
         return int(self._splits[-1])
 
-    @cached_property
-    def _stock(self) -> StockFile:
-        return StockFile(self._mapped.path)
-
     def read(self, numbers: Ints) -> list[bytes]:
-        chunks = numbers if self._singles else np.searchsorted(self._splits, numbers, side="right") - 1
-        heads = self._mapped.slab(self._chunks[chunks], _HEAD)
-        single = heads[:, 25:32].copy()
-        simple = heads[:, 24] == _SIMPLE
-        alone = simple & (single[:, 0] == 1) & ~single[:, 1:].any(axis=1)
-        out: list[bytes] = [b""] * len(numbers)
-        rest = np.ones(len(numbers), np.bool_)
-        for code, name in _ONE_RECORD.items():
-            rows = np.flatnonzero(alone & (heads[:, CHUNK_HEADER] == code))
-            rest[rows] = False
-            if len(rows):
-                values = self._values(heads[rows], self._chunks[chunks[rows]], numbers[rows], name)
-                for row, value in zip(rows.tolist(), values, strict=True):
-                    out[row] = value
-        decoded: dict[int, Sequence[bytes]] = {}
-        for row in np.flatnonzero(rest).tolist():
-            chunk = int(chunks[row])
-            if chunk not in decoded:
-                decoded[chunk] = self._chunk(chunk)
-            out[row] = decoded[chunk][int(numbers[row] - self._splits[chunk])]
-        return out
+        chunk_of = self._splits[1:].searchsorted(numbers, side="right")
+        chunks = distinct(chunk_of)
+        found = self._chunks(chunks) if len(chunks) else []
+        places = zip(chunks.searchsorted(chunk_of).tolist(), (numbers - self._splits[chunk_of]).tolist(), strict=True)
+        return [found[chunk][place] for chunk, place in places]
 
-    def _values(self, heads: Bytes, chunks: Ints, numbers: Ints, compression: str) -> list[bytes]:
-        """Return the records of chunks that hold one record each."""
-        sizes_nbytes, sizes = varints.decode_rows(heads, CHUNK_HEADER + 1)
-        data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
-        begin = sizes + sizes_nbytes
-        lengths = data_nbytes - (begin - CHUNK_HEADER)
-        if (lengths < 0).any() or (begin > _HEAD - 10).any():
-            raise CorruptionError(f"{self._mapped.path}: a chunk is damaged")
-        name = f"{self._mapped.path}: record"
-        records = self._mapped.records(chunks + begin, lengths, compression, lambda row: f"{name} {numbers[row]}")
-        return records.to_list()
+    def _chunks(self, chunks: Ints) -> list[Sequence[bytes]]:
+        """Return all records of these chunks."""
+        stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks])
+        if (stored.lengths <= CHUNK_HEADER).any():
+            raise CorruptionError(f"{self._file.path}: a chunk is too short")
+        heads = gather_rows(stored.buffer, stored.starts, CHUNK_HEADER + 1)
+        nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
+        if ((nbytes < 0) | (nbytes > stored.lengths - CHUNK_HEADER)).any():
+            raise CorruptionError(f"{self._file.path}: a chunk reaches into the next")
+        data = RecordBuffer(stored.buffer, stored.starts + CHUNK_HEADER, nbytes)
+        is_single = (heads[:, 24] == ord("r")) & (heads[:, 25] == 1) & ~heads[:, 26:32].any(axis=1) & (nbytes > 0)
+        is_single &= self._splits[chunks + 1] - self._splits[chunks] == 1
+        codes = np.where(is_single, heads[:, CHUNK_HEADER].astype(np.int64), -1)
+        found: list[Sequence[bytes]] = [()] * len(chunks)
+        for code in (_PLAIN, _ZSTD):
+            rows = np.flatnonzero(codes == code)
+            for row, value in zip(rows.tolist(), self._values(data[rows], chunks[rows], code), strict=True):
+                found[row] = (value,)
+        for row in np.flatnonzero((codes != _PLAIN) & (codes != _ZSTD)).tolist():
+            found[row] = self._records(int(chunks[row]), heads[row], data, row)
+        return found
 
-    def _chunk(self, chunk: int) -> Sequence[bytes]:
-        """Return all records of a chunk."""
+    def _values(self, data: RecordBuffer, chunks: Ints, compression: int) -> list[bytes]:
+        """Return the records of chunks that hold one record each, given their data."""
+        if len(data) == 0:
+            return []
+        ends = data.starts + data.lengths
+        sizes_nbytes, after = varints.decode_each(data.buffer, data.starts + 1, ends)
+        begins = after + sizes_nbytes
+        if ((sizes_nbytes < 0) | (sizes_nbytes > ends - after)).any():
+            raise CorruptionError(f"{self._file.path}: a chunk is damaged")
+        values = RecordBuffer(data.buffer, begins, ends - begins)
+        if compression == _ZSTD:
+            numbers = self._splits[chunks]
+            values = decompressed(values, lambda row: f"{self._file.path}: record {numbers[row]}")
+        return values.to_list()
+
+    def _records(self, chunk: int, header: Bytes, data: RecordBuffer, row: int) -> Sequence[bytes]:
+        """Return the records of a chunk, given its header and data."""
         first, last = int(self._splits[chunk]), int(self._splits[chunk + 1])
+        begin, end = data.starts.item(row), data.starts.item(row) + data.lengths.item(row)
         try:
-            values, sizes = simple_chunk(self._mapped, int(self._chunks[chunk]))
+            values, sizes = parse_chunk(header, data.buffer[begin:end], f"{self._file.path}: chunk {chunk}")
         except FormatError:
-            return self._stock.read(np.arange(first, last))
+            if self._stock is None:
+                raise
+            return StockReader(self._stock).read_range(first, last)
         splits = splits_of(sizes).tolist()
         if len(sizes) != last - first or splits[-1] != len(values):
-            raise CorruptionError(f"{self._mapped.path}: chunk {chunk} does not hold {last - first} records")
+            raise CorruptionError(f"{self._file.path}: chunk {chunk} does not hold {last - first} records")
         raw = values.tobytes()
         return [raw[start:stop] for start, stop in pairwise(splits)]

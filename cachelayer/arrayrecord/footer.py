@@ -13,6 +13,7 @@ from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import BLOCK, to_logical
 from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.record_buffers import RecordBuffer
 
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53
@@ -33,18 +34,12 @@ class ByteFile(Protocol):
     def nbytes(self) -> int:
         """The size of the file."""
 
-    def range(self, logical: int, length: int) -> Bytes:
-        """Return a copy of one range.
+    def records(self, logical: Ints, lengths: Ints) -> RecordBuffer:
+        """Return copies of ranges, one after another.
 
         Raises:
-            CorruptionError: if it reaches past the end of the file.
+            CorruptionError: if a range reaches past the end of the file.
         """
-
-    def slab(self, logical: Ints, nbytes: int) -> Bytes:
-        """Return copies of ranges of one length, as rows."""
-
-    def tail(self, position: int) -> Bytes:
-        """Return all bytes from a position to the end, with block headers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,41 +153,47 @@ def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:
         CorruptionError: if there is no simple chunk.
         FormatError: if it is transposed, or compressed by anything but zstd.
     """
-    header = file.range(logical, CHUNK_HEADER)
-    data_size = int(header[8:16].view("<u8")[0])
+    header = _range(file, logical, CHUNK_HEADER)
+    data_nbytes = int(header[8:16].view("<u8")[0])
+    is_simple = header[24] == ord("r") and data_nbytes <= file.nbytes
+    data = _range(file, logical + CHUNK_HEADER, data_nbytes) if is_simple else header[:0]
+    return parse_chunk(header, data, f"{file.path}: the chunk at logical offset {logical}")
+
+
+def _range(file: ByteFile, logical: int, nbytes: int) -> Bytes:
+    return file.records(np.array([logical]), np.array([nbytes])).buffer
+
+
+def parse_chunk(header: Bytes, data: Bytes, name: str) -> tuple[Bytes, Ints]:
+    """Return the values and record sizes of a simple chunk.
+
+    Raises:
+        CorruptionError: if it is none.
+        FormatError: if it is transposed, or compressed by anything but zstd.
+    """
     if header[24] == ord("t"):
-        raise FormatError(f"{file.path}: a transposed chunk")
-    if header[24] != ord("r") or data_size > file.nbytes:
-        raise CorruptionError(f"{file.path}: no simple chunk at logical offset {logical}")
-    data = file.range(logical + CHUNK_HEADER, data_size)
-    if data_size == 0:
-        raise CorruptionError(f"{file.path}: an empty chunk at logical offset {logical}")
-    if data[0] != 0:
-        return _decompressed_chunk(data, file)
+        raise FormatError(f"{name} is transposed")
+    if header[24] != ord("r") or len(data) == 0:
+        raise CorruptionError(f"{name} is no simple chunk")
     size_of_sizes, offset = varints.decode_at(data, 1)
-    sizes, _ = varints.decode_all(data[offset : offset + size_of_sizes])
-    return data[offset + size_of_sizes :], sizes
+    sizes, values = data[offset : offset + size_of_sizes], data[offset + size_of_sizes :]
+    if data[0] == ord("z"):
+        sizes, values = _decompressed(sizes, name), _decompressed(values, name)
+    elif data[0]:
+        raise FormatError(f"{name} has compression {chr(int(data[0]))!r}")
+    return values, varints.decode_all(sizes)[0]
 
 
-def _decompressed_chunk(data: Bytes, file: ByteFile) -> tuple[Bytes, Ints]:
-    if data[0] != ord("z"):
-        raise FormatError(f"{file.path}: a chunk with compression {chr(int(data[0]))!r}")
+def _decompressed(part: Bytes, name: str) -> Bytes:
     import zstandard
 
-    size_of_sizes, offset = varints.decode_at(data, 1)
-    parts = []
-    for part in (data[offset : offset + size_of_sizes], data[offset + size_of_sizes :]):
-        nbytes, begin = varints.decode_at(part, 0)
-        try:
-            raw = (
-                zstandard.ZstdDecompressor().decompress(part[begin:].tobytes(), max_output_size=nbytes)
-                if nbytes
-                else b""
-            )
-        except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
-            raise CorruptionError(f"{file.path}: a chunk does not decompress: {error}") from error
-        parts.append(np.frombuffer(raw, np.uint8))
-    return parts[1], varints.decode_all(parts[0])[0]
+    nbytes, begin = varints.decode_at(part, 0)
+    try:
+        frame = part[begin:].tobytes()
+        raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=nbytes) if nbytes else b""
+    except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
+        raise CorruptionError(f"{name} does not decompress: {error}") from error
+    return np.frombuffer(raw, np.uint8)
 
 
 def _fields(values: Bytes) -> dict[int, int]:

@@ -1,310 +1,51 @@
-"""Read files by logical ranges: from mapped memory, or by system calls if a file cannot be mapped."""
+"""Map files into memory: one file, or those of a version into one range of addresses, so that one array sees them all.
+
+Reading an address in a range to which no file is mapped ends the process, and so does reading past the end of a file.
+So readers read only what lies in files whose sizes were compared after they were mapped.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from sys import is_finalizing
+from typing import Any
 
 import numpy as np
 
-from cachelayer.arrayrecord.address_space import NoRoomError, Slot, address_space
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, pieces
-from cachelayer.arrayrecord.decompress import decompressed
-from cachelayer.arrayrecord.places import Places, UniformRecords, VaryingRecords, check_inside
-from cachelayer.errors import CorruptionError, StorageError
-from cachelayer.records.memory import Bytes, Ints, gather_rows, splits_of
-from cachelayer.records.record_buffers import RecordBuffer, Records
-from cachelayer.records.turns import out_of_turn
-from cachelayer.user_warnings import warn
+from cachelayer.arrayrecord.blocks import to_logical
+from cachelayer.arrayrecord.places import MappedRecords, check_inside
+from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
+from cachelayer.records.memory import Bytes, Ints
+from cachelayer.records.record_buffers import RecordBuffer
 
-_PIECE = 1 << 30
-_WARNED: list[Path] = []
-
-
-def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
-    """Join consecutive ranges that have less than a page between them; keep the order of all others."""
-    apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + mmap.PAGESIZE)
-    edge = np.ones(1, np.bool_)
-    return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What identifies a file, so that a replacement at its path is detected."""
-
-    device: int
-    inode: int
-    nbytes: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, descriptor: int) -> Identity:
-        """Return the identity of an open file."""
-        stat = os.fstat(descriptor)
-        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-class _Window:
-    """The bytes of a mapped file, as numpy takes them. The file stays mapped as long as an array uses them."""
-
-    def __init__(self, slot: Slot, nbytes: int) -> None:
-        self._slot = slot
-        memory = slot.space.memory[slot.start : slot.start + nbytes]
-        self.__array_interface__ = memory.__array_interface__
-
-
-@dataclass(frozen=True, eq=False)
-class MappedFile:
-    """A file that is read without its block headers. It keeps no file descriptor open.
-
-    Args:
-        path: the file.
-        identity: identifies the file that was opened.
-        slot: where it is mapped; None if system calls read it from its path.
-    """
-
-    path: Path
-    identity: Identity
-    slot: Slot | None
-
-    @classmethod
-    def open(cls, path: Path, *, nbytes: int | None = None, since: int | None = None) -> MappedFile:
-        """Open a file, and map it if the system allows that.
-
-        Args:
-            nbytes: the size that it must have; None for any size.
-            since: when the current read began; files that were read after that stay mapped.
-
-        Raises:
-            CorruptionError: if it is missing or has another size.
-            StorageError: if it cannot be read.
-        """
-        with _opened(path) as descriptor:
-            identity = _identity(path, descriptor, nbytes)
-            slot = _map(path, descriptor, identity.nbytes, since) if identity.nbytes else None
-            # If the file was cut after we asked for its size, reading the mapping would end the process.
-            if os.fstat(descriptor).st_size < identity.nbytes:
-                raise CorruptionError(f"{path}: it was cut while it was opened")
-        return cls(path, identity, slot)
-
-    @classmethod
-    def unmapped(cls, path: Path, *, nbytes: int | None = None) -> MappedFile:
-        """Open a file that is read by system calls; see :meth:`open`."""
-        with _opened(path) as descriptor:
-            return cls(path, _identity(path, descriptor, nbytes), None)
-
-    def mapped(self, since: int | None = None) -> MappedFile:
-        """Return the file, mapped if the system allows that.
-
-        Raises:
-            CorruptionError: if the file was replaced or cut.
-        """
-        mapped = MappedFile.open(self.path, since=since)
-        if mapped.identity != self.identity:
-            raise self._replaced()
-        return mapped
-
-    def without_mapping(self) -> MappedFile:
-        """Return the file, to be read by system calls."""
-        return replace(self, slot=None)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the file."""
-        return self.identity.nbytes
-
-    @property
-    def room(self) -> int:
-        """The size of the file without block headers."""
-        blocks, rest = divmod(self.identity.nbytes, BLOCK)
-        return blocks * PAYLOAD + max(0, rest - HEADER)
-
-    @property
-    def buffer(self) -> Bytes:
-        """The bytes of the file, with block headers, read-only; a copy if it is not mapped."""
-        return self.tail(0)
-
-    def tail(self, position: int) -> Bytes:
-        """Return all bytes from a position to the end, with block headers."""
-        if self.slot is None:
-            with self._reading() as read:
-                out = np.empty(max(0, self.nbytes - position), np.uint8)
-                read(memoryview(out), position)  # type: ignore[arg-type]
-                return out
-        return np.asarray(_Window(self.slot, self.nbytes))[position:]
-
-    def rows(self, positions: Ints, nbytes: int) -> Bytes:
-        """Return a copy of ``nbytes`` bytes from each position on, with block headers, as rows.
-
-        Raises:
-            CorruptionError: if a row does not lie in the file.
-        """
-        if len(positions) and (int(positions.min()) < 0 or int(positions.max()) > self.nbytes - nbytes):
-            raise CorruptionError(f"{self.path}: a range to read lies outside of its {self.nbytes} bytes")
-        if self.slot is not None:
-            return gather_rows(self.slot.space.memory, positions + self.slot.start, nbytes)
-        out = np.empty((len(positions), nbytes), np.uint8)
-        with self._reading() as read:
-            for row, position in zip(out, positions.tolist(), strict=True):
-                read(row.data, position)
-        return out
-
-    def _replaced(self) -> CorruptionError:
-        return CorruptionError(f"{self.path}: it was replaced after it was opened: fetch the version again")
-
-    def are_resident(self, positions: Ints) -> bool | None:
-        """Return whether the bytes at these positions are in the page cache.
-
-        Return None if the system cannot tell, or the file is gone.
-        """
-        if not hasattr(os, "RWF_NOWAIT"):
-            return None
-        byte = [bytearray(1)]
-        with self._descriptor() as descriptor:
-            try:
-                for position in positions.tolist():
-                    os.preadv(descriptor, byte, position, os.RWF_NOWAIT)
-            except BlockingIOError:
-                return False
-            except OSError:
-                return None
-        return True
-
-    def will_need(self, starts: Ints, stops: Ints) -> None:
-        """Ask the system to fetch these ranges, without waiting. Do nothing if the system does not support that."""
-        if not hasattr(os, "posix_fadvise") or len(starts) == 0:
-            return
-        starts, stops = merged(starts, stops)
-        with self._descriptor() as descriptor:
-            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-                try:
-                    os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
-                except OSError:
-                    return
-
-    @contextmanager
-    def _descriptor(self) -> Iterator[int]:
-        """Open the file within the context; yield -1 if that fails."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            yield -1
-            return
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def range(self, logical: int, length: int) -> Bytes:
-        """Return a copy of one range.
-
-        Raises:
-            CorruptionError: if it reaches past the end of the file.
-        """
-        return self.ranges(np.array([logical]), np.array([length]))
-
-    def ranges(self, logical: Ints, lengths: Ints, name: Callable[[int], str] | None = None) -> Bytes:
-        """Return a copy of ranges of any lengths, joined one after another.
-
-        Args:
-            name: returns the name of a range in error messages, given its number; by default they name the file.
-
-        Raises:
-            CorruptionError: if a range reaches past the end of the file.
-        """
-        name = name or (lambda _: f"{self.path}: a record")
-        if self.slot is not None:
-            return Places(self.slot.space, self.slot, self.slot.start, self.room, logical, lengths, name).ranges()
-        check_inside(logical, lengths, self.room, name)
-        return self._read(logical, lengths)
-
-    def slab(self, logical: Ints, nbytes: int) -> Bytes:
-        """Return copies of ranges of one length, as rows."""
-        return self.ranges(logical, np.full(len(logical), nbytes)).reshape(len(logical), nbytes)
-
-    def uniform(self, logical: Ints, nbytes: int, name: Callable[[int], str]) -> Records:
-        """Return records of one size; if the file is mapped, they are read only when they are used.
-
-        Raises:
-            CorruptionError: if a record reaches past the end of the file.
-        """
-        slot = self.slot
-        if slot is None:
-            lengths = np.full(len(logical), nbytes)
-            records = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
-            return replace(records, uniform_nbytes=nbytes)
-        return UniformRecords.at(slot.space, slot, slot.start, self.room, logical, nbytes, name)
-
-    def records(self, logical: Ints, lengths: Ints, compression: str, name: Callable[[int], str]) -> RecordBuffer:
-        """Return the records that are stored in these ranges.
-
-        Raises:
-            CorruptionError: if a record reaches past the end of the file, or does not decompress.
-        """
-        if self.slot is not None:
-            slot = self.slot
-            return Places(slot.space, slot, slot.start, self.room, logical, lengths, name).records(compression)
-        stored = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
-        return stored if compression == "none" else decompressed([(np.arange(len(stored)), stored)], name)
-
-    def parts(self, logical: Ints, lengths: Ints, compression: str, name: Callable[[int], str]) -> Records:
-        """Return the records of :meth:`records`; if that is possible, read only those of their bytes that are used.
-
-        Raises:
-            CorruptionError: as :meth:`records` does.
-        """
-        slot = self.slot
-        if slot is None or compression != "none":
-            return self.records(logical, lengths, compression, name)
-        return VaryingRecords(Places(slot.space, slot, slot.start, self.room, logical, lengths, name))
-
-    def _read(self, logical: Ints, lengths: Ints) -> Bytes:
-        """Return a copy of ranges that lie in the file, read by system calls."""
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        target = memoryview(out)  # type: ignore[arg-type]
-        owner, within, positions, counts = pieces(logical, lengths)
-        begins = splits[owner] + within
-        with self._reading() as read:
-            for begin, position, count in zip(begins.tolist(), positions.tolist(), counts.tolist(), strict=True):
-                read(target[begin : begin + count], position)
-        return out
-
-    @contextmanager
-    def _reading(self) -> Iterator[Callable[[memoryview, int], None]]:
-        """Yield a function that fills memory with the bytes of the file, from a position on.
-
-        Raises:
-            CorruptionError: if the file was replaced or cut.
-        """
-        with _opened(self.path) as descriptor:
-            if Identity.of(descriptor) != self.identity:
-                raise self._replaced()
-
-            def read(target: memoryview, position: int) -> None:
-                done = 0
-                while done < len(target):
-                    count = os.preadv(descriptor, [target[done : done + _PIECE]], position + done)
-                    if count == 0:
-                        raise CorruptionError(f"{self.path}: it was cut after it was opened")
-                    done += count
-
-            try:
-                with out_of_turn():
-                    yield read
-            except OSError as error:
-                if isinstance(error, CorruptionError):
-                    raise
-                raise StorageError(f"cannot read {self.path}: {error}") from error
+_PAGE = mmap.ALLOCATIONGRANULARITY
+UNIT = max(2 << 20, _PAGE)
+"""Files begin at multiples of this in a range, so that the kernel can use large pages."""
+_PROT_NONE = 0
+_MAP_FIXED = 0x10
+_RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANON
+_FAILED = ctypes.c_void_p(-1).value
+_DEFAULT_MAPPING_LIMIT = 65_530
+# One sixteenth of the mappings that the kernel allows a process is left to other code.
+_SHARE_OF_OTHERS = 16
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def opened(path: Path) -> Iterator[int]:
+    """Open a file within the context, and yield its descriptor.
+
+    Raises:
+        CorruptionError: if it is missing.
+        StorageError: if it cannot be opened or read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -316,31 +57,201 @@ def _opened(path: Path) -> Iterator[int]:
         raise StorageError(f"cannot open {path}: {error}{hint}") from error
     try:
         yield descriptor
+    except CacheLayerError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
     finally:
         os.close(descriptor)
 
 
-def _identity(path: Path, descriptor: int, nbytes: int | None) -> Identity:
-    """Return the identity of an open file; raise unless it has the expected size."""
-    identity = Identity.of(descriptor)
-    if nbytes is not None and identity.nbytes != nbytes:
-        raise CorruptionError(f"{path}: expected {nbytes} bytes, found {identity.nbytes}: it was cut or replaced")
-    return identity
+class MappedRange:
+    """A range of addresses into which files are mapped. It is released when no array uses it any more.
+
+    Args:
+        nbytes: its size.
+        unit: files begin at multiples of this, and take as many bytes.
+
+    Attributes:
+        memory: all of it, read-only: uint8 of shape ``[nbytes]``. Each array made of it keeps its files mapped.
+
+    Raises:
+        StorageError: if the system does not grant so many addresses.
+    """
+
+    def __init__(self, nbytes: int, unit: int = UNIT) -> None:
+        self._unit = unit
+        self._nbytes = nbytes + unit - _PAGE
+        self._mappings = 0
+        try:
+            self._address = _system_map(0, self._nbytes, _PROT_NONE, -1)
+        except (OSError, OverflowError) as error:
+            raise StorageError(
+                f"the system does not let this process reserve {nbytes:,} bytes of addresses to map files to: {error}: "
+                "raise the limit of `ulimit -v`"
+            ) from error
+        self._start = padded(self._address, unit)
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (self._start, True)}
+
+    @property
+    def memory(self) -> Bytes:
+        return np.asarray(self)
+
+    def map(self, path: Path, descriptor: int, start: int, nbytes: int) -> None:
+        """Map an open file from its first byte, and check its size. Its descriptor may be closed afterwards.
+
+        Args:
+            path, descriptor: the file.
+            start: where it begins in the range: a multiple of the unit.
+            nbytes: its size.
+
+        Raises:
+            CorruptionError: if it has another size.
+            StorageError: if it cannot be mapped.
+        """
+        if self._mappings >= _mapping_limit():
+            raise StorageError(_too_many(path))
+        try:
+            # Up to the next file, because a gap between two files is a mapping too.
+            _system_map(self._start + start, padded(nbytes, self._unit), mmap.PROT_READ, descriptor)
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise StorageError(_too_many(path)) from error
+            raise StorageError(
+                f"{path} cannot be mapped into memory: {error}: copy it to a file system that can map files"
+            ) from error
+        self._mappings += 1
+        # If the file was cut since it was written, reading it past its end would end the process.
+        size = os.fstat(descriptor).st_size
+        if size != nbytes:
+            raise CorruptionError(f"{path}: expected {nbytes} bytes, found {size}: it was cut or replaced")
+
+    def will_need(self, starts: Ints, stops: Ints) -> None:
+        """Ask the system to fetch these ranges from the disk, and do not wait for them."""
+        starts, stops = merged(starts, stops)
+        first = starts // _PAGE * _PAGE
+        for start, nbytes in zip((first + self._start).tolist(), (stops - first).tolist(), strict=True):
+            _libc().madvise(start, nbytes, mmap.MADV_WILLNEED)
+
+    def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
+        # When the process ends, the system unmaps everything; until then, threads may be reading.
+        if not is_ending() and hasattr(self, "_address"):
+            _libc().munmap(self._address, self._nbytes)
 
 
-def _map(path: Path, descriptor: int, nbytes: int, since: int | None) -> Slot | None:
-    space = address_space()
-    if space is None:
+def padded(nbytes: Any, unit: int = UNIT) -> Any:
+    """Return the bytes that files of these sizes take in a range."""
+    return -(-nbytes // unit) * unit
+
+
+def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
+    """Join consecutive ranges that have less than a page between them; keep the order of all others."""
+    apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + _PAGE)
+    edge = np.ones(1, np.bool_)
+    return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
+
+
+def is_in_memory(path: Path, position: int) -> bool | None:
+    """Return whether a byte of a file is in the page cache; None if the system does not tell, or the file is gone."""
+    if not hasattr(os, "RWF_NOWAIT"):
         return None
     try:
-        return space.map(descriptor, nbytes, since)
-    except (NoRoomError, OSError) as error:
-        _warn_once(path, error)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return None
+    try:
+        os.preadv(descriptor, [bytearray(1)], position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return True
 
 
-def _warn_once(path: Path, error: Exception) -> None:
-    if _WARNED:
-        return
-    _WARNED.append(path)
-    warn(f"{path} cannot be mapped into memory, so it and files like it are read by slower system calls: {error}")
+@dataclass(frozen=True, eq=False)
+class MappedFile:
+    """A file in memory. It keeps no file descriptor open.
+
+    Args:
+        path: the file.
+        buffer: its bytes, with block headers, read-only. The file stays mapped as long as an array uses them.
+    """
+
+    path: Path
+    buffer: Bytes
+
+    @classmethod
+    def open(cls, path: Path, *, nbytes: int | None = None) -> MappedFile:
+        """Open a file and map it.
+
+        Args:
+            nbytes: the size that it must have; None for any size.
+
+        Raises:
+            CorruptionError: if it is missing or has another size.
+            StorageError: if it cannot be read or mapped.
+        """
+        with opened(path) as descriptor:
+            size = os.fstat(descriptor).st_size if nbytes is None else nbytes
+            if size == 0:
+                return cls(path, np.empty(0, np.uint8))
+            files = MappedRange(padded(size, _PAGE), _PAGE)
+            files.map(path, descriptor, 0, size)
+        return cls(path, files.memory[:size])
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file."""
+        return len(self.buffer)
+
+    def records(self, logical: Ints, lengths: Ints, name: Callable[[int], str] | None = None) -> RecordBuffer:
+        """Return copies of ranges.
+
+        Args:
+            name: returns what errors call a range, by its number; by default they name the file.
+
+        Raises:
+            CorruptionError: if a range reaches past the end of the file.
+        """
+        name = name or (lambda _: f"{self.path}: a record")
+        check_inside(logical, lengths, to_logical(self.nbytes), name)
+        return MappedRecords([(slice(None), self.buffer)], 0, logical, lengths, name).whole()
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
+def _system_map(address: int, nbytes: int, protection: int, descriptor: int) -> int:
+    """Reserve addresses anywhere, or map an open file to an address."""
+    flags = _RESERVED if descriptor < 0 else mmap.MAP_SHARED | _MAP_FIXED
+    mapped = _libc().mmap(address, nbytes, protection, flags, descriptor, 0)
+    if mapped is None or mapped == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(mapped)
+
+
+@cache
+def _mapping_limit() -> int:
+    """Return how many files may be mapped into a range: what the kernel allows a process, less a share for others."""
+    try:
+        allowed = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        allowed = _DEFAULT_MAPPING_LIMIT
+    return allowed - allowed // _SHARE_OF_OTHERS
+
+
+def _too_many(path: Path) -> str:
+    return (
+        f"{path} cannot be mapped: this process has as many files mapped as the system allows, about "
+        f"{_mapping_limit():,}: write larger shards with storage.rewrite(..., shard_bytes=...), or raise the limit: "
+        "sysctl -w vm.max_map_count=1000000"
+    )

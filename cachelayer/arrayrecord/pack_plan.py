@@ -1,47 +1,34 @@
-"""The file of a plan of packs: which pieces of documents share a row. It can be mapped and needs no parsing.
+"""The file of a plan of packs: which pieces of documents share a row.
 
-All little-endian::
-
-    header, 128 bytes
-        0    8s   magic
-        8    u32  version of this layout
-        12   u32  zero
-        16   u64  number of packs
-        24   u64  number of pieces in all packs
-        32   u64  number of values in all pieces
-        40   u64  number of values that a pack has room for
-        48   32s  what the plan is for: the digest of the packed view
-        80   u32  CRC32C of all that follows the header
-        84   40s  zeros
-        124  u32  CRC32C of the first 124 bytes
-    for each piece, one pack after another: u64 record, u32 first value in the document, u32 number of values
-    u64 number of the first piece of each pack, then the number of all pieces
+Two ``.npy`` arrays, one after the other: the pieces of all packs, with :data:`PIECE` as dtype; and int64, the number of
+the first piece of each pack, and of all pieces. Then, as a u32, the CRC32C of the 32 digits that the name of the file
+begins with and of all that comes before. It is checked whole when it is opened, and mapped.
 """
 
 from __future__ import annotations
 
-import os
-import struct
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.sealed_header import SealedHeader
-from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
-from cachelayer.records.memory import Bytes, Ints, gather_ranges, splits_of
+from cachelayer.arrayrecord.lengths import npy_header
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.locks import cached_property
+from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.pieces import Pieces
 
 PIECE = np.dtype([("record", "<u8"), ("begin", "<u4"), ("count", "<u4")])
 """A piece of a document: the number of its record, where it begins in the document, and the number of its values."""
-_HEADER = SealedHeader(struct.Struct("<8sIIQQQQ32sI40s"), b"\x89CLPACK\n", 1, "plan", "packs")
-HEADER_NBYTES = _HEADER.nbytes
-_SPLIT = np.dtype("<u8")
-_MOST = 2**56
+_SPLIT = np.dtype("<i8")
+_CHECKSUM_NBYTES = 4
+_DIGITS = 32
 _CHUNK = 1 << 24
 
 
@@ -58,160 +45,74 @@ class Packs:
     sizes: Ints
 
 
-@dataclass(frozen=True)
-class PlanHeader:
-    """The header of a plan.
-
-    Args:
-        packs: the number of packs.
-        pieces: the number of pieces in all packs.
-        values: the number of values in all pieces.
-        length: the number of values that a pack has room for.
-        digest: the digest of the packed view, in hexadecimal.
-        checksum: the CRC32C of what follows the header.
-    """
-
-    packs: int
-    pieces: int
-    values: int
-    length: int
-    digest: str
-    checksum: int
-
-    @property
-    def splits_start(self) -> int:
-        """Where the numbers of first pieces begin in the file."""
-        return HEADER_NBYTES + self.pieces * PIECE.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the file."""
-        return self.splits_start + (self.packs + 1) * _SPLIT.itemsize
-
-    def encode(self) -> bytes:
-        """Return the bytes of the header."""
-        numbers = (self.packs, self.pieces, self.values, self.length)
-        return _HEADER.encode(0, *numbers, bytes.fromhex(self.digest), self.checksum, bytes(40))
-
-    @classmethod
-    def decode(cls, raw: bytes, nbytes: int, name: str) -> PlanHeader:
-        """Return the header in the first bytes of a file of ``nbytes`` bytes.
-
-        Raises:
-            FormatError: if it has another format.
-            CorruptionError: if it is damaged.
-        """
-        _, packs, pieces, values, length, digest, checksum, _ = _HEADER.decode(raw, name)
-        if pieces > _MOST or not packs <= pieces <= values <= packs * length:
-            raise CorruptionError(f"{name}: {values} values in {pieces} pieces in {packs} packs of {length}")
-        header = cls(packs, pieces, values, length, digest.hex(), checksum)
-        if header.nbytes != nbytes:
-            raise CorruptionError(f"{name}: expected {header.nbytes} bytes, found {nbytes}")
-        return header
-
-
-def write_plan(file: BinaryIO, groups: Iterable[Packs], length: int, digest: str) -> PlanHeader:
-    """Write a plan to an empty file.
+def write_plan(file: BinaryIO, groups: Iterable[Packs], digest: str) -> None:
+    """Write a plan to an empty file that can be read too.
 
     Args:
         file: the file.
         groups: the packs, some at a time.
-        length: the number of values that a pack has room for.
         digest: the digest of the packed view.
-
-    Returns:
-        The header.
     """
-    sizes, values, checksum = [np.empty(0, np.int64)], 0, 0
-    file.write(bytes(HEADER_NBYTES))
-
-    def write(raw: bytes) -> None:
-        nonlocal checksum
-        checksum = google_crc32c.extend(checksum, raw)
-        file.write(raw)
-
+    sizes = [np.empty(0, np.int64)]
+    file.write(npy_header(PIECE, (0,)))
     for group in groups:
         sizes.append(group.sizes)
-        values += int(group.pieces["count"].sum(dtype=np.int64))
-        write(group.pieces.tobytes())
+        file.write(group.pieces.tobytes())
     splits = splits_of(np.concatenate(sizes))
-    write(splits.astype(_SPLIT, copy=False).tobytes())
-    header = PlanHeader(len(splits) - 1, int(splits[-1]), values, length, digest, checksum)
+    file.write(npy_header(_SPLIT, splits.shape) + splits.astype(_SPLIT, copy=False).tobytes())
     file.seek(0)
-    file.write(header.encode())
-    return header
+    file.write(npy_header(PIECE, (int(splits[-1]),)))
+    file.seek(0)
+    checksum = google_crc32c.value(digest[:_DIGITS].encode())
+    while chunk := file.read(_CHUNK):
+        checksum = google_crc32c.extend(checksum, chunk)
+    file.write(checksum.to_bytes(_CHECKSUM_NBYTES, "little"))
 
 
-def check_plan(path: Path) -> PlanHeader:
-    """Return the header of a whole file, all of whose bytes match their checksum.
+def check_plan(path: Path) -> None:
+    """Raise unless a file is a whole plan of packs.
 
     Raises:
-        FormatError, CorruptionError: if it is not such a plan, or is missing.
+        FormatError, CorruptionError: if it is not, or is missing.
         StorageError: if it cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            header = PlanHeader.decode(file.read(HEADER_NBYTES), os.fstat(file.fileno()).st_size, str(path))
-            checksum = 0
-            while chunk := file.read(_CHUNK):
-                checksum = google_crc32c.extend(checksum, chunk)
-    except FileNotFoundError as error:
-        raise CorruptionError(f"{path}: the file is missing") from error
-    except CacheLayerError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error}") from error
-    if checksum != header.checksum:
-        raise CorruptionError(f"{path}: the plan of packs does not match its checksum")
-    return header
+    _checked_arrays(MappedFile.open(path).buffer, str(path), path.name)
 
 
-def check_bytes(raw: Bytes, name: str) -> None:
-    """Raise unless these bytes are a whole plan, and match its checksum.
-
-    Raises:
-        FormatError, CorruptionError: if they are not.
-    """
-    header = PlanHeader.decode(raw[:HEADER_NBYTES].tobytes(), len(raw), name)
-    if google_crc32c.value(raw[HEADER_NBYTES:].tobytes()) != header.checksum:
+def _checked_arrays(raw: Bytes, name: str, digest: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the pieces and the splits of a plan, if all of its bytes are right."""
+    body = raw[:-_CHECKSUM_NBYTES]
+    checksum = google_crc32c.value(digest[:_DIGITS].encode())
+    for start in range(0, len(body), _CHUNK):
+        checksum = google_crc32c.extend(checksum, body[start : start + _CHUNK])
+    if raw[len(body) :].tobytes() != checksum.to_bytes(_CHECKSUM_NBYTES, "little"):
         raise CorruptionError(f"{name}: the plan of packs does not match its checksum")
+    pieces, end = _array_at(body, 0, PIECE, name)
+    return pieces, _array_at(body, end, _SPLIT, name)[0]
 
 
-class PlanBytes(Protocol):
-    """The bytes of a plan, wherever they are. Thread-safe."""
-
-    @property
-    def name(self) -> str:
-        """The name of the file in errors."""
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the file."""
-
-    def read(self, starts: Ints, stops: Ints) -> Bytes:
-        """Return some ranges, one after another; each must lie in the file."""
-
-
-@dataclass(frozen=True, eq=False)
-class BytesInMemory:
-    """The bytes of a plan in memory, or mapped."""
-
-    name: str
-    buffer: Bytes
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.buffer)
-
-    def read(self, starts: Ints, stops: Ints) -> Bytes:
-        return gather_ranges(self.buffer, starts, stops - starts)
+def _array_at(raw: Bytes, start: int, dtype: np.dtype[Any], name: str) -> tuple[NDArray[Any], int]:
+    """Return the array that begins at an offset, and where it ends."""
+    count = 0
+    begin = start + len(npy_header(dtype, (0,)))
+    try:
+        header = io.BytesIO(raw[start:begin].tobytes())
+        np.lib.format.read_magic(header)
+        (count,), _, found = np.lib.format.read_array_header_1_0(header)
+        end = begin + count * dtype.itemsize
+        if found == dtype and end <= len(raw):
+            return raw[begin:end].view(dtype), end
+    except ValueError as error:
+        raise FormatError(f"{name}: not a plan of packs: {error}") from error
+    raise FormatError(f"{name}: not a plan of packs")
 
 
 class PackPlan:
     """A plan of packs: finds the pieces of any packs at once.
 
     Args:
-        source: the bytes of its file.
+        raw: the bytes of its file, mapped or in memory.
+        name: the name of the file, for errors.
         digest: the digest of the packed view.
         length: the number of values that a pack has room for.
         documents: the number of documents.
@@ -220,44 +121,39 @@ class PackPlan:
         FormatError, CorruptionError: if the file is not the plan of these packs.
     """
 
-    def __init__(self, source: PlanBytes, digest: str, length: int, documents: int) -> None:
-        head = source.read(np.zeros(1, np.int64), np.array([min(HEADER_NBYTES, source.nbytes)]))
-        self.header = PlanHeader.decode(head.tobytes(), source.nbytes, source.name)
-        if (self.header.digest, self.header.length) != (digest, length):
-            raise CorruptionError(f"{source.name}: it is the plan of other packs")
-        self._source = source
+    def __init__(self, raw: Bytes, name: str, digest: str, length: int, documents: int) -> None:
+        self._pieces, self._splits = _checked_arrays(raw, name, digest)
+        self._name = name
+        self._length = length
         self._documents = documents
 
     def __len__(self) -> int:
-        return self.header.packs
+        return len(self._splits) - 1
 
-    @property
+    @cached_property
     def fill(self) -> float:
         """The share of cells that hold values; 1 if there are no packs."""
-        cells = self.header.packs * self.header.length
-        return self.header.values / cells if cells else 1.0
+        cells = len(self) * self._length
+        return int(self._pieces["count"].sum(dtype=np.int64)) / cells if cells else 1.0
 
     def pieces(self, numbers: Ints) -> Pieces:
         """Return the pieces of some packs, each in [0, len); row i is pack ``numbers[i]``.
 
         Raises:
-            CorruptionError: if the plan contradicts itself.
+            CorruptionError: if the plan contradicts itself, as whoever wrote it may have done.
         """
-        header = self.header
-        begins = header.splits_start + numbers * _SPLIT.itemsize
-        splits = self._source.read(begins, begins + 2 * _SPLIT.itemsize).view("<i8").reshape(len(numbers), 2)
-        first, stop = splits[:, 0], splits[:, 1]
-        self._check((first < 0) | (first >= stop) | (stop > header.pieces) | (stop - first > header.length))
-        starts, stops = (HEADER_NBYTES + number * PIECE.itemsize for number in (first, stop))
-        found: Any = self._source.read(starts, stops).view(PIECE)
-        record, begin, count = (found[field].astype(np.int64) for field in ("record", "begin", "count"))
+        first, stop = self._splits[numbers], self._splits[numbers + 1]
+        self._refuse((first < 0) | (first >= stop) | (stop > len(self._pieces)) | (stop - first > self._length))
+        splits = splits_of(stop - first)
         row = np.repeat(np.arange(len(numbers)), stop - first)
-        splits = splits_of(count)
-        offset = splits[:-1] - splits[splits_of(stop - first)[:-1]][row]
-        self._check((record < 0) | (record >= self._documents) | (count < 1) | (count > header.length - offset))
+        found = self._pieces[np.arange(splits[-1]) + (first - splits[:-1])[row]]
+        record, begin, count = (found[field].astype(np.int64) for field in ("record", "begin", "count"))
+        ends = splits_of(count)
+        offset = ends[:-1] - ends[splits[:-1]][row]
+        self._refuse((record < 0) | (record >= self._documents) | (count < 1) | (count > self._length - offset))
         # What is shorter than a pack was not cut there.
-        return Pieces(row, record, begin, count, offset, count < header.length)
+        return Pieces(row, record, begin, count, offset, count < self._length)
 
-    def _check(self, wrong: NDArray[np.bool_]) -> None:
+    def _refuse(self, wrong: NDArray[np.bool_]) -> None:
         if wrong.any():
-            raise CorruptionError(f"{self._source.name}: the plan of packs is damaged: delete the file to have it anew")
+            raise CorruptionError(f"{self._name}: the plan of packs contradicts itself: delete the file")

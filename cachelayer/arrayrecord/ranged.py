@@ -1,54 +1,65 @@
-"""Read records of shards in an object store, by the exact byte range of each."""
+"""Read records of shards in an object store by byte ranges: first their rows of the indices, then the records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import moved_over_headers, to_logical, to_position, without_headers
-from cachelayer.arrayrecord.expected_rows import Expected, ExpectedRows
-from cachelayer.arrayrecord.held_records import HeldRecords
-from cachelayer.arrayrecord.kept_indices import KEPT_NBYTES, KeptIndices
-from cachelayer.arrayrecord.ranged_rows import (
-    IndexRows,
-    Range,
-    ShardObject,
-    check_inside,
-    check_same,
-    extents,
-    joined_ranges,
-    row_ranges,
-    rows_of,
-)
-from cachelayer.errors import CorruptionError
+from cachelayer.arrayrecord.blocks import HEADER, to_logical, to_position, without_headers
+from cachelayer.arrayrecord.fetched import FetchedRecords, read_fetched
+from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, Piece, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
+Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 """Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
 ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[Piece]]]
 """Reads ranges of objects as a :data:`ReadRanges` does; returns each range in the pieces in which it arrived."""
+KEPT_NBYTES = 1 << 28
+"""Bytes of indices that are kept in memory."""
+# Bytes that one request for a row of an index is likely to transfer, since its neighbours are fetched with it.
+_PAGE_NBYTES = 1 << 16
 
-# Shards whose mean record is looked at, to know that of all.
-_LOOKED_AT = 64
+
+@dataclass(frozen=True)
+class ShardObject:
+    """A shard in an object store.
+
+    Args:
+        name, index_name: the objects of the shard and of its index.
+        stats: the facts about them in the manifest.
+    """
+
+    name: str
+    index_name: str
+    stats: ShardStats
 
 
 class RangedShards:
-    """Reads records by ranges, a whole batch at once: first their places from the index, then the records.
+    """Reads records by ranges, a whole batch at once. Every record is compared with its checksum. Thread-safe.
 
     At first single rows of an index are fetched, and the whole index once that is cheaper: then later records of the
-    shard need one request each. The places of records of one size follow by arithmetic, so those are fetched together
-    with their rows. Every record is compared with its checksum. Safe to use from threads.
+    shard need one request each.
 
     Args:
         read_pieces: reads ranges of objects.
         shards: the shards, by their numbers.
         kept_nbytes: the bytes of indices to keep in memory.
+
+    Attributes:
+        room: how many more bytes of indices are kept.
     """
 
     def __init__(
@@ -57,46 +68,15 @@ class RangedShards:
         shards: Sequence[ShardObject] | Mapping[int, ShardObject],
         kept_nbytes: int = KEPT_NBYTES,
     ) -> None:
-        self.read_pieces = read_pieces
-        self.shards = shards
-        self.indices = KeptIndices(shards, kept_nbytes)
-        self._expected = Expected()
+        self._read_pieces = read_pieces
+        self._shards = shards
+        self.room = kept_nbytes
+        self._headers: dict[int, index.IndexHeader] = {}
+        self._indices: dict[int, Bytes] = {}
+        self._copies: dict[int, Callable[[], Bytes]] = {}
+        self._pages_read: Counter[int] = Counter()
         self._fetching: dict[int, ProcessLock] = {}
-
-    def _read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
-        return _joined(self.read_pieces(ranges))
-
-    def whole_index(self, shard: int) -> Bytes:
-        """Return the index of a shard; fetch it if it is not here.
-
-        Raises:
-            CorruptionError: if it is not what was published.
-        """
-        raw = self.indices.find(shard)
-        if raw is None:
-            stored = self.shards[shard]
-            (fetched,) = self._read_ranges([(stored.index_name, 0, stored.stats.index_nbytes)])
-            raw = np.frombuffer(fetched, np.uint8)
-            self.indices.checked(shard, raw)
-        return raw
-
-    def expect(self, blocks: Callable[[], tuple[Ints, Ints, int] | None]) -> object:
-        """Take note of blocks that are going to be held, once each, as long as the result is kept.
-
-        Rows of an index for several of them may come in one request.
-
-        Args:
-            blocks: finds them, if that helps: the shard of each, the number of its first record there, and their size.
-        """
-
-        def rows() -> ExpectedRows | None:
-            if (found := blocks()) is None or len(found[0]) == 0:
-                return None
-            shard_of, within, count = found
-            some = shard_of[:: 1 + len(shard_of) // _LOOKED_AT].tolist()
-            return ExpectedRows(shard_of, within, count, float(np.mean([self.mean_nbytes(shard) for shard in some])))
-
-        return self._expected.added(rows)
+        self._lock = ProcessLock()
 
     def records(self, shard_of: Ints, within: Ints) -> RecordBuffer:
         """Return records.
@@ -109,13 +89,14 @@ class RangedShards:
             CorruptionError: if a record is not what was written, also when it is fetched once more.
             StorageError: if the store cannot be read.
         """
+        rows = np.arange(len(within))
         with suppress(CorruptionError):
-            return self.hold(shard_of, within).all()
+            return read_fetched([self.fetch(shard_of, within)], np.zeros_like(rows), rows)
         # The bytes may have been damaged on the way.
-        return self.hold(shard_of, within).all()
+        return read_fetched([self.fetch(shard_of, within)], np.zeros_like(rows), rows)
 
-    def hold(self, shard_of: Ints, within: Ints, share: float = 0.0) -> HeldRecords:
-        """Fetch records and keep them as they are stored; a run of consecutive records is one range.
+    def fetch(self, shard_of: Ints, within: Ints, share: float = 0.0) -> FetchedRecords:
+        """Fetch records, and keep them as they are stored; a run of consecutive records is one range.
 
         Args:
             shard_of: the shard of each record.
@@ -129,238 +110,206 @@ class RangedShards:
         """
 
         def name(row: int) -> str:
-            return f"{self.shards[shard_of[row]].name}: record {within[row]} of the shard"
+            return f"{self._shards[shard_of[row]].name}: record {within[row]} of the shard"
 
-        if share:
-            due = self.indices.due(shard_of, share)
-            held = self._hold_beside_index(due, shard_of, within, name)
-            if held is not None:
-                return held
-            for shard in due:
-                self._fetch_index(shard)
-        if len(within) and (shard_of == shard_of[0]).all():
-            held = self.hold_run(int(shard_of[0]), within)
-            if held is not None:
-                return held
-        found = self._expected.find(shard_of, within)
-        if found is not None:
-            return self._hold_expected(*found, shard_of, within, name)
-        return self._hold_apart(shard_of, within, name)[0]
-
-    def _hold_expected(
-        self, expected: ExpectedRows, block: int, shard_of: Ints, within: Ints, name: Callable[[int], str]
-    ) -> HeldRecords:
-        """Fetch a block that was expected: its index rows come with those of others, if they are not here yet."""
-        with expected.lock(block):
-            rows = expected.take(block)
-            if rows is None:
-                together = expected.together(block)
-                has_room = expected.nbytes_of(together) <= self.indices.room - self._expected.nbytes
-                begins = expected.begins(together if has_room else np.array([block]))
-                span = np.arange(begins[0], begins[-1] + len(within))
-                held, rows = self._hold_apart(shard_of, within, name, span)
-                if has_room:
-                    expected.keep(together, rows, int(begins[0]))
-                return held
-        run_of, ranges = joined_ranges(self.shards, shard_of, within, rows, name)
-        return self._held(shard_of, rows, run_of, ranges, self.read_pieces(ranges), name)
-
-    def _hold_apart(
-        self, shard_of: Ints, within: Ints, name: Callable[[int], str], span: Ints | None = None
-    ) -> tuple[HeldRecords, Any]:
-        """Fetch records whose index is not here.
-
-        Args:
-            shard_of, within: the shard of each record, and its number there.
-            name: returns what errors call a record.
-            span: the numbers of consecutive records of their shard, of all whose rows are fetched, and not the whole
-                index; None for the rows of the records.
-
-        Returns:
-            The records, and the rows that were fetched.
-        """
-        if span is None:
-            wanted = self._rows(shard_of, within)
-            rows = wanted.rows
-        else:
-            wanted = self._rows(np.full(len(span), shard_of[0]), span, may_take_whole=False)
-            rows = wanted.rows[within[0] - span[0] :][: len(within)]
-        first = wanted.ranges
-        places = self._by_arithmetic(shard_of, within) if first else None
-        if places is None:
-            self._fill_in(wanted, within, self._read_ranges(first) if first else [])
-            first, places = [], rows
-        run_of, ranges = joined_ranges(self.shards, shard_of, within, places, name)
-        bodies = self.read_pieces([*first, *ranges])
-        if first:
-            self._fill_in(wanted, within, _joined(bodies[: len(first)]))
-            check_same(rows, places, name)
-        return self._held(shard_of, rows, run_of, ranges, bodies[len(first) :], name), wanted.rows
-
-    def _held(
-        self,
-        shard_of: Ints,
-        rows: Any,
-        run_of: Ints,
-        ranges: Sequence[Range],
-        bodies: Sequence[Sequence[Piece]],
-        name: Callable[[int], str],
-    ) -> HeldRecords:
-        """Return records that were fetched by ranges.
-
-        Args:
-            shard_of, rows: the shard and the index row of each record.
-            run_of: the number of its range.
-            ranges, bodies: the ranges, and what came for each.
-            name: returns what errors call a record.
-        """
-        runs = [without_headers(pieces, begin) for pieces, (_, begin, _) in zip(bodies, ranges, strict=True)]
-        firsts = to_logical(np.array([begin for _, begin, _ in ranges], np.int64))
-        logical, lengths, _, _ = extents(rows)
-        starts = logical + (splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - firsts)[run_of]
-        fetched = runs[0] if len(runs) == 1 else np.concatenate([*runs, np.empty(0, np.uint8)])
+        rows = self._rows(shard_of, within, share)
+        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+        begins = to_position(logical)
+        ends = np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
         shards, shard_at = np.unique(shard_of, return_inverse=True)
-        compressed = np.array([self.indices.is_compressed(shard) for shard in shards.tolist()], np.bool_)
-        return HeldRecords.checked(fetched, starts, lengths, rows["crc32c"].copy(), compressed[shard_at], name)
+        stored = [self._shards[shard] for shard in shards.tolist()]
+        sizes = np.array([each.stats.nbytes for each in stored], np.int64)[shard_at]
+        check_inside(rows, begins, ends, sizes, name)
+        _check_arithmetic(rows, [each.stats for each in stored], shard_at, within, name)
+        # One range for each run of consecutive records. Records of a damaged index may lie in any order.
+        follows = (np.diff(shard_of) == 0) & (np.diff(within) == 1) & (begins[1:] >= ends[:-1])
+        firsts = np.flatnonzero(np.append(True, ~follows)[: len(within)])
+        lasts = np.append(firsts[1:], len(within)) - 1
+        spans = zip(shard_at[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
+        ranges = [(stored[shard].name, begin, end) for shard, begin, end in spans]
+        bodies = self._read_pieces(ranges)
+        runs = [without_headers(pieces, begin) for pieces, (_, begin, _) in zip(bodies, ranges, strict=True)]
+        offsets = splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - logical[firsts]
+        starts = logical + np.repeat(offsets, lasts - firsts + 1)
+        buffer = runs[0] if len(runs) == 1 else np.concatenate([*runs, np.empty(0, np.uint8)])
+        compressed = np.array([self._headers[shard].compression != "none" for shard in shards.tolist()], np.bool_)
+        return FetchedRecords(buffer, starts, lengths, rows["crc32c"].copy(), compressed[shard_at], name)
 
-    def _hold_beside_index(
-        self, due: Sequence[int], shard_of: Ints, within: Ints, name: Callable[[int], str]
-    ) -> HeldRecords | None:
-        """Fetch records of a shard whose index is due while the index is on its way, as many threads do at the start.
+    def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
+        """Return the stored bytes of records, from the manifest or the indices."""
+        shards, shard_at = np.unique(shard_of, return_inverse=True)
+        sizes = [self._shards[shard].stats.record_nbytes for shard in shards.tolist()]
+        if None in sizes:
+            lengths: Ints = self._rows(shard_of, within, 0.0)["length"].astype(np.int64)
+            return lengths
+        return np.array(sizes, np.int64)[shard_at]
 
-        Returns:
-            None if they lie in several shards, or their places do not follow by arithmetic.
-        """
-        if len(due) != 1 or (shard_of != due[0]).any():
-            return None
-        places = self._by_arithmetic(shard_of, within)
-        if places is None:
-            return None
-        run_of, ranges = joined_ranges(self.shards, shard_of, within, places, name)
-        bodies = self._read_beside_index(due[0], ranges)
-        rows = rows_of(self.whole_index(due[0]))[within]
-        check_same(rows, places, name)
-        return self._held(shard_of, rows, run_of, ranges, bodies, name)
+    def has_index(self, shard: int) -> bool:
+        """Return whether the index of a shard is here, so that no more of it is fetched."""
+        return shard in self._indices or shard in self._copies
 
-    def _read_beside_index(self, shard: int, ranges: Sequence[Range]) -> Sequence[Sequence[Piece]]:
-        """Read ranges, and the index of a shard at the same time; return when the index is here too."""
-        lock, stored = self._fetching.setdefault(shard, ProcessLock()).of_process(), self.shards[shard]
-        if lock.acquire(blocking=False):
-            try:
-                if not self.indices.has(shard):
-                    whole = (stored.index_name, 0, stored.stats.index_nbytes)
-                    pieces, *bodies = self.read_pieces([whole, *ranges])
-                    self.indices.keep(shard, np.frombuffer(b"".join(pieces), np.uint8))
-                    return bodies
-            finally:
-                lock.release()
-        bodies = list(self.read_pieces(ranges))
-        self._fetch_index(shard)
-        return bodies
-
-    def hold_run(self, shard: int, within: Ints) -> HeldRecords | None:
-        """Fetch consecutive records of a shard by one range; None for others, or if their index is not here.
-
-        A block is such a run almost always, so it has a short way of its own.
+    def whole_index(self, shard: int) -> Bytes:
+        """Return the index of a shard; fetch it if it is not here.
 
         Raises:
-            CorruptionError, StorageError: as :meth:`hold` does.
+            CorruptionError: if it is not what was published.
         """
-        first, count = int(within[0]), len(within)
-        if (within[1:] - within[:-1] != 1).any() or (raw := self.indices.find(shard)) is None:
+        raw = self._index(shard)
+        return self._fetch_indices([shard])[shard] if raw is None else raw
+
+    def use_copy(self, shard: int, open_copy: Callable[[], Bytes]) -> None:
+        """Read an index from a local copy from now on.
+
+        Args:
+            shard: the shard.
+            open_copy: maps the copy. It is called for each read, so that indices do not stay open.
+
+        Raises:
+            CorruptionError: if the copy is not what was published.
+        """
+        header = self._checked(shard, open_copy())
+        with self._lock:
+            self._headers[shard] = header
+            self._copies[shard] = open_copy
+            self.room += len(self._indices.pop(shard, b""))
+
+    def _index(self, shard: int) -> Bytes | None:
+        """Return the index of a shard; None if it is not here."""
+        raw = self._indices.get(shard)
+        open_copy = self._copies.get(shard)
+        if raw is not None or open_copy is None:
+            return raw
+        try:
+            return open_copy()
+        except (CorruptionError, StorageError):
+            # The copy was removed or became unreadable.
+            self._copies.pop(shard, None)
             return None
-        rows, stored = rows_of(raw)[first : first + count], self.shards[shard]
-        logical, lengths, begins, ends = extents(rows)
-        # Records of a damaged index may lie in any order.
-        if not (begins[1:] >= ends[:-1]).all():
-            return None
 
-        def name(row: int) -> str:
-            return f"{stored.name}: record {first + row} of the shard"
-
-        check_inside(rows, begins, ends, stored.stats.nbytes, name)
-        begin, end = begins.item(0), ends.item(-1)
-        (pieces,) = self.read_pieces([(stored.name, begin, end)])
-        # Records of no bytes come in no piece.
-        fetched = np.frombuffer(pieces[0] if len(pieces) == 1 else b"", np.uint8)
-        if fetched.flags.writeable:
-            starts = moved_over_headers(fetched, begin, begins, ends)
-        else:
-            fetched, starts = without_headers(pieces, begin), logical - logical[0]
-        compressed = np.full(count, self.indices.is_compressed(shard))
-        return HeldRecords.checked(fetched, starts, lengths, rows["crc32c"].copy(), compressed, name)
-
-    def _fetch_index(self, shard: int) -> None:
-        """Fetch an index once: one thread fetches it, and the others wait for it."""
-        with self._fetching.setdefault(shard, ProcessLock()):
-            if not self.indices.has(shard):
-                self.indices.keep(shard, self.whole_index(shard))
-
-    def places(self, shard_of: Ints, within: Ints) -> Any:
-        """Return the index rows of records, perhaps without checksums; the arguments are those of :meth:`records`."""
-        rows = self._by_arithmetic(shard_of, within)
-        if rows is None:
-            wanted = self._rows(shard_of, within)
-            self._fill_in(wanted, within, self._read_ranges(wanted.ranges) if wanted.ranges else [])
-            rows = wanted.rows
-        return rows
-
-    def mean_nbytes(self, shard: int) -> float:
-        """Return the mean stored bytes of the records of a shard."""
-        stats = self.shards[shard].stats
-        return stats.nbytes / max(1, stats.records)
-
-    def _by_arithmetic(self, shard_of: Ints, within: Ints) -> Any:
-        """Return rows without checksums if places follow by arithmetic in the shards of all records, else None."""
-        shards, place = np.unique(shard_of, return_inverse=True)
-        stats = [self.shards[shard].stats for shard in shards.tolist()]
-        firsts = [each.first_position for each in stats if each.first_position is not None]
-        sizes = [each.record_nbytes for each in stats if each.record_nbytes is not None]
-        if not len(firsts) == len(sizes) == len(stats):
-            return None
-        strides = {size: index.chunk_nbytes(size) for size in set(sizes)}
-        first, stride = to_logical(np.array(firsts, np.int64)), np.array([strides[size] for size in sizes], np.int64)
-        rows = np.zeros(len(within), index.ROW)
-        rows["position"] = to_position(first[place] + within * stride[place])
-        rows["length"] = np.array(sizes, np.int64)[place]
-        return rows
-
-    def _rows(self, shard_of: Ints, within: Ints, *, may_take_whole: bool = True) -> IndexRows:
-        """Return the index rows of these records that are here, and plan how to fetch the others."""
-        out = np.empty(len(within), index.ROW)
+    def _rows(self, shard_of: Ints, within: Ints, share: float) -> Any:
+        """Return the index rows of records; those of indices that are not here are fetched."""
+        rows = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
         for shard in distinct(shard_of).tolist():
             mine = np.flatnonzero(shard_of == shard)
-            raw = self.indices.find(shard)
+            raw = self._index(shard)
             if raw is None:
                 missing[shard] = mine
             else:
-                out[mine] = rows_of(raw)[within[mine]]
-        whole = [
-            shard for shard, mine in missing.items() if may_take_whole and self.indices.is_due(shard, within[mine])
-        ]
-        heads = [shard for shard in missing if shard not in whole and self.indices.header(shard) is None]
-        apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
-        single = np.concatenate([*apart.values(), np.empty(0, np.int64)])
-        wanted = [
-            *((shard, 0, self.shards[shard].stats.index_nbytes) for shard in whole),
-            *((shard, 0, index.HEADER_NBYTES) for shard in heads),
-            *((shard, *rows) for shard, mine in apart.items() for rows in row_ranges(within[mine])),
-        ]
-        ranges = [(self.shards[shard].index_name, begin, end) for shard, begin, end in wanted]
-        return IndexRows(out, missing, whole, heads, single, ranges)
+                rows[mine] = _rows_of(raw)[within[mine]]
+        due = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine], share)]
+        for shard, raw in self._indices_once(due).items():
+            mine = missing.pop(shard)
+            rows[mine] = _rows_of(raw)[within[mine]]
+        if missing:
+            self._fetch_rows(rows, within, missing)
+        return rows
 
-    def _fill_in(self, wanted: IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
-        """Fill in the rows that were missing, from the fetched ranges."""
-        fetched = iter(bodies)
-        for shard in wanted.whole:
-            raw = np.frombuffer(next(fetched), np.uint8)
-            self.indices.keep(shard, raw)
-            wanted.rows[wanted.missing[shard]] = rows_of(raw)[within[wanted.missing[shard]]]
-        for shard in wanted.heads:
-            self.indices.keep_header(shard, next(fetched))
-        wanted.rows[wanted.single] = np.frombuffer(b"".join(fetched), index.ROW)
+    def _is_due(self, shard: int, within: Ints, share: float) -> bool:
+        """Return whether to fetch a whole index: if there is room, and single requests for its rows would cost more."""
+        stats = self._shards[shard].stats
+        if share:
+            requests = max(1.0, share * stats.records / len(within))
+        else:
+            # As many pages as were asked for until now.
+            self._pages_read[shard] += len(distinct(within // (_PAGE_NBYTES // index.ROW.itemsize)))
+            requests = self._pages_read[shard]
+        return stats.index_nbytes <= min(self.room, requests * _PAGE_NBYTES)
+
+    def _indices_once(self, shards: Sequence[int]) -> dict[int, Bytes]:
+        """Return whole indices; of the threads that need one, one fetches it, and the others wait for it."""
+        if not shards:
+            return {}
+        with ExitStack() as locks:
+            # In order, so that no two threads wait for each other.
+            for shard in sorted(shards):
+                locks.enter_context(self._fetching.setdefault(shard, ProcessLock()).of_process())
+            found = {shard: raw for shard in shards if (raw := self._index(shard)) is not None}
+            fetched = self._fetch_indices([shard for shard in shards if shard not in found])
+            with self._lock:
+                for shard, raw in fetched.items():
+                    if not self.has_index(shard) and len(raw) <= self.room:
+                        self._indices[shard] = raw
+                        self.room -= len(raw)
+        return found | fetched
+
+    def _fetch_indices(self, shards: Sequence[int]) -> dict[int, Bytes]:
+        stored = [self._shards[shard] for shard in shards]
+        fetched = self._read([(each.index_name, 0, each.stats.index_nbytes) for each in stored])
+        found = {shard: np.frombuffer(raw, np.uint8) for shard, raw in zip(shards, fetched, strict=True)}
+        for shard, raw in found.items():
+            self._headers[shard] = self._checked(shard, raw)
+        return found
+
+    def _fetch_rows(self, rows: Any, within: Ints, missing: Mapping[int, Ints]) -> None:
+        """Fill in rows of indices, in one round trip; with the header of each index that has not come yet."""
+        spans = {shard: list(_row_ranges(within[mine])) for shard, mine in missing.items()}
+        new = [shard for shard in missing if shard not in self._headers]
+        names = {shard: self._shards[shard].index_name for shard in missing}
+        heads = [(names[shard], 0, index.HEADER_NBYTES) for shard in new]
+        ranges = [(names[shard], begin, end) for shard in missing for begin, end in spans[shard]]
+        bodies = iter(self._read([*heads, *ranges]))
+        for shard in new:
+            stored = self._shards[shard]
+            self._headers[shard] = _check_header(next(bodies), stored.stats.index_nbytes, stored)
+        for shard, mine in missing.items():
+            rows[mine] = np.frombuffer(b"".join(islice(bodies, len(spans[shard]))), index.ROW)
+
+    def _read(self, ranges: Sequence[Range]) -> list[bytes]:
+        return [b"".join(pieces) for pieces in self._read_pieces(ranges)] if ranges else []
+
+    def _checked(self, shard: int, raw: Bytes) -> index.IndexHeader:
+        """Verify a whole index by its checksums, and return its header."""
+        stored = self._shards[shard]
+        head = raw[: index.HEADER_NBYTES].tobytes()
+        header = _check_header(head, len(raw), stored)
+        if google_crc32c.value(raw[index.HEADER_NBYTES :].tobytes()) != index.rows_checksum(head):
+            raise CorruptionError(f"{stored.index_name}: its rows do not match their checksum")
+        return header
 
 
-def _joined(bodies: Sequence[Sequence[Piece]]) -> list[bytes]:
-    return [b"".join(pieces) for pieces in bodies]
+def _check_header(head: bytes, nbytes: int, stored: ShardObject) -> index.IndexHeader:
+    stats = stored.stats
+    return index.decode_published(head, nbytes, stats.index_crc32c, stats.records, stored.index_name)
+
+
+def _rows_of(raw: Bytes) -> NDArray[np.void]:
+    rows: NDArray[np.void] = raw[index.HEADER_NBYTES :].view(index.ROW)
+    return rows
+
+
+def _row_ranges(within: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the begin and the end of each run of consecutive records' rows in an index."""
+    firsts = np.flatnonzero(np.append(True, np.diff(within) != 1))
+    lasts = np.append(firsts[1:], len(within)) - 1
+    for first, last in zip(within[firsts].tolist(), within[lasts].tolist(), strict=True):
+        yield index.row_range(first)[0], index.row_range(last)[1]
+
+
+def _check_arithmetic(
+    rows: Any, stats: Sequence[ShardStats], shard_at: Ints, within: Ints, name: Callable[[int], str]
+) -> None:
+    """Raise unless records of one size lie where arithmetic says: rows that come alone have no checksum.
+
+    Args:
+        rows, within: the index row of each record, and its number in its shard.
+        stats, shard_at: the shards, and which of them each record is in.
+    """
+    first = to_logical(np.array([each.first_position or 0 for each in stats], np.int64))[shard_at]
+    size = np.array([-1 if each.record_nbytes is None else each.record_nbytes for each in stats], np.int64)
+    stride = np.array([index.chunk_nbytes(max(0, each)) for each in size.tolist()], np.int64)[shard_at]
+    size = size[shard_at]
+    wrong = (rows["position"] != to_position(first + within * stride)) | (rows["length"] != size)
+    wrong &= size >= 0
+    if wrong.any():
+        raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie where its index says")
+
+
+def check_inside(rows: Any, begins: Ints, ends: Ints, nbytes: Ints | int, name: Callable[[int], str]) -> None:
+    """Raise if a record does not lie in its shard of so many bytes."""
+    # A lost row holds zeros, and position 0 is a block header.
+    is_before = (rows["position"] < HEADER) | (begins < 0)
+    # The end of a record that begins near 2**63 overflows.
+    outside = np.flatnonzero(is_before | (ends < begins) | (ends > nbytes))
+    if len(outside):
+        raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index, varints
-from cachelayer.arrayrecord import lengths as lengths_file
 from cachelayer.arrayrecord.blocks import to_logical, to_position
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.early_sync import EarlySync
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
+from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import StorageError
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
 _READ_NBYTES = 1 << 20
+_SYNCED_NBYTES = 8 << 20
 # Records of about so many bytes are checksummed and written together: they stay in the processor's cache meanwhile.
 _CACHED_NBYTES = 1 << 17
 # The chunk header, and enough of a compressed chunk for the size of one record and the varints before its frame.
@@ -50,9 +52,8 @@ class ShardStats:
         index_crc32c: the checksum of the header of its index; the header holds the checksum of the rows.
         record_nbytes, first_position: the bytes of every record and the position of record 0, if all have one size and
             are not compressed, so that places follow by arithmetic; else None.
-        lengths_crc32c: the checksum of the header of its file of lengths, which covers the whole file; None if it has
-            no such file.
-        length_totals: for each leaf of varying length, the sum of its lengths; None if it has no file of lengths.
+        lengths_crc32c, length_totals: for each leaf of varying length, the checksum of its running sums in the file of
+            lengths, and the sum of its lengths; None if it has no such file.
     """
 
     records: int
@@ -63,17 +64,20 @@ class ShardStats:
     index_crc32c: int
     record_nbytes: int | None = None
     first_position: int | None = None
-    lengths_crc32c: int | None = None
+    lengths_crc32c: tuple[int, ...] | None = None
     length_totals: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.length_totals is not None:
-            object.__setattr__(self, "length_totals", tuple(self.length_totals))
+        for name in ("lengths_crc32c", "length_totals"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
-    def lengths_layout(self) -> lengths_file.Layout | None:
-        """Where everything lies in its file of lengths; None if it has no such file."""
-        return None if self.length_totals is None else lengths_file.Layout(self.records, len(self.length_totals))
+    def lengths_file(self) -> LengthsFile | None:
+        """Its file of lengths; None if it has no such file."""
+        if self.lengths_crc32c is None or self.length_totals is None:
+            return None
+        return LengthsFile(self.records, self.lengths_crc32c, self.length_totals)
 
 
 class ShardWriter:
@@ -127,7 +131,7 @@ class ShardWriter:
         """
         if self._varying is not None:
             stored = RecordBuffer(frames.buffer, frames.starts, frames.lengths)
-            self._leaf_lengths.append(self._varying.lengths(stored).astype(lengths_file.LENGTH))
+            self._leaf_lengths.append(self._varying.lengths(stored).astype(LENGTH))
         self._lengths.append(frames.lengths)
         checksums: list[int] = []
         try:
@@ -192,7 +196,7 @@ class ShardWriter:
             _write_durably(self.index_path, encoded)
         except OSError as error:
             raise StorageError(f"cannot write {self.index_path}: {error}") from error
-        lengths_crc32c, length_totals = self._write_lengths()
+        lengths_file = self._write_lengths()
         checksum = mapped_checksum(mapped)
         hashed()
         return ShardStats(
@@ -204,22 +208,22 @@ class ShardWriter:
             index_crc32c=index.header_checksum(encoded),
             record_nbytes=header.record_nbytes,
             first_position=None if header.record_nbytes is None else header.first_position,
-            lengths_crc32c=lengths_crc32c,
-            length_totals=length_totals,
+            lengths_crc32c=None if lengths_file is None else tuple(lengths_file.checksums),
+            length_totals=None if lengths_file is None else tuple(lengths_file.totals),
         )
 
-    def _write_lengths(self) -> tuple[int | None, tuple[int, ...] | None]:
-        """Write the file of lengths; return the checksum of its header, and the sum of the lengths of each leaf."""
+    def _write_lengths(self) -> LengthsFile | None:
+        """Write the file of lengths, if a leaf varies in length."""
         if self._varying is None or self._lengths_path is None or not self._varying.numbers:
-            return None, None
-        none = np.empty((0, len(self._varying.numbers)), lengths_file.LENGTH)
+            return None
+        none = np.empty((0, len(self._varying.numbers)), LENGTH)
         lengths = np.concatenate([none, *self._leaf_lengths])
-        encoded = lengths_file.encode(lengths)
+        encoded, file = encode_lengths(lengths)
         try:
             _write_durably(self._lengths_path, encoded)
         except OSError as error:
             raise StorageError(f"cannot write {self._lengths_path}: {error}") from error
-        return lengths_file.header_checksum(encoded), tuple(lengths.sum(axis=0, dtype=np.int64).tolist())
+        return file
 
 
 def file_checksum(path: Path, start: int = 0) -> int:
@@ -233,12 +237,10 @@ def file_checksum(path: Path, start: int = 0) -> int:
 
 
 def mapped_checksum(mapped: MappedFile) -> int:
-    """Return the CRC32C of an open file, without a copy of its bytes if it is mapped.
+    """Return the CRC32C of a mapped file, without a copy of its bytes.
 
     Each call that reads a file releases the interpreter lock, and would then wait for it behind the thread that writes.
     """
-    if mapped.slot is None:
-        return file_checksum(mapped.path)
     checksum, buffer = 0, mapped.buffer
     for start in range(0, mapped.nbytes, _READ_NBYTES):
         checksum = google_crc32c.extend(checksum, buffer[start : start + _READ_NBYTES])
@@ -259,7 +261,7 @@ def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[ind
 
 def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[index.IndexHeader, Any]:
     chunks = to_logical(footer.chunk_offsets)
-    heads = mapped.slab(chunks, _CHUNK_HEAD)
+    heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).buffer.reshape(-1, _CHUNK_HEAD)
     data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
     size_of_sizes, after = varints.decode_rows(heads, CHUNK_HEADER + 1)
     values = after + size_of_sizes
@@ -302,3 +304,50 @@ def _refuse_after_fork(path: Path) -> None:
             f"cannot write {path}: this process was forked from one that had written compressed shards, and "
             "array_record crashes after that: start processes that build with the method 'spawn' or 'forkserver'"
         )
+
+
+class EarlySync:
+    """Flushes a file in a thread of its own, once for every 8 MiB that are written to it and once at its end.
+
+    Args:
+        path: the file, which another object writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = Pool(1, "cachelayer-sync")
+        self._begun: list[Future[None]] = []
+        self._unflushed = 0
+
+    def written(self, nbytes: int) -> None:
+        """Count bytes that were written, and begin to flush if they are many."""
+        self._unflushed += nbytes
+        if self._unflushed >= _SYNCED_NBYTES:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin to flush what is written."""
+        self._unflushed = 0
+        self._begun.append(self._thread.submit(self._flush))
+
+    def stop(self) -> None:
+        """End the thread; the file is not needed."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def wait(self) -> None:
+        """Wait until all is on the disk.
+
+        Raises:
+            StorageError: if the disk is full or fails.
+        """
+        self._thread.shutdown()
+        try:
+            # The system reports a failure once, to whichever call comes first.
+            for flushed in self._begun:
+                flushed.result()
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error}") from error
+
+    def _flush(self) -> None:
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -73,6 +73,10 @@ class ArraySource:
         """Return a range of rows of the arrays."""
         return tree.map_structure(self._columns, partial(_rows, slice(start, stop)))
 
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers."""
+        return Stacked(tree.map_structure(self._columns, partial(_rows, np.asarray(numbers))), len(numbers))
+
 
 def columns_of(obj: Any) -> Tree | None:
     """Return an object as arrays with rows if it is an array, or a dict or tuple of arrays alone; else None.
@@ -80,12 +84,32 @@ def columns_of(obj: Any) -> Tree | None:
     Tensors of other frameworks and columns of tables count as arrays inside of a dict or tuple.
 
     Raises:
-        InvalidTypeError: if one of these does not become an array.
+        InvalidTypeError: if one of these does not become an array, or a tuple is one of samples.
     """
     if isinstance(obj, np.ndarray):
         # An array of objects holds elements, not a column.
         return obj if obj.ndim and obj.dtype != object else None
-    return _nested(obj) if isinstance(obj, (Mapping, tuple)) else None
+    columns = _nested(obj) if isinstance(obj, (Mapping, tuple)) else None
+    if type(columns) is tuple:
+        _refuse_samples(columns)
+    return columns
+
+
+def _refuse_samples(items: tuple[Any, ...]) -> None:
+    """Raise for a tuple such as ``((image, label), (image, label))``: structures that are alike are samples.
+
+    Raises:
+        InvalidTypeError: with the fix.
+    """
+    if len(items) < 2 or not all(isinstance(item, (Mapping, tuple)) for item in items):
+        return
+    first, *others = [from_element(item) for item in items]
+    if all(other == first for other in others):
+        raise InvalidTypeError(
+            f"a tuple of {len(items)} items like {tree.describe(items[0])} is not a source: the items of a tuple are "
+            "columns, arrays with a row for each element. Pass a list of them if they are samples, or a dict if they "
+            "are columns"
+        )
 
 
 def _nested(obj: Any) -> Tree | None:
@@ -181,5 +205,5 @@ def _values(column: NDArray[Any] | Nullable) -> NDArray[Any]:
     return column.values if isinstance(column, Nullable) else column
 
 
-def _rows(rows: slice, _path: str, column: NDArray[Any] | Nullable) -> NDArray[Any] | Nullable:
+def _rows(rows: slice | NDArray[Any], _path: str, column: NDArray[Any] | Nullable) -> NDArray[Any] | Nullable:
     return Nullable(column.values[rows], column.valid[rows]) if isinstance(column, Nullable) else column[rows]

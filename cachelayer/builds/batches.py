@@ -19,9 +19,9 @@ from cachelayer.records.values import Nullable
 BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
 MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
-"""A batch of rows of arrays takes few calls, whatever their number, and a thread waits for its turn once a batch."""
+"""The most records of a batch whose cost hardly grows with their number."""
 BATCH_SECONDS = 1.0
-"""A batch of a slow source ends after about so long, so that its records can be kept before a kill comes."""
+"""A batch of a slow source ends after about so long, so that its shard can be finished before a kill comes."""
 
 
 class Batch(Protocol):
@@ -42,7 +42,7 @@ class Separable(Batch, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Elements:
+class ElementBatch:
     """Elements one by one."""
 
     items: Sequence[Any]
@@ -54,7 +54,7 @@ class Elements:
         return codec.columns(self.items)
 
     def apart(self) -> Iterator[Batch]:
-        return (Elements([item]) for item in self.items)
+        return (ElementBatch([item]) for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Stacked:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowBatch:
     """Elements with their leaves stacked on a leading axis, which may fit the spec only one by one.
 
     Args:
@@ -91,9 +91,9 @@ class Rows:
             return codec.batch_columns(self.batch)
         return codec.columns(self.elements().items)
 
-    def elements(self) -> Elements:
+    def elements(self) -> ElementBatch:
         """Return copies of the elements."""
-        return Elements([snapshot(row_of(self.batch, row)) for row in range(self.rows)])
+        return ElementBatch([snapshot(row_of(self.batch, row)) for row in range(self.rows)])
 
     def apart(self) -> Iterator[Batch]:
         return self.elements().apart()

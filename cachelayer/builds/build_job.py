@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from cachelayer.builds.appending import check_fits
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
-from cachelayer.builds.sharded_source import Division, Staged, divide
+from cachelayer.builds.sharded_source import Division, divide
 from cachelayer.builds.source import Source, as_source, expected_length
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.provenance.origin import Origin
+from cachelayer.records import tree
 from cachelayer.records.infer import completed, may_lack_keys
-from cachelayer.versions.build_plan import Plan
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
+from cachelayer.records.tree import Tree
+from cachelayer.versions.build_plan import BuildPlan
 from cachelayer.versions.stored_version import StoredVersion
 
 _PEEKABLE = (IterableSource, SequenceSource, UnbatchedSource)
@@ -38,7 +40,7 @@ class BuildJob:
     source: Source
     options: BuildOptions
     division: Division | None
-    plan: Plan
+    plan: BuildPlan
     length: int | None
     files: Sequence[FileFacts]
 
@@ -69,8 +71,8 @@ class BuildJob:
             "division": None if division is None else division.parts.plan,
         }
         files = files_of(source)
-        plan = Plan(decides, identity_of_files(files) if files else identity_of(source), origin)
-        length = source.work if isinstance(source, Staged) else how.expected(expected_length(source))
+        plan = BuildPlan(decides, identity_of_files(files) if files else identity_of(source), origin)
+        length = how.expected(expected_length(source))
         return cls(source, how if division is None else division.options, division, plan, length, files)
 
 
@@ -111,3 +113,51 @@ def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
     except ElementError as error:
         raise error.at(record=0) from error.__cause__
     return replace(options, element_spec=specs[0]) if specs else options
+
+
+def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
+    """Raise if a source cannot be appended to a version.
+
+    Args:
+        name: the version.
+        spec: its spec; a dimension that is None takes any size.
+        added: the source's own spec; None if it declares none.
+
+    Raises:
+        InvalidArgumentError: with each leaf that differs.
+    """
+    differences = [] if added is None else _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
+    if differences:
+        raise InvalidArgumentError(
+            f"this source cannot be appended to {name}: its elements have another spec: {'; '.join(differences)}. "
+            "Convert its elements, or build a new dataset of all records"
+        )
+
+
+def _differences(ours: Mapping[str, LeafSpec], theirs: Mapping[str, LeafSpec]) -> list[str]:
+    gone = [f"{_leaf(path)} is missing" for path in ours if path not in theirs]
+    new = [f"{_leaf(path)} is {leaf!r} and not in the version" for path, leaf in theirs.items() if path not in ours]
+    changed = [
+        f"{_leaf(path)} is {theirs[path]!r}, in the version {leaf!r}"
+        for path, leaf in ours.items()
+        if path in theirs and not _fits(leaf, theirs[path])
+    ]
+    return [*gone, *new, *changed]
+
+
+def _leaf(path: str) -> str:
+    return f"leaf {path}" if path else "the element"
+
+
+def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
+    """Return whether elements of their spec can be stored under ours; unknown dimensions are checked later."""
+    if isinstance(ours, EncodedSpec) and isinstance(theirs, ArraySpec):
+        return theirs.dtype is bytes
+    if type(ours) is not type(theirs) or len(ours.shape) != len(theirs.shape):
+        return False
+    if isinstance(ours, EncodedSpec):
+        return ours.as_nullable() == theirs.as_nullable()
+    dims = zip(ours.shape, theirs.shape, strict=True)
+    return all(mine is None or dim is None or mine == dim for mine, dim in dims) and ours == replace(
+        theirs, shape=ours.shape, nullable=ours.nullable
+    )

@@ -24,13 +24,19 @@ from typing import Any
 
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import build_parts, build_together, join_parts, remove_unnamed_shards
-from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build, can_take_up
+from cachelayer.builds.build_parts import (
+    Hosts,
+    PartTask,
+    SharedParts,
+    build_parts,
+    build_together,
+    join_parts,
+    refuse_other_build,
+    remove_unnamed_shards,
+)
+from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build
 from cachelayer.builds.compare_source import check_earlier
-from cachelayer.builds.hosts import Hosts, SharedParts, refuse_other_build
-from cachelayer.builds.notes import BuildNotes
-from cachelayer.builds.part_task import PartTask
-from cachelayer.builds.resume import Resumption
+from cachelayer.builds.resume import BuildNotes, Resumption
 from cachelayer.builds.sharded_source import Division
 from cachelayer.builds.source import Source, metadata_of, provenance_of
 from cachelayer.builds.source_facts import SourceFacts
@@ -39,17 +45,16 @@ from cachelayer.builds.staging import Stage, staging
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import BuildRevokedError, CacheLayerError, CorruptionError, SourceError, StorageError
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.progress.meter import Progress, Waiting, notice
+from cachelayer.progress import Progress, Waiting, notice
 from cachelayer.provenance.environment import commit_of, environment, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json
 from cachelayer.user_warnings import warn
-from cachelayer.versions.append_and_subset import Composition, appended
 from cachelayer.versions.attempts import Lead, attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
-from cachelayer.versions.derive import base_of
+from cachelayer.versions.derive import appended, base_of
 from cachelayer.versions.log import Log
-from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.manifest import Composition, Manifest
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Finished, Unfinished
@@ -129,15 +134,14 @@ class Publisher:
                 f"hosts: a source of {job.source.kind} cannot be divided, so one host builds all of it: pass "
                 "cachelayer.sharded(function, count), or a sequence with a length"
             )
-        with Waiting(self._name, self._options.progress) as waiting:
-            while True:
-                with self._attempts.lead(self._version, self._status) as lead:
-                    if lead.is_ours:
-                        waiting.over()
-                        return self._build_unless_published(lead, job)
-                self._attempts.wait(lead, waiting)
-                if self._committer.is_published():
-                    return None
+        waiting = Waiting(self._name, self._options.progress)
+        while True:
+            with self._attempts.lead(self._version, self._status) as lead:
+                if lead.is_ours:
+                    return self._build_unless_published(lead, job)
+            self._attempts.wait(lead, waiting)
+            if self._committer.is_published():
+                return None
 
     def _build_together(self, job: BuildJob, division: Division, hosts: Hosts) -> StoredVersion | None:
         """Build it with the other hosts: one leads and publishes it at the end, and the others help."""
@@ -182,7 +186,7 @@ class Publisher:
         if begun is None or not begun.is_divided or self._attempts.dead([lead]):
             return
         spec = spec_json.to_json(job.options.element_spec)
-        ours = Finished(job.plan.beside(begun.plan), spec, job.source.length, is_divided=True)
+        ours = Finished(job.plan.stored, spec, job.source.length, is_divided=True)
         refuse_other_build(self._name, ours, begun)
         name = new_attempt()
         with (
@@ -258,12 +262,11 @@ class Publisher:
     def _take_over(self, job: BuildJob, notes: BuildNotes) -> Finished | None:
         """Return what an interrupted attempt has finished, and tell the user."""
         spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
-        with Waiting(self._name, job.options.progress, after=_SOON) as waiting:
-            resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
-            earlier = resumption.take_over(spec, waiting)
+        resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
+        earlier = resumption.take_over(spec, Waiting(self._name, job.options.progress, after=_SOON))
         if earlier is not None:
             notice(
-                f"{self._name}: resuming after {earlier.records_and_kept:,} records of an interrupted build",
+                f"{self._name}: resuming after {earlier.records:,} records of an interrupted build",
                 job.options.progress,
             )
         return earlier
@@ -274,9 +277,7 @@ class Publisher:
         """Build the source in one piece, resuming from an interrupted attempt."""
         options, earlier = job.options, NOTHING
         if finished is not None:
-            if not can_take_up(job.source, options):
-                finished = replace(finished, kept=())
-            earlier = EarlierShards.of(finished, self._unfinished.kept(notes.attempt, finished))
+            earlier = EarlierShards.of(finished)
             check_earlier(self._store, self._dataset_id, job.source, earlier, options)
         kept = notes if options.resume else None
         return build(job.source, stage, notes.attempt, options, progress, earlier=earlier, notes=kept)

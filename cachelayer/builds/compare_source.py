@@ -6,17 +6,17 @@ Records are compared by CRC32C, which the index of each shard holds, so no shard
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import google_crc32c
-import numpy as np
 
 from cachelayer.arrayrecord.index import record_checksum, row_range
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_shards import EarlierShards, whole_shards
+from cachelayer.builds.build_shards import EarlierShards
 from cachelayer.builds.encode import Encoder
-from cachelayer.builds.slow_records import Kept
-from cachelayer.builds.source import Seekable, Source
-from cachelayer.errors import SourceError
+from cachelayer.builds.source import Seekable, Source, Table
+from cachelayer.errors import ElementError, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.codec import codec_for
@@ -41,31 +41,14 @@ def check_earlier(
 ) -> None:
     """Raise if a source that is built in one piece does not repeat the records that an interrupted attempt stored.
 
-    Sources that cannot begin at any record are compared by the build as they are read. So is the last shard, unless
-    records were kept after it: then some of both are compared here.
+    Sources that cannot begin at any record are compared by the build as they are read.
 
     Raises:
         SourceError: with the number of the first record that differs.
         ElementError: if an element does not fit any more.
     """
     if isinstance(source, Seekable) and options.on_error == "raise":
-        kept, whole = earlier.kept, whole_shards(earlier.shards)
-        done = [earlier.shards[number] for number in range(whole if kept.pieces else whole - 1)]
-        check_shards(store, dataset_id, source, earlier.element_spec, by_first_record(done))
-        _check_kept(source, earlier.element_spec, kept, earlier.records)
-
-
-def _check_kept(source: Seekable, spec: Tree, kept: Kept, start: int) -> None:
-    """Raise if a source does not repeat the first, the last and some other records that are kept from ``start`` on."""
-    checksums = SourceChecksums(source, spec, 0)
-    pieces = kept.after(start)
-    ends = np.cumsum([piece.stop - piece.first for piece in pieces])
-    for place in spread(int(ends[-1]) if len(ends) else 0):
-        at = int(np.searchsorted(ends, place, side="right"))
-        record = pieces[at].stop - int(ends[at]) + place
-        [frames] = kept.block(pieces[at], record, record + 1).frames
-        if checksums.checksum(record) != google_crc32c.value(frames.to_list()[0]):
-            raise _not_repeated(record)
+        check_shards(store, dataset_id, source, earlier.element_spec, by_first_record(earlier.whole))
 
 
 def check_shards(
@@ -90,14 +73,10 @@ def check_shards(
     for (begin, _, row), stored in zip(asked, stored_checksums(store, dataset_id, places), strict=True):
         record = begin + row
         if checksums.checksum(record) != stored:
-            raise _not_repeated(first + record)
-
-
-def _not_repeated(record: int) -> SourceError:
-    return SourceError(
-        f"record {record} of the source is not the one that an interrupted build stored, so that build cannot be "
-        f"resumed. The source changed, or does not repeat itself: {IN_DOUBT}"
-    )
+            raise SourceError(
+                f"record {first + record} of the source is not the one that an interrupted build stored, so that build "
+                f"cannot be resumed. The source changed, or does not repeat itself: {IN_DOUBT}"
+            )
 
 
 def by_first_record(shards: Iterable[ShardFile]) -> dict[int, ShardFile]:
@@ -147,7 +126,7 @@ class SourceChecksums:
         first: the number by which errors call its first record.
     """
 
-    def __init__(self, source: Seekable, spec: Tree, first: int = 0) -> None:
+    def __init__(self, source: Any, spec: Tree, first: int = 0) -> None:
         self._source = source
         self._codec = codec_for(spec)
         self._first = first
@@ -160,5 +139,23 @@ class SourceChecksums:
             SourceError: if the source fails.
         """
         encoder = Encoder(self._codec, "raise", self._first + record)
-        found = [raw for batch in self._source.skipped(record).batches(1) for raw in encoder.encode(batch).to_list()]
+        batches = (
+            [self._source.take([record])]
+            if isinstance(self._source, Table)
+            else self._source.skipped(record).batches(1)
+        )
+        found = [raw for batch in batches for raw in encoder.encode(batch).to_list()]
         return google_crc32c.value(found[0]) if len(found) == 1 else None
+
+    def checksums(self, records: Sequence[int]) -> Iterator[int | None]:
+        """Yield the CRC32C of each of some records; None if there is no such record, or it does not fit the spec."""
+        if isinstance(self._source, Table) and records:
+            with suppress(ElementError):
+                frames = Encoder(self._codec, "raise").encode(self._source.take(records))
+                yield from map(google_crc32c.value, frames.to_list())
+                return
+        for record in records:
+            try:
+                yield self.checksum(record)
+            except ElementError:
+                yield None

@@ -6,23 +6,27 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, count, islice
+from time import monotonic
 from types import WrapperDescriptorType
 from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, MAX_BATCH_RECORDS, Batch, Elements
+from cachelayer.builds.batches import (
+    BATCH_NBYTES,
+    BATCH_SECONDS,
+    MAX_BATCH_RECORDS,
+    Batch,
+    ElementBatch,
+)
 from cachelayer.builds.element_copies import approximate_nbytes, snapshot
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.progress.meter import current
-from cachelayer.records.alike import Plan
-from cachelayer.records.time_limit import TimeLimit
+from cachelayer.progress import current
+from cachelayer.records.alike import ColumnPlan
 from cachelayer.records.tree import Tree
 
 FAILURES = (Exception, GeneratorExit)
 """What a source may raise."""
-_GROWS_EVERY = 16 * MAX_BATCH_RECORDS
-"""Each time that so many elements have come, batches may have ``MAX_BATCH_RECORDS`` more."""
 _NEXT = ("__next__", "next")
 _KEYS = "If its items have other keys than 0, 1, ..., pass a function that returns its iterator"
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
@@ -72,18 +76,17 @@ class IterableSource:
         record = self._first
         for first in elements:
             rest = chain((first,), elements)
-            plan = Plan.of(first)
+            plan = ColumnPlan.of(first)
             if plan is not None:
-                together = _batch_records(record - self._first)
-                kept, other = plan.keep(rest, together, BATCH_NBYTES, BATCH_SECONDS)
-                record += len(kept)
+                alike, other = plan.keep(rest, MAX_BATCH_RECORDS, BATCH_NBYTES, BATCH_SECONDS)
+                record += len(alike)
                 # Copied at once: nobody knows how long the source leaves it as it is.
                 rest = chain([_copy(each, record) for each in other], elements)
-                yield Elements(kept)
+                yield ElementBatch(alike)
                 if not other:
                     continue
             items = _copied(rest, record)
-            yield Elements(items)
+            yield ElementBatch(items)
             record += len(items)
 
 
@@ -132,15 +135,6 @@ class SequenceSource(IterableSource):
         skipped = copy(self)
         skipped._first += records
         return skipped
-
-
-def _batch_records(before: int) -> int:
-    """Return how many elements a batch may have after so many others.
-
-    Larger batches cost less, but a kill loses the elements of an unfinished one. So after the first batches, none has
-    more than an eighth of the elements that came before it.
-    """
-    return MAX_BATCH_RECORDS * min(8, 1 + before // _GROWS_EVERY)
 
 
 def has_items(obj: Any) -> bool:
@@ -276,11 +270,11 @@ def _copied(elements: Iterator[Any], first: int) -> list[Any]:
         first: the number of the first of them.
     """
     items: list[Any] = []
-    nbytes, limit, look = 0, TimeLimit(BATCH_SECONDS), 0
-    for taken, item in enumerate(islice(map(_copy, elements, count(first)), MAX_BATCH_RECORDS)):
+    nbytes, until = 0, monotonic() + BATCH_SECONDS
+    for item in islice(map(_copy, elements, count(first)), MAX_BATCH_RECORDS):
         items.append(item)
         nbytes += approximate_nbytes(item)
-        if nbytes >= BATCH_NBYTES or (taken >= look and (look := limit.next_look(taken)) == taken):
+        if nbytes >= BATCH_NBYTES or monotonic() > until:
             break
     return items
 

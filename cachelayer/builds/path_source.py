@@ -1,4 +1,4 @@
-"""Paths and URLs of files as sources: an adapter reads them, found by their names."""
+"""Paths and URLs of files as sources: an adapter reads them, chosen by their names."""
 
 from __future__ import annotations
 
@@ -14,18 +14,35 @@ from cachelayer.provenance.environment import PATH_ENTRY_POINTS
 
 
 def at_path(obj: Any) -> Any:
-    """Return the source of the files at a path or URL; any other object as it is. This looks at no file yet."""
-    return PathSource(os.fspath(obj)) if isinstance(obj, (str, os.PathLike)) else obj
+    """Return the source of the files at a path or URL, or at a list of them; any other object as it is.
+
+    A list of texts is one of files if each is a file of this host, or a URL of a store. No file is opened yet.
+    """
+    if isinstance(obj, (str, os.PathLike)):
+        return PathSource(os.fspath(obj))
+    if isinstance(obj, (list, tuple)) and obj and all(map(_is_file, obj)):
+        return PathSource([os.fspath(path) for path in obj])
+    return obj
+
+
+def _is_file(obj: Any) -> bool:
+    """Return whether an item of a list is the name of a file. Lists of web addresses are texts more often."""
+    if not isinstance(obj, str):
+        return isinstance(obj, os.PathLike)
+    scheme, sign, _ = obj.partition("://")
+    if sign and "\n" not in obj:
+        return scheme.isalnum() and scheme not in ("http", "https")
+    return os.path.isfile(os.path.expanduser(obj))  # noqa: PTH111, PTH113 - these never raise
 
 
 class PathSource:
     """The records of the files at a path or URL. They are found when the version is built, or compared.
 
     Args:
-        path: the path or URL, or a pattern of them.
+        path: the path or URL, a pattern of them, or a list of them.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | list[str]) -> None:
         self.path = path
 
     @cached_property
@@ -37,7 +54,7 @@ class PathSource:
             InvalidArgumentError: if there is no such file, or its name does not tell how to read it.
         """
         for entry in entry_points_of(PATH_ENTRY_POINTS):
-            reader: Callable[[str], Any] = entry.load()
+            reader: Callable[[str | list[str]], Any] = entry.load()
             found = reader(self.path)
             if found is not None:
                 return found

@@ -1,21 +1,22 @@
-"""Resume a build: take over what an interrupted attempt has finished."""
+"""Resume builds: note what an attempt finishes, and take over what an interrupted one has finished."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cachelayer.builds.notes import BuildNotes
 from cachelayer.errors import CorruptionError, FormatError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.progress.meter import Waiting
+from cachelayer.progress import Waiting
 from cachelayer.provenance.environment import event
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts
+from cachelayer.versions.build_plan import BuildPlan
 from cachelayer.versions.commit import named_attempts
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import canonical_json
@@ -24,6 +25,89 @@ from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
 _AT_ONCE = 16
+
+
+class BuildNotes:
+    """Notes what an attempt finishes, so that another can resume it. Nothing is written for a version of one shard.
+
+    Args:
+        unfinished: keeps the notes of all attempts at the version.
+        attempt: the attempt.
+        plan: what is built and how.
+        source_length: the number of elements of the source, if it is known.
+        is_divided: whether it is built in parts, so that others may help.
+    """
+
+    def __init__(
+        self, unfinished: Unfinished, attempt: str, plan: BuildPlan, source_length: int | None, *, is_divided: bool
+    ) -> None:
+        self._unfinished = unfinished
+        self.attempt = attempt
+        self.plan = plan
+        self.source_length = source_length
+        self._is_divided = is_divided
+        self._spec: Tree | None = None
+        self._waiting: dict[int, FinishedPart] = {}
+        """Finished shards that are not noted yet."""
+        self._taken: list[str] = []
+        self._begun: Finished | None = None
+        self.is_known = False
+        """Whether others may have seen what this attempt finished."""
+
+    def begin_with(self, finished: Finished, taken: Collection[str]) -> None:
+        """Note what this attempt takes over from one that was interrupted.
+
+        Args:
+            finished: what is left of what it had finished.
+            taken: all attempts whose files belong to this one now.
+        """
+        self._write(
+            Finished(self.plan.stored, finished.element_spec, self.source_length, finished.parts, self._is_divided)
+        )
+        self._taken = sorted(taken)
+
+    def begin(self, spec: Tree) -> None:
+        """Note what is built, with elements of this spec, unless that was done."""
+        if self._begun is None:
+            stored = spec_json.to_json(spec)
+            self._write(Finished(self.plan.stored, stored, self.source_length, is_divided=self._is_divided))
+
+    def _write(self, begun: Finished) -> None:
+        # Set it first: the store may write the plan and then fail to reply.
+        self.is_known = True
+        self._unfinished.begin(self.attempt, begun)
+        self._begun = begun
+
+    def expect_shards(self, spec: Tree) -> None:
+        """Set the element spec of the shards that follow."""
+        self._spec = spec
+
+    def add_shard(self, number: int, shard: ShardFile, nullable: frozenset[int]) -> None:
+        """Note a shard that lies in the store; called from several threads."""
+        self._waiting[number] = FinishedPart((shard,), nullable)
+        if self._begun is None and len(self._waiting) == 1:
+            return
+        # Several shards that end at once may each write it: the text is the same.
+        self.begin(self._spec)
+        for each, part in list(self._waiting.items()):
+            self._unfinished.add(self.attempt, each, part)
+            # Not earlier: if the store fails, it still waits. Another thread may have noted it too.
+            self._waiting.pop(each, None)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether another attempt can resume from the notes."""
+        if self._begun is None or self._taken or not self._is_divided:
+            return self._begun is not None
+        # Parts are noted by the processes that build them.
+        with suppress(StorageError):
+            return bool(self._unfinished.standing(self.attempt).finished)
+        return True
+
+    def forget(self) -> None:
+        """Delete the notes: the version is published, or nothing of it is kept."""
+        for attempt in [self.attempt, *self._taken] if self.is_known else []:
+            self._unfinished.forget(attempt)
 
 
 @dataclass(frozen=True)
@@ -106,17 +190,17 @@ class Resumption:
             if all(shard.attempt in ours for shard in part.shards)
         }
         left = replace(finished, parts=self._there(parts))
-        if not left.parts and not left.kept:
+        if not left.parts:
             return None
         taken = sorted(ours - {self._attempt})
-        kept = self._notes.begin_with(attempt, left, taken)
+        self._notes.begin_with(left, taken)
         self._unfinished.forget(attempt)
         for each in self._not_named(taken, head):
-            self._remove_others(each, kept)
+            self._remove_others(each, left)
         for each in taken:
             # It was killed, and left its lease behind.
             self._attempts.forget(each)
-        return kept
+        return left
 
     def _not_named(self, attempts: list[str], head: Snapshot) -> set[str]:
         """Return the attempts that no version needs: one may have been killed after it published."""
@@ -151,11 +235,7 @@ class Resumption:
         head = self._log.head()
         others = self._not_running(head, [name for name in noted if head.can_be_adopted(name)], waiting)
         found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
-        begun = [
-            _Interrupted(name, head.owner_of(name), finished)
-            for name, finished in found
-            if finished.parts or finished.kept
-        ]
+        begun = [_Interrupted(name, head.owner_of(name), finished) for name, finished in found if finished.parts]
         return self._most_of_the_same(begun, spec)
 
     def _most_of_the_same(self, begun: list[_Interrupted], spec: bytes | None) -> _Interrupted | None:
@@ -166,12 +246,12 @@ class Resumption:
                 found.append("the element spec changed")
         same = [each for each, found in zip(begun, changes, strict=True) if not found]
         if begun and not same:
-            most, found = max(zip(begun, changes, strict=True), key=lambda pair: pair[0].finished.records_and_kept)
+            most, found = max(zip(begun, changes, strict=True), key=lambda pair: pair[0].finished.records)
             warn(
                 f"{self._dataset_id}@{self._version} is built from its beginning: an interrupted build had finished "
-                f"{most.finished.records_and_kept:,} records, but cannot be resumed: {'; '.join(found)}"
+                f"{most.finished.records:,} records, but cannot be resumed: {'; '.join(found)}"
             )
-        return max(same, key=lambda each: (len(each.finished.parts), each.finished.records_and_kept), default=None)
+        return max(same, key=lambda each: (len(each.finished.parts), each.finished.records), default=None)
 
     def _not_running(self, head: Snapshot, names: list[str], waiting: Waiting) -> list[str]:
         """Return the attempts that are not running, and do not belong to one that is."""

@@ -12,6 +12,8 @@ import numpy as np
 
 from cachelayer.records.memory import Ints
 
+DEFAULT_SHARD_BYTES = 256 << 20
+
 RECORD_OVERHEAD = 64
 """Bytes added to the size of each record: about what it takes besides in an ArrayRecord file and its index."""
 

@@ -16,8 +16,7 @@ from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_shards import infer_spec
-from cachelayer.builds.encode_workers import encode
-from cachelayer.builds.runs import StoredRuns
+from cachelayer.builds.encode import encode
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source, as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -44,14 +43,12 @@ class Part:
         first: the number of the first of them in error messages.
         records: how many there are; None for all elements of the source.
         name: its name in error messages; empty if the record numbers are enough.
-        is_run: whether it becomes a run, which other parts are made from; see :class:`Staged`.
     """
 
     source: Source
     first: int = 0
     records: int | None = None
     name: str = ""
-    is_run: bool = False
 
 
 @runtime_checkable
@@ -75,37 +72,6 @@ class Parts(Protocol):
         Raises:
             CacheLayerError: if it has no source.
         """
-
-
-@runtime_checkable
-class Staged(Parts, Protocol):
-    """A source in parts that never change, of which the first may be runs.
-
-    A run is one shard without compression that does not belong to the version: the parts after the runs are made from
-    all of them.
-    """
-
-    @property
-    def runs(self) -> int:
-        """The number of runs; 0 if each part is made by itself."""
-
-    @property
-    def work(self) -> int:
-        """The number of records of all parts, with those of the runs."""
-
-    def made_from(self, number: int, runs: StoredRuns) -> Part:
-        """Return a part that is made from the runs."""
-
-
-def stages_of(parts: Parts) -> list[range]:
-    """Return the numbers of the parts that may be built at the same time, one such range after another."""
-    runs = parts.runs if isinstance(parts, Staged) else 0
-    return [range(runs), range(runs, parts.count)] if runs else [range(parts.count)]
-
-
-def of_version(parts: Parts) -> range:
-    """Return the numbers of the parts whose shards are the version."""
-    return stages_of(parts)[-1]
 
 
 class Sharded(Generic[T]):

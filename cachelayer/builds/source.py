@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -83,6 +83,14 @@ class Skippable(Protocol):
         """Return the source from this record on; its errors go on counting from there."""
 
 
+@runtime_checkable
+class Table(Protocol):
+    """A source that can give any of its rows at once, at little cost, and without running code of the user."""
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers, in this order."""
+
+
 def expected_length(source: Source) -> int | None:
     """Return the number of elements that a source has, or guesses that it has; None if it knows nothing of it."""
     hint: int | None = getattr(source, "length_hint", None)
@@ -103,7 +111,7 @@ class Splits:
 
 def sources_by_split(obj: Any) -> Mapping[str, Any] | None:
     """Return the sources that an object has by name, as a ``DatasetDict`` does; None if it is one source."""
-    found = _adapted(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
+    found = adapted_source(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
     return found.parts if isinstance(found, Splits) else None
 
 
@@ -154,7 +162,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         if unbatch:
             raise InvalidArgumentError(f"unbatch=True: a source of {obj.kind} gives elements already: leave it out")
         return obj
-    adapted = _adapted(obj, unbatch=unbatch, element_spec=element_spec)
+    adapted = adapted_source(obj, unbatch=unbatch, element_spec=element_spec)
     if isinstance(adapted, Splits):
         raise InvalidTypeError(
             f"a {type(obj).__name__} has the splits {', '.join(adapted.parts)}, each a dataset of its own: pass it to "
@@ -229,7 +237,7 @@ def _refuse_no_source(obj: Any) -> None:
         )
 
 
-def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
+def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
     """Return the source that an adapter makes of it; only those are asked whose framework is loaded already."""
     for entry in entry_points_of(ENTRY_POINTS):
         if sys.modules.get(entry.name) is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelayer.errors import CacheLayerError, SourceError
-from cachelayer.provenance.secrecy import without_userinfo
+from cachelayer.provenance.contents import without_userinfo
 
 
 @dataclass(frozen=True)

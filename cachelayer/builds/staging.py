@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.builds.uploads import Uploader
+from cachelayer.builds.shard_pipeline import Uploader
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import ObjectStore
 from cachelayer.user_warnings import warn
-from cachelayer.versions.temporary_folder import temporary_folder
+from cachelayer.versions.file_lock import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,6 @@ def staging(
             _remove(folder, files)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-        group.note_removals()
         raise
 
 

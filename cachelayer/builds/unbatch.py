@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch, Elements, Rows, row_of
+from cachelayer.builds.batches import Batch, ElementBatch, RowBatch, row_of
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.errors import CacheLayerError, ElementError, SourceError
 from cachelayer.records import tree
@@ -69,11 +69,11 @@ class BatchesSource:
             # The spec is that of the first elements.
             stacks = first + left_out != self._start and are_arrays(columns)
             if end > left_out and stacks:
-                yield Rows(rows_of(columns, left_out, end), end - left_out)
+                yield RowBatch(rows_of(columns, left_out, end), end - left_out)
             elif end > left_out:
                 taken = [row_of(columns, row) for row in range(left_out, end)]
                 # They may be kept while later batches come, which a source may write into the same arrays.
-                yield Elements(list(map(snapshot, taken)))
+                yield ElementBatch(list(map(snapshot, taken)))
             first += end
 
 

@@ -6,12 +6,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, Batch, Elements, Rows, row_of, wrong_length
+from cachelayer.builds.batches import (
+    BATCH_NBYTES,
+    MAX_BATCH_RECORDS,
+    Batch,
+    ElementBatch,
+    RowBatch,
+    row_of,
+    wrong_length,
+)
 from cachelayer.builds.element_copies import approximate_nbytes, snapshot
 from cachelayer.builds.iterable_source import FAILURES, IterableSource, failed, guarded, refuse_if_raised_within
 from cachelayer.builds.unbatch import are_arrays, row_count, rows_of, with_string_columns
 from cachelayer.errors import CacheLayerError, ElementError
-from cachelayer.progress.meter import current
+from cachelayer.progress import current
 from cachelayer.records.infer import lacks_keys
 from cachelayer.records.tree import Tree
 
@@ -66,7 +74,7 @@ def unbatched(
         together = int(min(_MAX_ROWS, max(1, BATCH_NBYTES * rows // max(1, approximate_nbytes(batch)))))
         for start in range(0, rows, together):
             stop = min(start + together, rows)
-            yield Rows(rows_of(batch, start, stop), stop - start)
+            yield RowBatch(rows_of(batch, start, stop), stop - start)
     yield from gathered.rest()
 
 
@@ -87,7 +95,7 @@ class _Gathered:
     def rest(self) -> Iterator[Batch]:
         """Yield what is there, if anything is."""
         if self._items:
-            yield Elements(self._items)
+            yield ElementBatch(self._items)
             self._items, self._nbytes = [], 0
 
 

@@ -1,10 +1,11 @@
-"""Storages and references as command-line arguments, and the options to reach them."""
+"""Storages, references, sizes and times as command-line arguments, and the options to reach storages."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -97,7 +98,16 @@ class Address:
 
 
 def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | None = None) -> Storage:
-    """Open the storage that an argument names."""
+    """Open the storage that an argument names.
+
+    Raises:
+        InvalidArgumentError: if the argument names a version.
+    """
+    if "@" in url.rstrip("/").rpartition("/")[2]:
+        raise InvalidArgumentError(
+            f"{without_credentials(url)!r} names a version: here a storage is asked for, such as "
+            f"{without_credentials(url.rstrip('/').rpartition('/')[0] or '.')!r}"
+        )
     return Storage(url, local_cache=local_cache, storage_options=storage_options(options))
 
 
@@ -153,3 +163,38 @@ def json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
+_BYTES = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}{unit}": 1000**power for power, prefix in enumerate("kmgt", 1) for unit in ("", "b")},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
+}
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def nbytes(option: str, text: str) -> int:
+    """Parse a size: ``256MB``, ``1.5GiB``, ``4096``.
+
+    Raises:
+        InvalidArgumentError: if the text is invalid; the error names the option.
+    """
+    return int(_scaled(option, text, _BYTES, "bytes such as 4096, 256MB or 1GiB"))
+
+
+def seconds(option: str, text: str) -> float:
+    """Parse a time: ``90``, ``30m``, ``24h``, ``7d``.
+
+    Raises:
+        InvalidArgumentError: if the text is invalid; the error names the option.
+    """
+    return _scaled(option, text, _SECONDS, "a time such as 90s, 30m, 24h or 7d")
+
+
+def _scaled(option: str, text: str, units: Mapping[str, int], what: str) -> float:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2].lower() not in units:
+        raise InvalidArgumentError(f"{option} {text!r}: pass {what}")
+    return float(match[1]) * units[match[2].lower()]

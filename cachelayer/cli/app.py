@@ -33,65 +33,64 @@ PANELS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "List": {
         "ls": (
-            "ls_and_log.ls",
+            "inspect_versions.ls",
             "List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last.",
         ),
         "log": (
-            "ls_and_log.log",
+            "inspect_versions.log",
             "Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when.",
         ),
-        "show": ("show.show", "Show a version: its element spec, counts, sizes, shards, tags and how it was made."),
+        "show": (
+            "inspect_versions.show",
+            "Show a version: its element spec, counts, sizes, shards, tags and how it was made.",
+        ),
     },
     "Inspect": {
-        "head": ("head_sample_stats.head", "Show the first records. Images are drawn if the terminal has colour."),
+        "head": ("look_at_records.head", "Show the first records."),
         "sample": (
-            "head_sample_stats.sample",
+            "look_at_records.sample",
             "Show records drawn at random: the first ones of a stream shuffled with this seed.",
         ),
         "stats": (
-            "head_sample_stats.stats",
+            "look_at_records.stats",
             "Show statistics of the records: sizes, ranges, lengths, nulls and histograms, in one pass.",
         ),
         "view": (
             "view.view",
             "Show a storage as a page in the browser: versions, records, statistics, the order of training.",
         ),
-        "bench": (
-            "bench.bench",
-            "Measure how fast records are read: in order, shuffled and one by one, from disk and from memory.",
-        ),
     },
     "Check": {
         "verify": (
-            "verify_and_diff.verify",
+            "inspect_versions.verify",
             "Read every record of a version, and compare every checksum. Exit code 1 if something is damaged.",
         ),
         "diff": (
-            "verify_and_diff.diff",
+            "inspect_versions.diff",
             "Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ.",
         ),
     },
     "Manage": {
-        "tag": ("tag_rm_gc.tag", "Make a tag name a version, or remove the tag."),
+        "tag": ("manage_versions.tag", "Make a tag name a version, or remove the tag."),
         "cp": (
-            "cp_and_mirror.cp",
+            "manage_versions.cp",
             "Copy a version to another storage, with the same shards and digest. Shards that are there are "
             "not sent again.",
         ),
         "mirror": (
-            "cp_and_mirror.mirror",
+            "manage_versions.mirror",
             "Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room.",
         ),
         "rewrite": (
-            "rewrite.rewrite",
+            "manage_versions.rewrite",
             "Write the records of a version into shards of their own: shuffled, compressed or cut otherwise.",
         ),
         "rm": (
-            "tag_rm_gc.rm",
+            "manage_versions.rm",
             "Delete a version. Once the grace is over, gc deletes the files that no other version has.",
         ),
         "gc": (
-            "tag_rm_gc.gc",
+            "manage_versions.gc",
             "Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after "
             "their grace.",
         ),
@@ -99,7 +98,7 @@ PANELS: dict[str, dict[str, tuple[str, str]]] = {
     "Help": {
         "doctor": (
             "doctor.doctor",
-            "Show versions, credentials found and local copies; probe a storage. Exit code 1 if it cannot be used.",
+            "Show versions and local copies; probe a storage. Exit code 1 if it cannot be published to.",
         ),
         "demo": (
             "demo.demo",

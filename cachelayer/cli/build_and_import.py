@@ -10,13 +10,12 @@ import typer
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters import _named_files as named_files
-from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES
+from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.cli import user_function
-from cachelayer.cli.addresses import LocalCache, Options, StorageArgument, json_or_text, open_storage
+from cachelayer.cli.addresses import LocalCache, Options, StorageArgument, json_or_text, nbytes, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count
-from cachelayer.cli.quantities import nbytes
-from cachelayer.drawing.quantities import size
+from cachelayer.drawing.text import size
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
 

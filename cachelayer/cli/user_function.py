@@ -9,7 +9,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -38,9 +37,7 @@ def load(text: str) -> Callable[..., Any]:
     try:
         function = reduce(getattr, name.split("."), module)
     except AttributeError as error:
-        near = get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], 3)
-        hint = f": did you mean {' or '.join(near)}?" if near else ""
-        raise InvalidArgumentError(f"there is no {name!r} in {place}{hint}") from error
+        raise InvalidArgumentError(f"there is no {name!r} in {place}") from error
     if not callable(function):
         raise InvalidTypeError(f"{text} is a {type(function).__name__}: name a function that returns a source")
     return function

@@ -1,17 +1,23 @@
-"""The command ``view``: a page in the browser."""
+"""The command ``view``: a page in the browser, which ``demo --view`` shows too."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import webbrowser
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cachelayer.cli.addresses import Options, StorageArgument, existing_storage, storage_options
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer
-from cachelayer.cli.page import serve, shelf_for
 from cachelayer.cli.user_function import load
+from cachelayer.errors import MissingDependencyError
 from cachelayer.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from cachelayer.drawing.drawn_records import Detokenize
+    from cachelayer.view.render import Shelf
 
 
 @command(
@@ -44,3 +50,34 @@ def view(
     opened = Storage(storage, local_cache_bytes=0, storage_options=storage_options(option))
     shelf = shelf_for(opened, None if detokenize is None else load(detokenize))
     return Answer({"url": serve(shelf, version, host=host, port=port, is_opened=not no_open)})
+
+
+def shelf_for(storage: Storage, detokenize: Detokenize | None = None) -> Shelf:
+    """Return the storage behind a page.
+
+    Raises:
+        MissingDependencyError: if the extra ``view`` is not installed.
+    """
+    try:
+        from cachelayer.view.render import Shelf
+        from cachelayer.view.server import PageServer  # noqa: F401 - it needs all that the page needs
+    except ImportError as error:
+        raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
+    return Shelf(storage, detokenize)
+
+
+def serve(shelf: Shelf, version: str | None, *, host: str = "127.0.0.1", port: int = 0, is_opened: bool = True) -> str:
+    """Print the URL of the page, open a browser if asked, answer until Ctrl-C, and return the URL."""
+    from cachelayer.view.render import version_path
+    from cachelayer.view.server import PageServer
+
+    ref = None if version is None else shelf.ref(version, None)
+    path = "/" if ref is None else version_path(ref.dataset_id, ref.dataset_version)
+    server = PageServer(shelf, host, port)
+    url = server.url(path)
+    typer.echo(f"{url}\nCtrl-C ends it.")
+    if is_opened:
+        webbrowser.open(url)
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        server.run()
+    return url

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from cachelayer.drawing.class_names import Names
-from cachelayer.drawing.drawn_leaf import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf, Look
-from cachelayer.drawing.leaf_paths import shown_path
-from cachelayer.drawing.png import data_url, png
-from cachelayer.drawing.read_records import DrawnRecord, Stored, drawn_records
+from cachelayer.drawing.drawn_records import (
+    LINE_HEIGHT,
+    LINE_WIDTH,
+    DrawnLeaf,
+    DrawnRecord,
+    Look,
+    Stored,
+    drawn_records,
+)
+from cachelayer.drawing.pixels import data_url, png
+from cachelayer.drawing.text import Names, shown_path
 from cachelayer.errors import CacheLayerError
 from cachelayer.records import tree
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cachelayer.engines.beam import Beam
-from cachelayer.engines.engine import Engine
-from cachelayer.engines.here import Here
+from cachelayer.engines.engine import Engine, Here
 from cachelayer.engines.processes import Processes
 from cachelayer.engines.ray import Ray
 from cachelayer.errors import InvalidArgumentError

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from cachelayer.engines.engine import errors_of, name_of
-from cachelayer.engines.remote_call import outcome, pickled, result, unpickled
+from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import MissingDependencyError, SourceError
 
 R = TypeVar("R")
@@ -33,7 +32,7 @@ class Beam:
         Raises:
             MissingDependencyError: if Beam is not installed.
         """
-        function = pickled(task, "the task", "build with engine=None and workers=1")
+        function = pickled(task)
         try:
             import apache_beam
             from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions

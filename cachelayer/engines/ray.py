@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from cachelayer.engines.engine import errors_of, name_of
-from cachelayer.engines.remote_call import outcome, pickled, result, unpickled
+from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import MissingDependencyError, SourceError, StorageError
 
 R = TypeVar("R")
@@ -37,7 +36,7 @@ class Ray:
         Raises:
             MissingDependencyError: if Ray is not installed.
         """
-        function = pickled(task, "the task", "build with engine=None and workers=1")
+        function = pickled(task)
         rest = iter(numbers)
         with _connected() as ray:
             remote = ray.remote(_run)

@@ -140,7 +140,7 @@ class FsspecClient:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except RequestError:
+    except (RequestError, MemoryError):
         raise
     except Exception as error:
         # A file system may raise anything; none of it comes from our code.

@@ -2,7 +2,7 @@
 
 ::
 
-    <folder>/lock                                held while room is made or taken; holds the count of what copies take
+    <folder>/lock                                held while room is made or taken
     <folder>/<group>/in-use                      locked, shared, by every process that reads copies of the group
     <folder>/<group>/<name>                      a copy, whole
     <folder>/<group>/<name>.part                 one that is being made, locked; of its final size from the start
@@ -18,8 +18,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
-import time
+import stat
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,13 +31,16 @@ from typing import BinaryIO
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.copies_count import GROUP, Count, CountFile
 from cachelayer.objects.local import absolute, storage_error
-from cachelayer.objects.private_files import FILE_MODE, is_at, locked, make_private, nbytes_of, private_nbytes
 
 _SHARE_OF_FREE = 0.8
 _PART = ".part"
 _IN_USE = "in-use"
+# The names of groups; any other folder belongs to the user.
+_GROUP = re.compile("[0-9a-f]{32}")
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -65,65 +69,45 @@ class CacheFolder:
         return self.group(f"{url}/{paths.build(dataset_id, attempt)}")
 
     @contextmanager
-    def locked(self) -> Iterator[CountFile]:
-        """Hold the lock under which copies grow, are renamed and are removed; yield the count of what they take."""
+    def locked(self) -> Iterator[None]:
+        """Hold the lock under which copies grow and are renamed."""
         path = self.path / "lock"
         while True:
-            with locked(path, fcntl.LOCK_EX) as file:
+            with _locked(path, fcntl.LOCK_EX) as file:
                 # If the file was deleted meanwhile, others may hold a lock on a new one.
-                if file is not None and is_at(file, path):
-                    yield CountFile(file.fileno(), self._list_copies)
+                if file is not None and _is_at(file.fileno(), path):
+                    yield
                     return
-
-    def allowed(self, used: int, free: int) -> int:
-        """Return the bytes that all copies may take, given what they take now and what the disk has free."""
-        return int((used + free) * _SHARE_OF_FREE) if self.limit is None else self.limit
 
     def sizes(self) -> dict[Path, dict[str, int]]:
         """Return the sizes of the files of each group. Anything else in the folder belongs to the user."""
-        groups = (group for group in self.path.iterdir() if GROUP.fullmatch(group.name) and not group.is_symlink())
-        return {group: found for group in groups if _IN_USE in (found := _sizes(group))}
+        groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name) and not group.is_symlink())
+        return {group: sizes for group in groups if _IN_USE in (sizes := _sizes(group))}
 
-    def _list_copies(self) -> Count:
-        """Count all copies, and remove what killed processes left of some; the lock is held."""
-        listed = time.time()
-        nbytes, files = {}, 0
-        for group, sizes in self.sizes().items():
-            parts = (name for name in sizes if name.endswith(_PART))
-            left = {name for name in parts if _remove_abandoned(group / name)}
-            nbytes[group.name] = sum(size for name, size in sizes.items() if name not in left)
-            files += len(sizes)
-        return Count(nbytes, files, listed)
-
-    def make_room(self, count: CountFile, nbytes: int, keep: str) -> bool:
+    def make_room(self, nbytes: int, keep: Path) -> bool:
         """Remove copies of other groups that nobody uses until so many bytes fit; return whether they do.
 
+        The lock is held. All copies are listed: that takes some microseconds for each.
+
         Args:
-            count: what the copies take; the lock is held.
             nbytes: the bytes that are about to be written.
             keep: the group that they are for; none of it is removed.
         """
-        if self._fits(count.now(), nbytes) or self._fits(count.checked(), nbytes):
-            return True
-        now = count.now()
-        limit = self._allowed_beside(now)
-        if now.nbytes.get(keep, 0) + nbytes > limit:
+        sizes = self.sizes()
+        for group, files in sizes.items():
+            for name in [name for name in files if name.endswith(_PART) and _remove_abandoned(group / name)]:
+                del files[name]
+        taken = {group: sum(files.values()) for group, files in sizes.items()}
+        used, limit = sum(taken.values()), self.limit
+        if limit is None:
+            limit = int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
+        if taken.get(keep, 0) + nbytes > limit:
             return False
-        missing = now.total + nbytes - limit
-        others = [self.path / name for name, taken in now.nbytes.items() if taken and name != keep]
-        for group in sorted(others, key=_last_use):
-            removed = _remove_unused(group, missing)
-            count.add(group.name, -removed)
-            missing -= removed
-            if missing <= 0:
-                return True
-        return False
-
-    def _fits(self, count: Count, nbytes: int) -> bool:
-        return count.total + nbytes <= self._allowed_beside(count)
-
-    def _allowed_beside(self, count: Count) -> int:
-        return self.allowed(count.total, shutil.disk_usage(self.path).free)
+        missing = used + nbytes - limit
+        for group in sorted(taken.keys() - {keep}, key=_last_use):
+            if missing > 0:
+                missing -= _remove_unused(group, missing)
+        return missing <= 0
 
 
 class CopyOutcome(Enum):
@@ -150,8 +134,8 @@ class CopyGroup:
         self._path = folder.path / name
         try:
             # The folder itself may be a link that its user made; nothing within it may be one.
-            make_private(folder.path, Path.stat)
-            make_private(self._path, Path.lstat)
+            _make_private(folder.path, Path.stat)
+            _make_private(self._path, Path.lstat)
             self._in_use, self._release = self._hold()
         except CacheLayerError:
             raise
@@ -160,7 +144,7 @@ class CopyGroup:
 
     def _hold(self) -> tuple[int, Callable[[], object]]:
         """Keep others from removing copies; return the descriptor of the lock, and what releases it."""
-        in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+        in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
         release = weakref.finalize(self, os.close, in_use)
         # A process that removes copies holds the lock exclusively, for a moment.
         fcntl.flock(in_use, fcntl.LOCK_SH)
@@ -172,8 +156,12 @@ class CopyGroup:
         return self._path / name
 
     def has(self, name: str, nbytes: int) -> bool:
-        """Return whether there is a whole copy of an object of so many bytes."""
-        return private_nbytes(self.path(name)) == nbytes
+        """Return whether there is a whole copy of an object of so many bytes, which only this user can have made."""
+        with suppress(OSError):
+            status = self.path(name).lstat()
+            is_own = status.st_uid == os.geteuid() and not status.st_mode & _BY_OTHERS
+            return stat.S_ISREG(status.st_mode) and is_own and status.st_size == nbytes
+        return False
 
     def adopt(self, files: Sequence[Path]) -> bool:
         """Make copies of files that were written into the folder if there is room, else remove them.
@@ -185,32 +173,21 @@ class CopyGroup:
             StorageError: if the file system refuses.
         """
         try:
-            with self._folder.locked() as count:
-                nbytes = 0
+            with self._folder.locked():
                 for path in files:
-                    path.chmod(FILE_MODE)
-                    nbytes += path.stat().st_size
-                count.include(self._path.name, nbytes)
-                if self._folder.make_room(count, 0, self._path.name):
+                    path.chmod(_FILE_MODE)
+                if self._folder.make_room(0, self._path):
                     return True
                 for path in files:
                     path.unlink()
-                count.add(self._path.name, -nbytes)
                 return False
         except OSError as error:
             raise storage_error("write local copies to", self._path, error) from error
 
     def drop(self, name: str) -> None:
         """Remove a damaged copy."""
-        with suppress(OSError), self._folder.locked() as count:
-            nbytes = nbytes_of(self.path(name))
+        with suppress(OSError):
             self.path(name).unlink(missing_ok=True)
-            count.add(self._path.name, -nbytes)
-
-    def note_removals(self) -> None:
-        """Let the copies be counted again: some were removed by other means."""
-        with suppress(OSError), self._folder.locked() as count:
-            count.renew()
 
     def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> CopyOutcome:
         """Make a copy unless it exists.
@@ -234,9 +211,9 @@ class CopyGroup:
                 return CopyOutcome.HERE
             if part.is_symlink():
                 part.unlink()
-            with locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
+            with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
                 # The last holder of the lock has finished the copy, or removed it.
-                if file is None or not is_at(file, part):
+                if file is None or not _is_at(file.fileno(), part):
                     return CopyOutcome.HERE if self.has(name, nbytes) else CopyOutcome.BUSY
                 return self._make(file, part, final, nbytes, fill)
         except OSError as error:
@@ -246,42 +223,28 @@ class CopyGroup:
 
     def _make(self, file: BinaryIO, part: Path, final: Path, nbytes: int, fill: Callable[[Path], None]) -> CopyOutcome:
         """Make a copy; the lock on its part is held."""
-        # A killed process may have left a part of its final size.
-        taken = os.fstat(file.fileno()).st_size
         try:
             # It was finished between the first look and the lock.
             if self.has(final.name, nbytes):
                 return CopyOutcome.HERE
-            with self._folder.locked() as count:
-                self._hold_again(count)
+            with self._folder.locked():
+                if not _is_at(self._in_use, self._path / _IN_USE):
+                    # A user has deleted the group.
+                    self._release()
+                    self._in_use, self._release = self._hold()
                 file.truncate(0)
-                count.add(self._path.name, -taken)
-                taken = 0
-                if not self._folder.make_room(count, nbytes, self._path.name):
+                if not self._folder.make_room(nbytes, self._path):
                     return CopyOutcome.NO_ROOM
-                count.add(self._path.name, nbytes)
-                taken = nbytes
                 file.truncate(nbytes)
             fill(part)
             _bring_to_disk(part, nbytes)
             # Without the lock, a process that lists copies now would see neither name.
-            with self._folder.locked() as count:
-                replaced = nbytes_of(final)
+            with self._folder.locked():
                 part.replace(final)
-                count.add(self._path.name, -replaced)
         finally:
-            if is_at(file, part):
-                with self._folder.locked() as count:
-                    part.unlink()
-                    count.add(self._path.name, -taken)
+            if _is_at(file.fileno(), part):
+                part.unlink()
         return CopyOutcome.HERE
-
-    def _hold_again(self, count: CountFile) -> None:
-        """Hold the group and count all copies if a user has deleted it meanwhile."""
-        if not is_at(self._in_use, self._path / _IN_USE):
-            self._release()
-            self._in_use, self._release = self._hold()
-            count.renew()
 
     def __reduce__(self) -> tuple[type[CopyGroup], tuple[CacheFolder, str]]:
         return CopyGroup, (self._folder, self._path.name)
@@ -313,7 +276,7 @@ def _bring_to_disk(part: Path, nbytes: int) -> None:
 
 def _remove_abandoned(part: Path) -> bool:
     """Remove what a killed process left of a copy; return whether it is gone."""
-    with locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
+    with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
         if file is None:
             return False
         part.unlink(missing_ok=True)
@@ -327,7 +290,7 @@ def _remove_unused(group: Path, nbytes: int) -> int:
         # A user has deleted the group.
         return removed
     how = fcntl.LOCK_EX | fcntl.LOCK_NB
-    with suppress(OSError), locked(group / _IN_USE, how) as unused, os.scandir(group) as entries:
+    with suppress(OSError), _locked(group / _IN_USE, how) as unused, os.scandir(group) as entries:
         # There may be very many copies: only so many are looked at as are removed.
         while unused and removed < nbytes and (entry := next(entries, None)) is not None:
             if entry.name != _IN_USE and entry.is_file(follow_symlinks=False):
@@ -352,3 +315,47 @@ def _last_use(group: Path) -> float:
     with suppress(OSError):
         return (group / _IN_USE).stat().st_mtime
     return 0.0
+
+
+def _make_private(folder: Path, status_of: Callable[[Path], os.stat_result]) -> None:
+    """Make a folder for this user alone if it does not exist, and refuse one that others could write to.
+
+    Raises:
+        StorageError: if it belongs to another user, or others may write to it.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    status = status_of(folder)
+    if not stat.S_ISDIR(status.st_mode):
+        raise StorageError(f"local copies in {folder} are not used: it is a link: remove it")
+    if status.st_uid != os.geteuid():
+        raise StorageError(
+            f"local copies in {folder} are not used: it belongs to user {status.st_uid}, not to {os.geteuid()}, who "
+            "reads here: pass a local_cache of your own, or set CACHELAYER_LOCAL_CACHE"
+        )
+    if status.st_mode & _BY_OTHERS:
+        raise StorageError(
+            f"local copies in {folder} are not used: other users may write to it (mode "
+            f"{stat.S_IMODE(status.st_mode):04o}): run chmod -R go-w {folder}, or pass another local_cache"
+        )
+
+
+@contextmanager
+def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
+    """Hold a lock on a file, made if it does not exist; yield None if ``how`` says not to wait and another holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, _FILE_MODE)
+    with os.fdopen(descriptor, "ab") as file:
+        try:
+            fcntl.flock(file, how)
+        except BlockingIOError:
+            yield None
+            return
+        yield file
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False

@@ -137,26 +137,25 @@ def _stop(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -
     if pid == os.getpid():
         # Threads that wait for requests must not wait for a loop that has stopped: they would never end.
         _stopped.add(pid)
-        asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
-        thread.join(1 + _STOP_SECONDS)
+        try:
+            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(1 + _STOP_SECONDS)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(1)
 
 
 async def _cancel_all() -> None:
-    """Cancel all that runs in the loop, and stop it."""
+    """Cancel all that runs in the loop, and wait for what must end before the program does."""
     # Once more for those that began meanwhile.
     for _ in range(2):
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0)), *others], timeout=0.4)
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_SECONDS):
-                for wait in _before_stop:
-                    await wait()
-    finally:
-        # The end of the program waits for this.
-        asyncio.get_running_loop().stop()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_STOP_SECONDS):
+            for wait in _before_stop:
+                await wait()
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -44,6 +44,7 @@ def open_store(
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgumentError(f"a storage is a path or a URL, not {url!r}")
     if "://" not in text and "::" not in text:
+        _refuse_one_slash(text)
         return _local(text, text, options)
     parts = _checked_url(text)
     if parts.scheme in {"file", "local"}:
@@ -56,6 +57,15 @@ def open_store(
     from cachelayer.objects.bucket_store import BucketStore
 
     return BucketStore(parts.scheme, root, options, timeout, unsafe_commit)
+
+
+def _refuse_one_slash(text: str) -> None:
+    """Raise if a path looks like a URL that lost a slash: builds would go to a folder of that name."""
+    scheme, colon, rest = text.partition(":/")
+    if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        raise InvalidArgumentError(
+            f"storage {text!r}: write {scheme}://{rest} for a URL, or ./{text} for a folder of this name"
+        )
 
 
 def names_no_bucket(url: str) -> bool:

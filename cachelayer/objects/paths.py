@@ -10,7 +10,6 @@
     <root>/<dataset id>/_builds/<attempt>/manifest.json
     <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index, shard-00000.lengths
     <root>/<dataset id>/_builds/<attempt>/<digest>.packs  which pieces of documents share a row of a packed view
-    <root>/<dataset id>/_builds/<attempt>/<digest>.weights  which record each draw of a weighted sample gives
     <root>/<dataset id>/_builds/<attempt>/kept.i64        which records of its shards a version keeps
 
 Names begin with the dataset's id here and use ``/``; a manifest holds names relative to the dataset.
@@ -28,7 +27,6 @@ _RESERVED_PREFIX = "sha256"
 LATEST = "latest"
 BUILDS = "_builds"
 _PLAN = ".packs"
-_WEIGHTS = ".weights"
 _FILE = re.compile(rf"{BUILDS}/({_NAME.pattern})/(?:{_NAME.pattern})", re.ASCII)
 
 
@@ -136,19 +134,9 @@ def plan(attempt: str, digest: str) -> str:
     return f"{BUILDS}/{attempt}/{digest[:32]}{_PLAN}"
 
 
-def weights(attempt: str, digest: str) -> str:
-    """Return the table of weights with this digest, beside the manifest of an attempt, relative to the dataset."""
-    return f"{BUILDS}/{attempt}/{digest[:32]}{_WEIGHTS}"
-
-
-def is_weights(name: str) -> bool:
-    """Return whether a file beside a manifest is a table of weights."""
-    return name.endswith(_WEIGHTS)
-
-
 def is_plan(name: str) -> bool:
-    """Return whether a file beside a manifest is a plan of packs or a table of weights: one that is made again."""
-    return name.endswith((_PLAN, _WEIGHTS)) and _NAME.fullmatch(name) is not None
+    """Return whether a file beside a manifest is a plan of packs, which is made again if it is missing."""
+    return name.endswith(_PLAN) and _NAME.fullmatch(name) is not None
 
 
 def is_dataset_id(name: str) -> bool:

@@ -9,8 +9,6 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-from cachelayer.tally import add_request
-
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
@@ -109,7 +107,6 @@ async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: i
     loop = asyncio.get_running_loop()
     begin = loop.time()
     for number in itertools.count():
-        add_request(repeated=number > 0)
         try:
             async with asyncio.timeout_at(begin + seconds + nbytes / _SLOWEST):
                 return await attempt()

@@ -35,6 +35,9 @@ def reader_of(client: Any, options: Mapping[str, Any], timeout: float) -> RangeR
         return None
     if not _UNDERSTOOD.issuperset(options) or not _UNDERSTOOD_OF_CLIENT.issuperset(options.get("client_kwargs") or {}):
         return None
+    # s3fs says at once that it found no credentials; obstore's failure would be tried again until the timeout.
+    if not options.get("anon") and client._get_credentials() is None:
+        return None
     return RangeReader(client, bool(options.get("anon")), timeout)
 
 

@@ -20,7 +20,6 @@ from cachelayer.objects.ranges import Span, pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retried
 from cachelayer.records.memory import Piece
 from cachelayer.system_threads import Pool
-from cachelayer.tally import add_bytes
 
 T = TypeVar("T")
 Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
@@ -139,7 +138,6 @@ async def _exactly(client: Client, path: str, start: int, stop: int) -> list[Pie
     async def attempt() -> list[Piece]:
         data = await client.range(path, start, stop)
         nbytes = sum(map(len, data))
-        add_bytes("range", nbytes)
         await _check_length(client, path, start, stop, nbytes)
         return data
 
@@ -209,8 +207,12 @@ async def _check_end(client: Client, path: str, stop: int) -> None:
 
 
 async def _size(client: Client, path: str) -> int | None:
+    """Return the size of an object that should be there; None if it alone is gone, and not its bucket."""
     found = await found_or_none(client, path, lambda: client.stat(path))
-    return None if found is None else found.nbytes
+    if found is None:
+        await retried(lambda: client.check_root(path), client.timeout)
+        return None
+    return found.nbytes
 
 
 async def download(client: Client, path: str, target: Path, nbytes: int, on_bytes: OnBytes) -> int:

@@ -17,13 +17,14 @@ from typing import Any
 
 from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.fingerprint import code_file, is_users
+from cachelayer.provenance.fingerprint import code_file
+from cachelayer.provenance.source_code import is_users
 
 ENTRY_POINTS = "cachelayer.sources"
 """The group of entry points that lists the adapters of sources, each under the name of its framework."""
 PATH_ENTRY_POINTS = "cachelayer.paths"
 """The group of entry points that lists what reads files by their path."""
-OF_COMPARISONS = ("salt", "sample")
+OF_COMPARISONS = ("sample",)
 """The entries of a provenance that only comparisons with a source need."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")

@@ -1,141 +1,152 @@
-"""Fingerprint the code that made a version: a function, and everything in its module that it uses."""
+"""Fingerprint what makes a version: a function, and all that it uses in the user's modules."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import json
-import site
-import sysconfig
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FunctionType, MethodType
-from typing import Any, cast
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, Self, cast
 
-from cachelayer.provenance.secrecy import hashed, hidden_text, is_hidden, is_secret
-from cachelayer.provenance.source_hash import Piece, class_of, function_of, read_again
+from cachelayer.provenance.contents import described, is_constant, is_data, is_hash, stored
+from cachelayer.provenance.source_code import (
+    closure_of,
+    is_users,
+    names_of,
+    read_source,
+    source_hash,
+)
 
-ALGORITHM = 1
-"""Stored with every fingerprint; fingerprints of different algorithms are not compared."""
-_PLAIN = (int, float, str, bool, type(None))
-_LONGEST_TEXT = 200
-_MOST_BITS = 4096
-_INSTALLED = {"site-packages", "dist-packages"}
 _WRAPPERS = (
     (functools.partial, "func"),
     (functools.cached_property, "func"),
     (MethodType, "__func__"),
+    (classmethod, "__func__"),
+    (staticmethod, "__func__"),
     (property, "fget"),
 )
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The code of a function at one time.
+    """The code of a function at one time, and the values that it uses.
 
     Args:
-        functions: a short hash of each function and class by its qualified name; None if its source is not available.
-        constants: the plain constants of the module that they use, as Python literals.
+        functions: a short hash of each function by its qualified name; None if its source is not available.
+        arguments: the arguments of its call that are data, each as :func:`.contents.described` returns it.
+        constants: the numbers, texts, bytes and tuples of them that they use.
+        state: all other values that they use, which code may change, and the attributes of a source object.
+        incomparable: names of values of which a part cannot be compared, with the types of these parts.
     """
 
     functions: Mapping[str, str | None] = field(default_factory=dict)
-    constants: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    incomparable: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """One hash of functions and constants."""
-        return hashed(json.dumps([ALGORITHM, asdict(self)], sort_keys=True))
+        """One hash of all, from which the names of versions are made."""
+        return _hashed([self.functions, self.arguments, self.constants, self.state])
 
-    def hidden(self, salt: str | None) -> Fingerprint:
-        """Return it with texts in its constants hidden, as a version with this salt stores it; None hides nothing."""
-        if salt is None:
-            return self
-        constants = {name: text if _is_open(text) else hidden_text(text, salt) for name, text in self.constants.items()}
-        return Fingerprint(self.functions, constants)
+    @property
+    def without_state(self) -> Self:
+        """The fingerprint of what no code changes."""
+        return replace(self, state={})
+
+    @property
+    def without_source(self) -> list[str]:
+        """The functions whose source is not available."""
+        return [name for name, found in self.functions.items() if found is None]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; call :meth:`hidden` before storing it."""
-        return {"algorithm": ALGORITHM, "digest": self.digest, **asdict(self)}
+        """Return it as it is stored, without the arguments."""
+        return {"functions": dict(self.functions), "constants": stored(self.constants), "state": stored(self.state)}
 
-    @classmethod
-    def from_json(cls, stored: Any) -> Fingerprint | None:
-        """Return the fingerprint that was stored; None if it is not one, or is of another algorithm."""
-        if not isinstance(stored, dict) or stored.get("algorithm") != ALGORITHM:
-            return None
-        functions, constants = stored.get("functions"), stored.get("constants")
-        return cls(functions, constants) if isinstance(functions, dict) and isinstance(constants, dict) else None
+    def unchanged(self, later: Self) -> Self:
+        """Return it without the state that has changed since: a build changes what counts how far it has read."""
+        same = {name: value for name, value in self.state.items() if later.state.get(name) == value}
+        return replace(self, state=same)
 
-    def changes(self, now: Fingerprint) -> list[str]:
-        """Return a phrase for each difference to now; values are named only if they are not texts."""
-        before, after = self.functions, now.functions
+    def changes(self, built: Any) -> list[str]:
+        """Return a phrase for each change since a version recorded it."""
+        before, now = _groups(built), self.to_json()
+        old, new = before["functions"], now["functions"]
+        state = {name: value for name, value in now["state"].items() if name in before["state"]}
         return [
-            *(f"{name} changed" for name in after if name in before and before[name] != after[name]),
-            *(f"{name} is new" for name in after if name not in before),
-            *(f"{name} is no longer used" for name in before if name not in after),
-            *_changed_constants(self.constants, now.constants),
+            *(_changed(name, old[name], new[name]) for name in new if name in old and old[name] != new[name]),
+            *(f"{name} is new" for name in new if name not in old),
+            *(f"{name} is no longer used" for name in old if name not in new),
+            *changed_values(before["constants"], now["constants"]),
+            *changed_values({name: before["state"][name] for name in state}, state),
         ]
 
 
-def _changed_constants(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    for name in sorted({*before, *after}):
-        was, now = before.get(name), after.get(name)
-        if now is None:
-            yield f"{name} is no longer used, or no longer a plain constant" + (
-                f" (it was {was})" if _is_open(was) else ""
-            )
-        elif was is None:
-            yield f"{name} is new" + (f" ({now})" if _is_open(now) else "")
-        elif was != now:
-            yield f"{name} was {was} and is {now}" if _is_open(was) and _is_open(now) else f"{name} changed"
+def _changed(name: str, *hashes: str | None) -> str:
+    return f"{name} changed" if None not in hashes else f"{name} may have changed: its source was or is not available"
 
 
-def _is_open(text: str | None) -> bool:
-    """Return whether the literal of a constant holds only numbers, bools and None."""
-    return text is not None and not is_hidden(text) and not {"'", '"'}.intersection(text)
+def _groups(stored_code: Any) -> dict[str, dict[str, Any]]:
+    """Return the parts of a stored fingerprint; whoever wrote it, they are dicts."""
+    found = stored_code if isinstance(stored_code, Mapping) else {}
+    names = ("functions", "constants", "state")
+    return {name: dict(found[name]) if isinstance(found.get(name), Mapping) else {} for name in names}
 
 
-def fingerprint(made: object) -> Fingerprint | None:
-    """Return the fingerprint of a function, a class, or an object's class; None if its source is not available.
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a phrase for each difference between stored values; values are named only if both are in clear."""
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if name not in now:
+            yield f"{name} is no longer used"
+        elif name not in before:
+            yield f"{name} is new"
+        elif json.dumps(old) != json.dumps(new):
+            yield f"{name} changed" if is_hash(old) or is_hash(new) else f"{name} was {old!r} and is {new!r}"
 
-    Everything that the function refers to by name or holds in a closure counts: plain constants, and functions and
-    classes of the same module with everything that they refer to. Decorators, partial functions, methods and callable
-    objects count with the function inside them.
 
-    The source is not available for built-in functions, code that ``exec`` made, two lambdas in one line, and classes of
-    libraries.
+def fingerprint(made: object, arguments: Mapping[str, object] | None = None) -> Fingerprint:
+    """Return the fingerprint of a function, of its call with some arguments, or of a source object.
+
+    Everything that the function refers to by name, holds in a closure or as a default counts: values by their content,
+    and functions and classes of the user's modules with everything that they refer to. Decorators, partial functions,
+    methods and callable objects count with the function inside them, and objects with their attributes. Code of
+    libraries does not count.
     """
-    inner = innermost(made) or _method_of_class(made)
-    if inner is None:
-        return None
-    walk = _Walk(inner.__globals__)
-    walk.run(made)
-    functions = {name: _joined(found) for name, found in sorted(walk.functions.items())}
-    if not any(functions.values()):
-        return None
-    return Fingerprint(functions, dict(sorted(walk.constants.items())))
-
-
-def _method_of_class(made: object) -> FunctionType | None:
-    """Return a method that the user wrote, of a class or of an object's class; None if there is none."""
-    cls = cast(type, made) if _is(made, type) else type(made)
-    methods = (_method(value) for value in vars(cls).values())
-    found = next((method for method in methods if method and method.__module__ == cls.__module__), None)
-    return found if found is not None and is_users(found.__code__.co_filename) else None
+    walk = _Walk(innermost(made))
+    return walk.run(made, arguments or {})
 
 
 def is_users_own(made: object) -> bool:
     """Return whether the user wrote a function, a class, or an object's class."""
-    inner = innermost(made) or _method_of_class(made)
-    return inner is not None and is_users(inner.__code__.co_filename)
+    inner = innermost(made)
+    if inner is not None and is_users(inner.__code__.co_filename):
+        return True
+    cls = cast(type, made) if _is(made, type) else type(made)
+    return not _is(made, FunctionType) and is_users_class(cls)
+
+
+def is_users_class(cls: type) -> bool:
+    """Return whether the user wrote a class: its methods, or the module of a class that has none."""
+    methods = filter(None, map(_method, vars(cls).values()))
+    own = [method.__code__.co_filename for method in methods if method.__module__ == cls.__module__]
+    module = sys.modules.get(cls.__module__)
+    return any(map(is_users, own or [getattr(module, "__file__", None) or "<frozen>"]))
 
 
 def code_file(made: object) -> Path | None:
     """Return the user's file that defines a function, a class, or an object's class; None if there is none."""
-    inner = innermost(made) or _method_of_class(made)
+    inner = innermost(made)
+    if inner is None and is_users_own(made):
+        cls = cast(type, made) if _is(made, type) else type(made)
+        inner = next(filter(None, map(_method, vars(cls).values())), None)
     name = "" if inner is None else inner.__code__.co_filename
     try:
         return Path(name) if name and is_users(name) and Path(name).is_file() else None
@@ -144,36 +155,11 @@ def code_file(made: object) -> Path | None:
         return None
 
 
-@lru_cache(maxsize=1024)
-def is_users(filename: str) -> bool:
-    """Return whether code belongs neither to Python, nor to an installed package, nor to this library."""
-    if filename.startswith("<"):
-        # Typed in, or made by exec.
-        return not filename.startswith("<frozen")
-    try:
-        places = (Path(filename), Path(filename).resolve())
-    except (OSError, ValueError, RuntimeError):
-        return False
-    return not any(
-        place.is_relative_to(folder) or not _INSTALLED.isdisjoint(place.parts)
-        for place in places
-        for folder in _libraries()
-    )
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> list[Path]:
-    package = Path(__file__).parents[1]
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
-    folders = [package, package / "adapters", *map(Path, installed), Path(site.getusersitepackages())]
-    return list(dict.fromkeys([*folders, *(folder.resolve() for folder in folders)]))
-
-
 def keep_source(function: object) -> None:
     """Read the source of a function that was just defined, before the file can change."""
     inner = innermost(function)
     if inner is not None:
-        read_again(inner.__code__.co_filename, inner.__globals__)
+        read_source(inner)
 
 
 def innermost(function: object) -> FunctionType | None:
@@ -191,6 +177,20 @@ def innermost(function: object) -> FunctionType | None:
     return found
 
 
+def attributes_of(owner: object) -> dict[str, Any]:
+    """Return the attributes of an object of a user's class; none of a sequence: its elements are compared."""
+    if issubclass(type(owner), (FunctionType, type, Sequence)) or not is_users_class(type(owner)):
+        return {}
+    slots = {
+        name: slot
+        for cls in reversed(type(owner).__mro__)
+        for name, slot in vars(cls).items()
+        if type(slot) is MemberDescriptorType
+    }
+    held = {name: slot.__get__(owner) for name, slot in slots.items() if hasattr(owner, name)}
+    return {**held, **getattr(owner, "__dict__", {})}
+
+
 def _inside(value: object) -> object:
     """Return what a wrapper wraps, or None."""
     for kind, attribute in _WRAPPERS:
@@ -204,89 +204,136 @@ def _is(value: object, kind: type) -> bool:
     return issubclass(type(value), kind)
 
 
-class _Walk:
-    """Collects everything in one module that a function uses."""
-
-    def __init__(self, module: dict[str, Any]) -> None:
-        self.functions: defaultdict[str, set[str | None]] = defaultdict(set)
-        self.constants: dict[str, str] = {}
-        self._module = module
-        self._seen: dict[int, object] = {}
-        self._pending: list[object] = []
-
-    def run(self, function: object) -> None:
-        self._pending.append(function)
-        while self._pending:
-            value = self._pending.pop()
-            if value is not None and id(value) not in self._seen:
-                self._seen[id(value)] = value
-                self._take(value)
-
-    def _take(self, value: object) -> None:
-        self._pending.append(_inside(value))
-        if _is(value, FunctionType):
-            if self._is_own(cast(FunctionType, value)):
-                self._function(cast(FunctionType, value))
-        elif _is(value, MethodType):
-            self._pending.append(cast(MethodType, value).__self__)
-        else:
-            cls = cast(type, value) if _is(value, type) else type(value)
-            if cls.__module__ == self._module.get("__name__"):
-                self._class(cls)
-
-    def _is_own(self, function: FunctionType) -> bool:
-        return function.__globals__ is self._module
-
-    def _class(self, cls: type) -> None:
-        self._pending += cls.__bases__
-        methods = [method for value in vars(cls).values() if (method := _method(value)) and self._is_own(method)]
-        files = dict.fromkeys(method.__code__.co_filename for method in methods) | {self._module.get("__file__"): None}
-        pieces = [piece for file in files if file and (piece := class_of(cls.__qualname__, file, self._module))]
-        self.functions[cls.__qualname__].update([piece.hash for piece in pieces] or [None])
-        for piece in pieces:
-            self._follow(piece)
-            for method in methods:
-                self._follow_closure(method, piece)
-
-    def _function(self, function: FunctionType) -> None:
-        piece = function_of(function.__code__, self._module)
-        self.functions[function.__code__.co_qualname].add(None if piece is None else piece.hash)
-        if piece is not None:
-            self._follow(piece)
-            self._follow_closure(function, piece)
-
-    def _follow(self, piece: Piece) -> None:
-        for name in piece.names & self._module.keys():
-            self._refer("", name, self._module[name])
-
-    def _follow_closure(self, function: FunctionType, piece: Piece) -> None:
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            with suppress(ValueError):  # a cell that is not filled yet
-                if name not in piece.variables:
-                    self._refer(f"{function.__code__.co_qualname}.", name, cell.cell_contents)
-
-    def _refer(self, prefix: str, name: str, value: object) -> None:
-        if _is_plain(value):
-            text = ascii(value)
-            self.constants[prefix + name] = hashed(text) if is_secret(name) or len(text) > _LONGEST_TEXT else text
-        else:
-            self._pending.append(value)
-
-
-def _is_plain(value: object) -> bool:
-    if type(value) is tuple:
-        return all(map(_is_plain, value))
-    return type(value) in _PLAIN and not (isinstance(value, int) and value.bit_length() > _MOST_BITS)
-
-
 def _method(value: object) -> FunctionType | None:
     """Return the function inside an attribute of a class; None if the attribute is not a method."""
     return innermost(value) if _is(value, FunctionType) or _inside(value) is not None else None
 
 
-def _joined(hashes: set[str | None]) -> str | None:
-    """Return one hash for all definitions of a name; None if the source of one is not available."""
+def _object_of(source: Any) -> Any:
+    """Return the object that holds the state of a source: itself, or the object that a method is bound to."""
+    while isinstance(source, functools.partial):
+        source = source.func
+    return source.__self__ if isinstance(source, MethodType) else source
+
+
+class _Walk:
+    """Collects everything in the user's modules that a function uses.
+
+    Args:
+        called: the function whose defaults are arguments of its call.
+    """
+
+    def __init__(self, called: FunctionType | None) -> None:
+        self._called = called
+        self._functions: defaultdict[str, set[str | None]] = defaultdict(set)
+        self._arguments: dict[str, dict[str, Any]] = {}
+        self._constants: dict[str, dict[str, Any]] = {}
+        self._state: dict[str, dict[str, Any]] = {}
+        """For each name its values, by their JSON: several functions may use it for different ones."""
+        self._incomparable: dict[str, None] = {}
+        self._seen: dict[Any, object] = {}
+        self._pending: list[object] = []
+
+    def run(self, made: object, arguments: Mapping[str, object]) -> Fingerprint:
+        self._pending.append(made)
+        for name, value in arguments.items():
+            is_fixed = is_data(value)
+            self._record(name if is_fixed else f"argument {name}", value, self._arguments if is_fixed else self._state)
+        owner = _object_of(made)
+        if not _is(owner, FunctionType):
+            self._pending.append(owner if _is(owner, type) else type(owner))
+            for name, value in attributes_of(owner).items():
+                self._record(f"attribute {name}", value, self._state)
+        while self._pending:
+            value = self._pending.pop()
+            if value is not None and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._take(value)
+        functions = {name: _of_all(found) for name, found in sorted(self._functions.items())}
+        arguments, constants, state = map(_each_once, (self._arguments, self._constants, self._state))
+        return Fingerprint(functions, arguments, constants, state, tuple(self._incomparable))
+
+    def _take(self, value: object) -> None:
+        self._pending.append(_inside(value))
+        if _is(value, FunctionType):
+            function = cast(FunctionType, value)
+            if is_users(function.__code__.co_filename):
+                self._function(function)
+        elif _is(value, type):
+            cls = cast(type, value)
+            self._pending += cls.__mro__[1:]
+            if is_users_class(cls):
+                self._class(cls)
+
+    def _class(self, cls: type) -> None:
+        has_generated = "__dataclass_fields__" in vars(cls) or issubclass(cls, tuple)
+        for name, value in vars(cls).items():
+            method = _method(value)
+            if method is not None and not (has_generated and method.__code__.co_filename == "<string>"):
+                self._pending.append(value)
+            elif method is None and not _is_special(name) and not inspect.isdatadescriptor(value):
+                self._refer(f"{cls.__qualname__}.{name}", value)
+
+    def _function(self, function: FunctionType) -> None:
+        code, module = function.__code__, function.__globals__
+        name, used = code.co_qualname, names_of(code)
+        self._functions[name].add(source_hash(function))
+        for each in sorted((used.read - used.stored) & module.keys()):
+            if not _is_special(each):
+                self._refer(each, module[each], used.attributes)
+        for each, value in closure_of(function).items():
+            if each not in used.stored:
+                self._refer(f"{name}.{each}", value, used.attributes)
+        if function is not self._called:
+            positional = code.co_varnames[: code.co_argcount]
+            defaults = zip(positional[::-1], (function.__defaults__ or ())[::-1], strict=False)
+            for each, value in [*defaults, *(function.__kwdefaults__ or {}).items()]:
+                self._refer(f"{name}.{each}", value)
+
+    def _refer(self, name: str, value: object, attributes: frozenset[str] = frozenset()) -> None:
+        if _is(value, ModuleType):
+            module = vars(cast(ModuleType, value))
+            key = id(value), attributes
+            if key not in self._seen and is_users(module.get("__file__") or "<frozen>"):
+                self._seen[key] = value
+                for each in sorted(attributes & module.keys()):
+                    self._refer(each, module[each], attributes)
+        elif _is(value, FunctionType) or _is(value, type) or (_inside(value) is not None and not _holds_values(value)):
+            self._pending.append(value)
+        else:
+            self._record(name, value, self._constants if is_constant(value) else self._state)
+
+    def _record(self, name: str, value: object, group: dict[str, dict[str, Any]]) -> None:
+        missed: dict[str, None] = {}
+        found = described(value, self._pending.append, lambda kind: missed.update({kind: None}))
+        group.setdefault(name, {})[json.dumps(found)] = found
+        if missed:
+            self._incomparable[f"{name} ({', '.join(missed)})"] = None
+
+
+def _holds_values(value: object) -> bool:
+    return _is(value, functools.partial) or _is(value, MethodType)
+
+
+def _is_special(name: str) -> bool:
+    return (name.startswith("_") and name.endswith("_")) or name == "_abc_impl"
+
+
+def _of_all(hashes: set[str | None]) -> str | None:
+    """Return one hash for all functions of a name; None if the source of one is not available."""
     known = sorted(found for found in hashes if found is not None)
     if len(known) < len(hashes):
         return None
-    return known[0] if len(known) == 1 else hashed("".join(known)).removeprefix("sha256:")[:12]
+    return known[0] if len(known) == 1 else _hashed(known)[:12]
+
+
+def _each_once(group: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the one value of each name, or a hash of all that it has in several functions."""
+    return {
+        name: next(iter(values.values())) if len(values) == 1 else described(sorted(values))
+        for name, values in group.items()
+    }
+
+
+def _hashed(document: Any) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

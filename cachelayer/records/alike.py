@@ -1,8 +1,8 @@
 """Copy elements that are alike straight into arrays with a row for each: the quick way to keep what a source yields.
 
 Sources mostly yield elements of one structure, with arrays of one dtype and shape and with values that cannot change.
-Such elements need one copy of each array and no look at the others. :class:`Plan` says of an element whether it is
-like a first one; what is not is left to code that takes anything.
+Such elements need one copy of each array and no look at the others. :class:`ColumnPlan` says whether an element is like
+a first one; what is not is left to code that takes anything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import itemgetter
+from time import monotonic
 from typing import Any, Self, overload
 
 import numpy as np
@@ -17,9 +18,6 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
-from cachelayer.records.alike_memory import memory_for
-from cachelayer.records.row_memory import RowMemory
-from cachelayer.records.time_limit import TimeLimit
 from cachelayer.records.tree import Tree
 
 NUMBERS: frozenset[type] = frozenset({bool, int, float, complex, type(None)})
@@ -43,13 +41,9 @@ class AlikeElements(Sequence[Any]):
         numbered: the structure, with the number of its column in place of each leaf.
         columns: arrays of shape ``[rows, ...]``, and lists of immutable values.
         rows: the number of elements.
-        memory: the memory in which arrays may lie where their records have them.
     """
 
-    def __init__(
-        self, numbered: Tree, columns: list[NDArray[Any] | list[Any]], rows: int, memory: RowMemory | None
-    ) -> None:
-        self.memory = memory
+    def __init__(self, numbered: Tree, columns: list[NDArray[Any] | list[Any]], rows: int) -> None:
         self._numbered = numbered
         self._columns = columns
         self._rows = rows
@@ -93,7 +87,7 @@ def rows_of(column: NDArray[Any] | list[Any]) -> list[Any]:
     return [column[row, ...] for row in range(len(column))] if isinstance(column, np.ndarray) else column
 
 
-class Plan:
+class ColumnPlan:
     """How to keep elements that are like a first one: its structure, and the dtypes and shapes of its arrays.
 
     Args:
@@ -130,21 +124,15 @@ class Plan:
             The elements, and a list of the one that was taken but is not like the first, if there is one.
         """
         rows = min(records, -(-nbytes // max(1, self._fixed_nbytes)))
-        memory = memory_for(self._leaves, rows)
-        columns = [self._column(number, rows, memory) for number in range(len(self._leaves))]
-        count, other = self._fill(columns, elements, rows, nbytes, TimeLimit(seconds))
+        columns: list[Any] = [
+            np.empty((rows, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else [] for leaf in self._leaves
+        ]
+        count, other = self._fill(columns, elements, rows, nbytes, monotonic() + seconds)
         # A leaf before the one that differs may have been added already.
-        kept = [column[:count] for column in columns]
-        return AlikeElements(self._numbered, kept, count, None if memory is None else memory.first(count)), other
-
-    def _column(self, number: int, rows: int, memory: RowMemory | None) -> NDArray[Any] | list[Any]:
-        leaf, there = self._leaves[number], None if memory is None else memory.columns[number]
-        if there is not None:
-            return there
-        return np.empty((rows, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else []
+        return AlikeElements(self._numbered, [column[:count] for column in columns], count), other
 
     def _fill(
-        self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int, limit: TimeLimit
+        self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int, until: float
     ) -> tuple[int, list[Any]]:
         """Copy elements into columns; return how many, and a list of the one that differs, if there is one.
 
@@ -158,8 +146,7 @@ class Plan:
         ]
         values = [(n, kept.append, _kinds(leaf)) for n, (leaf, kept) in leaves_of if type(leaf) is not np.ndarray]
         texts = [n for n, (leaf, _) in leaves_of if _varies(leaf)]
-        held = look = 0
-        count = -1
+        held, count = 0, -1
         for count, element in enumerate(islice(elements, rows)):
             leaves = take(element)
             if leaves is None:
@@ -187,7 +174,7 @@ class Plan:
                 held += self._fixed_nbytes + sum([_nbytes_of(leaves[number]) for number in texts])
                 if held >= nbytes:
                     break
-            if count >= look and (look := limit.next_look(count)) == count:
+            if monotonic() > until:
                 break
         return count + 1, []
 
@@ -205,9 +192,7 @@ def _items_of(column: NDArray[Any], leaf: NDArray[Any]) -> NDArray[Any] | None:
     gives_memory = leaf.dtype.isbuiltin == 1 and leaf.dtype.kind not in _WITHOUT_BUFFER and leaf.flags.c_contiguous
     if not gives_memory or not 0 < leaf.nbytes < _MOST_ITEM_NBYTES:
         return None
-    memory: Any = column if column.base is None else column.base
-    begins = column.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
-    return np.ndarray((len(column),), f"V{leaf.nbytes}", memory, begins, column.strides[:1])
+    return np.ndarray((len(column),), f"V{leaf.nbytes}", column)
 
 
 def _structure(value: Any, leaves: list[Any]) -> tuple[Take, Tree] | None:

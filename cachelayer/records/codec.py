@@ -25,7 +25,6 @@ from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
 from cachelayer.records.leaf_parts import fixed_nbytes
 from cachelayer.records.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
 from cachelayer.records.record_buffers import PREFIX, Frames, RecordBuffer, Records
-from cachelayer.records.row_memory import RowMemory
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
@@ -39,8 +38,6 @@ class Codec(Protocol):
 
     name: str
     spec: Tree
-    reads_alone: bool
-    """True if :meth:`element` takes little more time than to copy the record."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
         """Return one column for each leaf.
@@ -106,8 +103,6 @@ def codec_named(name: str, spec: Tree) -> Codec:
 class TreeCodec(ABC):
     """The base of all codecs: takes elements and batches apart into leaves, and builds them."""
 
-    reads_alone = False
-
     def __init__(self, spec: Tree) -> None:
         self.spec = spec
         leaves = tree.leaves(spec)
@@ -130,16 +125,17 @@ class TreeCodec(ABC):
         """See :class:`Codec`."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
-        kept = elements.columns_like(self.spec) if isinstance(elements, AlikeElements) else None
-        if isinstance(elements, AlikeElements) and kept is not None:
-            return [self._column(index, values, elements.memory) for index, values in enumerate(kept)]
-        return [self._column(index, values) for index, values in enumerate(tree.flatten_rows(self.spec, elements))]
+        columns = elements.columns_like(self.spec) if isinstance(elements, AlikeElements) else None
+        return [
+            self._column(index, values)
+            for index, values in enumerate(tree.flatten_rows(self.spec, elements) if columns is None else columns)
+        ]
 
-    def _column(self, index: int, kept: NDArray[Any] | list[Any], memory: RowMemory | None = None) -> Column:
+    def _column(self, index: int, rows: NDArray[Any] | list[Any]) -> Column:
         leaf, is_nullable = self._leaves[index], self._leaf_specs[index].nullable
-        if isinstance(kept, np.ndarray) and isinstance(leaf, StaticLeaf) and leaf.is_stack(kept):
-            return Column((kept,), nulls=np.zeros(len(kept), np.bool_) if is_nullable else None, memory=memory)
-        values = rows_of(kept)
+        if isinstance(rows, np.ndarray) and isinstance(leaf, StaticLeaf) and leaf.is_stack(rows):
+            return Column((rows,), nulls=np.zeros(len(rows), np.bool_) if is_nullable else None)
+        values = rows_of(rows)
         nulls = [value is None for value in values]
         try:
             if not is_nullable and not any(nulls):
@@ -250,7 +246,6 @@ class TypedCodec(TreeCodec):
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
         can_be_read = ElementReader.reads(self._leaf_specs)
         self._reader = ElementReader(self._leaf_specs, self.layout) if can_be_read else None
-        self.reads_alone = can_be_read
 
     def element(self, record: bytearray) -> Any:
         leaves = None if self._reader is None else self._reader.leaves(record)
@@ -264,36 +259,22 @@ class TypedCodec(TreeCodec):
         for index, flat in enumerate(variable):
             nbytes[:, index] = flat.lengths * flat.values.dtype.itemsize
         lengths = _checked(layout.fixed_nbytes + _padded(nbytes).sum(axis=1))
-        memory = self._memory_of(columns, rows)
-        frames = Frames.allocate(lengths, zeros=bool(variable), memory=None if memory is None else memory.buffer)
+        frames = Frames.allocate(lengths, zeros=bool(variable))
         if variable:
             section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
         else:
             section = frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:]
             for start, stop in self._gaps:
                 section[:, start:stop] = 0
-        self._write_fixed(section, columns, nbytes, memory)
+        self._write_fixed(section, columns, nbytes)
         if variable:
             scatter_rows(frames.buffer, frames.starts, section)
             self._write_variable(frames, variable, nbytes)
         return frames
 
-    def _memory_of(self, columns: Sequence[Column], rows: int) -> RowMemory | None:
-        """Return the memory of these records if some columns lie in it, all where they belong; else None."""
-        memory = next((column.memory for column in columns if column.memory is not None), None)
-        has_one_size = not self.layout.variable_count
-        if memory is None or not has_one_size or len(memory.buffer) != rows * (PREFIX + self.layout.fixed_nbytes):
-            return None
-        for parts, column in zip(self._fixed_parts, columns, strict=True):
-            if column.memory is not None and not memory.has(column.fixed[0], parts[0][0]):
-                return None
-        return memory
-
-    def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints, memory: RowMemory | None) -> None:
+    def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints) -> None:
         rows = len(section)
         for parts, column in zip(self._fixed_parts, columns, strict=True):
-            if memory is not None and column.memory is memory:
-                continue
             for (offset, size, *_), values in zip(parts, column.fixed, strict=True):
                 if size and rows:
                     raw = canonical_bytes(values).reshape(rows, -1).view(np.uint8)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.memory import Ints, rows_together, splits_of
-from cachelayer.records.row_memory import RowMemory
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +61,12 @@ class Column:
         variable: the parts that vary in size.
         nulls: bool of shape ``[rows]``, True for rows whose leaf is None; None if there are no such rows.
         listed: the list of rows of a leaf of arrays, in place of its parts. Set when elements are read.
-        memory: the memory in which the fixed part may lie where its records have it. Set when elements are encoded.
     """
 
     fixed: tuple[NDArray[Any], ...] = ()
     variable: tuple[Flat, ...] = ()
     nulls: NDArray[np.bool_] | None = None
     listed: list[Any] | None = None
-    memory: RowMemory | None = None
 
     def rows(self, start: int, stop: int) -> Column:
         """Return some of the rows, without a copy."""

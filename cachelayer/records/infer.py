@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
@@ -232,7 +234,7 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
         return array
     if hasattr(value, "__array__") and not isinstance(value, NoArray):
         try:
-            array = np.asarray(value)
+            array = _as_array(value)
         except Exception as error:
             raise InvalidTypeError(f"a {type(value).__name__} does not become an array: {error}") from error
         if array.dtype == object and array.shape == () and isinstance(array.item(), (bytes, str)):
@@ -241,6 +243,18 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
     raise InvalidTypeError(
         f"a {type(value).__name__} is not an array, number, bytes, str or None: convert it{_remedy(value)}"
     )
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
+    """Return what an array protocol gives; tensors of PyTorch in dtypes of ``ml_dtypes`` go through integers."""
+    if type(value).__module__.partition(".")[0] != "torch":
+        return np.asarray(value)
+    value = value.detach()
+    dtype = getattr(ml_dtypes, str(value.dtype).removeprefix("torch."), None)
+    if dtype is None:
+        return np.asarray(value)
+    integers = value.view(getattr(sys.modules["torch"], f"uint{8 * np.dtype(dtype).itemsize}"))
+    return np.asarray(integers).view(dtype)
 
 
 def _remedy(value: Any) -> str:

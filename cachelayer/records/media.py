@@ -16,9 +16,8 @@ from cachelayer.records.decoders import decoder
 from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.spec import EncodedSpec
-from cachelayer.records.threads import Cost, each
+from cachelayer.records.threads import each
 from cachelayer.records.tree import Tree
-from cachelayer.tally import DECODING, turn_to
 
 Undecoded = dict[int, ElementError]
 """The error of each row with a file that does not decode."""
@@ -44,13 +43,10 @@ class DecodingCodec:
         codec: the codec of the records.
     """
 
-    reads_alone = False
-
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         decoded = codec_for(decoded_spec(codec.spec))
         self._leaves = tree.leaves(codec.spec)
-        self._costs = [Cost() for _ in self._leaves]
         self.name = codec.name
         self.spec = decoded.spec
         self.columns = codec.columns
@@ -75,12 +71,11 @@ class DecodingCodec:
             failed: gets the error of each row with a file that does not decode, and the row a filler; None to raise it.
         """
         columns = self._codec.decode(records, chosen, apart=apart)
-        turn_to(DECODING)
         return [
-            _Files(path, leaf, column, failed).decode(cost, apart=apart)
+            _MediaFiles(path, leaf, column, failed).decode(apart=apart)
             if isinstance(leaf, EncodedSpec) and column is not None
             else column
-            for (path, leaf), column, cost in zip(self._leaves, columns, self._costs, strict=True)
+            for (path, leaf), column in zip(self._leaves, columns, strict=True)
         ]
 
     def element(self, record: bytearray) -> Any:
@@ -96,11 +91,11 @@ def check_files(spec: Tree, columns: Sequence[Column]) -> None:
     """
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec):
-            files = _Files(path, leaf, column)
-            each(len(files), files.check, Cost())
+            files = _MediaFiles(path, leaf, column)
+            each(len(files), files.check)
 
 
-class _Files:
+class _MediaFiles:
     """A column of files. Threads may decode them.
 
     Args:
@@ -117,11 +112,10 @@ class _Files:
     def __len__(self) -> int:
         return len(self._flat.splits) - 1
 
-    def decode(self, cost: Cost, *, apart: bool) -> Column:
+    def decode(self, *, apart: bool) -> Column:
         """Return the column of decoded files; of those that fail, fillers.
 
         Args:
-            cost: what decoding a file takes.
             apart: see :meth:`DecodingCodec.decode`.
         """
         leaf, rows = leaf_codec(self._decoded), list[Any]([None]) * len(self)
@@ -132,7 +126,7 @@ class _Files:
                 value = self._value(row)
                 stacked[row] = leaf.filler() if value is None else value
 
-            each(len(self), stack, cost)
+            each(len(self), stack)
             return Column((stacked,), (), self._nulls)
 
         def collect(row: int) -> None:
@@ -141,7 +135,7 @@ class _Files:
             # Those who get elements may change them.
             rows[row] = value.copy() if apart and not value.flags.writeable else value
 
-        each(len(self), collect, cost)
+        each(len(self), collect)
         if apart:
             return Column(nulls=self._nulls, listed=rows)
         decoded = leaf.from_rows(rows)

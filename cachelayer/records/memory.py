@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, lru_cache
@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from cachelayer.records.turns import out_of_turn
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -78,12 +76,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Return an array of new memory that begins at a multiple of ``ALIGNMENT``."""
     dtype = np.dtype(dtype)
     memory = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
-    return np.ndarray(shape, dtype, memory, _to_aligned(memory))
-
-
-def _to_aligned(memory: Bytes) -> int:
-    """Return how many bytes come before the first place that is aligned."""
-    return int(-memory.__array_interface__["data"][0] % ALIGNMENT)
+    return np.ndarray(shape, dtype, memory, int(-memory.__array_interface__["data"][0] % ALIGNMENT))
 
 
 @cache
@@ -122,8 +115,7 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
         window = window_of(nbytes, -(-RELEASING_ITEMS // len(starts))) or nbytes
     if window < nbytes:
         starts = (starts[:, None] + np.arange(0, nbytes, window)).reshape(-1)
-    with out_of_turn(len(starts) * window):
-        rows: Bytes = windows(buffer, window)[starts].view(np.uint8).reshape(-1, nbytes)
+    rows: Bytes = windows(buffer, window)[starts].view(np.uint8).reshape(-1, nbytes)
     return rows
 
 
@@ -134,35 +126,6 @@ def window_of(nbytes: int, least: int) -> int:
     if nbytes <= largest:
         return nbytes
     return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), 0)
-
-
-def gather_aligned(windows_of: Callable[[int], NDArray[Any]], starts: Ints, nbytes: int) -> NDArray[Any]:
-    """Return a copy of the windows that begin at these places, in memory that is aligned.
-
-    numpy gathers into new memory alone, and most often gets what was freed last. So this looks how far that is from an
-    aligned place, and gathers windows that begin earlier by as much. That cuts off their last bytes, which are gathered
-    apart. It takes less than half as long as to copy all that was gathered.
-
-    Args:
-        windows_of: given a number of bytes, returns all windows of that size, as :func:`windows` does.
-        starts: where the windows begin: at ``ALIGNMENT`` or later.
-        nbytes: the size of the windows: at least ``ALIGNMENT``.
-    """
-    rows, source, earlier = len(starts), windows_of(nbytes), np.empty(len(starts) + 1, np.int64)
-    shift = _to_aligned(np.empty((rows + 1) * nbytes, np.uint8))
-    np.subtract(starts, shift, out=earlier[:rows])
-    # The last window goes on in the place of one more.
-    earlier[rows] = earlier[0]
-    gathered: Bytes = source[earlier].view(np.uint8)
-    found: NDArray[Any] = np.ndarray((rows,), source.dtype, gathered, shift)
-    if shift:
-        ends = np.ndarray((rows,), f"V{shift}", gathered, nbytes, (nbytes,))
-        ends[...] = windows_of(shift)[starts + (nbytes - shift)]
-    if _to_aligned(found.view(np.uint8)):
-        copy = aligned_empty(found.shape, found.dtype)
-        copy[...] = found
-        return copy
-    return found
 
 
 def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
@@ -215,15 +178,14 @@ def _gather_in_windows(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     begins += np.repeat(shifts, counts)
     np.minimum(begins, np.repeat(lasts, counts), out=begins)
     source = windows(buffer, _WINDOW)
-    with out_of_turn(int(splits[-1])):
-        out: Bytes = source[begins].view(np.uint8)[: int(splits[-1])]
-        into = windows(out, _WINDOW)
-        # In the order of their targets, which share lines of the cache.
-        wrong = np.stack([targets[long], ends[long] - _WINDOW], 1).reshape(-1)
-        right = np.stack([starts[long], lasts[long]], 1).reshape(-1)
-        for window in range(0, len(wrong), _TOGETHER):
-            some = slice(window, window + _TOGETHER)
-            into[wrong[some]] = source[right[some]]
+    out: Bytes = source[begins].view(np.uint8)[: int(splits[-1])]
+    into = windows(out, _WINDOW)
+    # In the order of their targets, which share lines of the cache.
+    wrong = np.stack([targets[long], ends[long] - _WINDOW], 1).reshape(-1)
+    right = np.stack([starts[long], lasts[long]], 1).reshape(-1)
+    for window in range(0, len(wrong), _TOGETHER):
+        some = slice(window, window + _TOGETHER)
+        into[wrong[some]] = source[right[some]]
     _move_each(out, targets[short], buffer, starts[short], lengths[short])
     return out
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
-from cachelayer.records.turns import out_of_turn
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""
@@ -41,16 +40,15 @@ class Frames:
         return len(self.starts)
 
     @classmethod
-    def allocate(cls, lengths: Ints, *, zeros: bool = True, memory: Bytes | None = None) -> Frames:
+    def allocate(cls, lengths: Ints, *, zeros: bool = True) -> Frames:
         """Return frames for records of these lengths: the lengths are written, the records hold zeros, or anything.
 
         Args:
             lengths: the bytes of each record.
             zeros: whether the records hold zeros.
-            memory: uint8, the memory to use, with what it holds.
         """
         ends = splits_of(lengths + PREFIX)
-        buffer = (np.zeros if zeros else np.empty)(int(ends[-1]), np.uint8) if memory is None else memory
+        buffer = (np.zeros if zeros else np.empty)(int(ends[-1]), np.uint8)
         frames = cls(buffer, ends[:-1] + PREFIX, lengths)
         uniform = frames.uniform_nbytes
         prefixes = lengths.astype("<u8").view(np.uint8).reshape(-1, PREFIX)
@@ -175,8 +173,7 @@ class RecordBuffer:
         if stride is None or not nbytes:
             return gather_rows(self.buffer, self.starts + offset, nbytes)
         rows = np.ndarray((len(self.starts), nbytes), np.uint8, self.buffer, self.starts.item(0) + offset, (stride, 1))
-        with out_of_turn(rows.nbytes):
-            return rows.copy()
+        return rows.copy()
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
         starts = self.starts + offset

@@ -7,47 +7,105 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.bit_sets import AllBut, Marks
-from cachelayer.records.memory import distinct
 from cachelayer.records.user_indices import numbers_or_mask, record_number, record_numbers, sliced
 
 Numbers = NDArray[np.int64]
+Bits = NDArray[np.uint8]
 
 # How many numbers are computed at a time when all are needed.
 _PIECE = 1 << 16
-# An excluded row takes 64 bits in a list, and every row 1.25 bits in a set of marks.
-_FEW = 52
+# A number takes as many bits as this, and a row of a bitmap two.
+_NUMBER = 64
+
+_U = [np.uint64(number) for number in range(9)]
+_FIVES, _THREES, _NIBBLES, _ONES, _HIGHS = (
+    np.uint64(byte * 0x0101010101010101) for byte in (0x55, 0x33, 0x0F, 1, 0x80)
+)
+_BYTE = np.uint64(0xFF)
+# For each byte, the places of its set bits, in order.
+_PLACES = np.argsort(~np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), kind="stable")
 
 
-class Rows(Protocol):
-    """A set of rows of a selection, in ascending order. Picklable."""
+class Bitmap:
+    """A set of rows, found by their ranks: a bit for each row, and a count for each word of 64.
 
-    def __len__(self) -> int: ...
+    Args:
+        bits: bit i, counted from the lowest bit of the first byte, is set if row i is in the set. They fill whole
+            words; see :func:`no_bits`.
+    """
 
-    def row(self, rank: int, /) -> int:
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
+        self._words: NDArray[np.uint64] = bits.view("<u8")
+        self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bitwise_count(self._words), dtype=np.int64)])
+
+    @classmethod
+    def of_mask(cls, mask: NDArray[np.bool_]) -> Bitmap:
+        """Return the set of the rows for which a mask is True."""
+        bits = no_bits(len(mask))
+        packed = np.packbits(mask, bitorder="little")
+        bits[: len(packed)] = packed
+        return cls(bits)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bitmap, (self._bits,)
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def row(self, rank: int) -> int:
         """Return the row of one rank, in [0, len)."""
+        place = int(self._before.searchsorted(rank, side="right")) - 1
+        word = int(self._words[place])
+        for _ in range(rank - int(self._before[place])):
+            word &= word - 1
+        return place * 64 + (word & -word).bit_length() - 1
 
-    def take(self, ranks: Numbers, /) -> Numbers:
+    def take(self, ranks: Numbers) -> Numbers:
         """Return the rows of these ranks, each in [0, len)."""
+        if len(ranks) > 1 and int(ranks[-1]) - int(ranks[0]) == len(ranks) - 1 and (np.diff(ranks) == 1).all():
+            return self._rows_between(int(ranks[0]), int(ranks[-1]) + 1)
+        place = self._before.searchsorted(ranks, side="right") - 1
+        wanted = (ranks - self._before[place]).view(np.uint64)
+        octets = self._words[place]
+        # Each byte of ``counts`` holds the number of bits set up to the same byte of the word. Source: Vigna: Broadword
+        # implementation of rank/select queries, 2008.
+        counts = octets - (octets >> _U[1] & _FIVES)
+        counts = (counts & _THREES) + (counts >> _U[2] & _THREES)
+        counts = (counts + (counts >> _U[4]) & _NIBBLES) * _ONES
+        octet = np.bitwise_count(((wanted * _ONES | _HIGHS) - counts) & _HIGHS).astype(np.uint64) << _U[3]
+        wanted = wanted - ((counts << _U[8]) >> octet & _BYTE)
+        rows: Numbers = (place << 6) + octet.view(np.int64) + _PLACES[octets >> octet & _BYTE, wanted]
+        return rows
+
+    def _rows_between(self, start: int, stop: int) -> Numbers:
+        """Return the rows of consecutive ranks, whose words are unpacked at once."""
+        first, last = (int(self._before.searchsorted(rank, side="right")) - 1 for rank in (start, stop - 1))
+        rows = np.flatnonzero(np.unpackbits(self._bits[first * 8 : last * 8 + 8], bitorder="little"))
+        begin = start - int(self._before[first])
+        return rows[begin : begin + stop - start] + first * 64
+
+
+def no_bits(size: int) -> Bits:
+    """Return the bits of an empty set of rows below ``size``, in whole words."""
+    return np.zeros(-(-size // 64) * 8, np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
-class Picked(Sequence[int]):
-    """Numbers that are computed when they are asked for, so that a view of them takes almost no memory.
+class Marked(Sequence[int]):
+    """The numbers in a bitmap, all or some of them, ascending or descending.
 
     Args:
-        numbers: the numbers to pick from.
-        rows: which of them are picked.
-        places: which of the picked rows, in order.
+        bitmap: the numbers.
+        places: the ranks of those that are meant, in order.
     """
 
-    numbers: range | Numbers | Picked
-    rows: Rows
+    bitmap: Bitmap
     places: range
 
     def __len__(self) -> int:
@@ -56,20 +114,15 @@ class Picked(Sequence[int]):
     @overload
     def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, index: slice) -> Picked: ...
-    def __getitem__(self, index: int | slice) -> int | Picked:
+    def __getitem__(self, index: slice) -> Marked: ...
+    def __getitem__(self, index: int | slice) -> int | Marked:
         if isinstance(index, slice):
             return replace(self, places=self.places[index])
-        return int(self.numbers[self.rows.row(self.places[index])])
-
-    @property
-    def all_but(self) -> AllBut | None:
-        """The rows, if they are all in order but a few; else None."""
-        return self.rows if isinstance(self.rows, AllBut) and self.places == range(len(self.rows)) else None
+        return self.bitmap.row(self.places[index])
 
     def take(self, places: Numbers) -> Numbers:
         """Return the numbers at these places, each in [0, len)."""
-        return _taken(self.numbers, self.rows.take(_of_range(self.places, places)))
+        return self.bitmap.take(_of_range(self.places, places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +130,10 @@ class Selection:
     """Records of a base, in order; a record may be in it more than once.
 
     Args:
-        numbers: the record numbers of the base: a range, int64, or computed when they are asked for.
+        numbers: the record numbers of the base.
     """
 
-    numbers: range | Numbers | Picked
+    numbers: range | Numbers | Marked
 
     @classmethod
     def all(cls, records: int) -> Selection:
@@ -114,7 +167,7 @@ class Selection:
             return self.slice(indices)
         wanted = numbers_or_mask(indices, len(self))
         if wanted.dtype == np.bool_:
-            return self.picked(Marks.of_mask(wanted))
+            return self._of_mask(wanted)
         # A copy, so that later changes to the caller's array do not change the selection.
         numbers = wanted.copy() if self._is_whole else _taken(self.numbers, wanted)
         numbers.setflags(write=False)
@@ -126,45 +179,31 @@ class Selection:
         Raises:
             RecordIndexError, InvalidArgumentError, InvalidTypeError: see :func:`record_numbers`.
         """
-        return self._without(record_numbers(indices, len(self)))
-
-    def _without(self, rows: Numbers) -> Selection:
-        if len(rows) * _FEW >= len(self):
-            return self._without_many(rows)
-        numbers = self.numbers
-        if isinstance(numbers, Picked) and (others := numbers.all_but) is not None:
-            # Several exclusions in a row are one.
-            return Selection(numbers.numbers)._without(np.concatenate([others.excluded, others.take(rows)]))
-        excluded = distinct(rows)
-        left = len(self) - len(excluded)
-        before = excluded - np.arange(len(excluded))
-        if ((before == 0) | (before == left)).all():
-            first = int(np.count_nonzero(before == 0))
-            return Selection(numbers[first : first + left])
-        return self.picked(AllBut(excluded, len(self)))
-
-    def _without_many(self, rows: Numbers) -> Selection:
         mask = np.ones(len(self), np.bool_)
-        mask[rows] = False
-        first, left = int(mask.argmax()) if len(mask) else 0, int(np.count_nonzero(mask))
-        if mask[first : first + left].all():
-            return Selection(self.numbers[first : first + left])
-        return self.picked(Marks.of_mask(mask))
+        mask[record_numbers(indices, len(self))] = False
+        return self._of_mask(mask)
 
-    def picked(self, rows: Rows) -> Selection:
-        """Return the records at these rows."""
-        return Selection(Picked(self.numbers, rows, range(len(rows))))
+    def _of_mask(self, mask: NDArray[np.bool_]) -> Selection:
+        numbers = self.numbers
+        first, count = int(mask.argmax()) if len(mask) else 0, int(np.count_nonzero(mask))
+        if mask[first : first + count].all():
+            return Selection(numbers[first : first + count])
+        greatest = max(numbers[0], numbers[-1]) + 1
+        if isinstance(numbers, np.ndarray) or count * _NUMBER < greatest:
+            return Selection(_taken(numbers, np.flatnonzero(mask)))
+        # They only grow or only fall, so the bitmap of the base says which they are.
+        of_base = np.zeros(greatest, np.bool_)
+        of_base[_taken(numbers, np.flatnonzero(mask))] = True
+        places = range(count) if numbers[0] < numbers[-1] else range(count - 1, -1, -1)
+        return Selection(Marked(Bitmap.of_mask(of_base), places))
 
     @property
     def has_repeats(self) -> bool:
         """True if a record is in it more than once."""
         numbers = self.numbers
-        while isinstance(numbers, Picked):
-            numbers = numbers.numbers
-        if isinstance(numbers, range) or (np.diff(numbers) > 0).all():
+        if not isinstance(numbers, np.ndarray) or (np.diff(numbers) > 0).all():
             return False
-        own = numbers if numbers is self.numbers else np.concatenate(list(self.pieces()))
-        return len(np.unique(own)) < len(own)
+        return len(np.unique(numbers)) < len(numbers)
 
     def segments(self, sizes: Sequence[int]) -> list[range | Numbers]:
         """Return the rows that lie in each segment of the base.
@@ -175,9 +214,9 @@ class Selection:
         if len(sizes) == 1:
             return [range(len(self))]
         ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
-        if _is_monotone(self.numbers):
+        if not isinstance(self.numbers, np.ndarray):
             return self._runs(ends)
-        segment_of = np.searchsorted(ends, np.concatenate(list(self.pieces())), side="right")
+        segment_of = np.searchsorted(ends, self.numbers, side="right")
         return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
 
     def segment_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -265,20 +304,13 @@ class Selection:
         return first, step, count
 
 
-def _taken(numbers: range | Numbers | Picked, places: Numbers) -> Numbers:
+def _taken(numbers: range | Numbers | Marked, places: Numbers) -> Numbers:
     if isinstance(numbers, range):
         return _of_range(numbers, places)
-    return numbers.take(places) if isinstance(numbers, Picked) else np.asarray(numbers[places], np.int64)
+    return numbers.take(places)
 
 
 def _of_range(numbers: range, places: Numbers) -> Numbers:
     if numbers.start == 0 and numbers.step == 1:
         return places
     return np.asarray(numbers.start + places * numbers.step, np.int64)
-
-
-def _is_monotone(numbers: range | Numbers | Picked) -> bool:
-    """Return whether numbers are known, without computing them, to only grow or only fall."""
-    while isinstance(numbers, Picked):
-        numbers = numbers.numbers
-    return isinstance(numbers, range)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 
 Numbers = NDArray[np.int64]
 
-_WORD = np.iinfo(np.int64)
+_MOST = np.iinfo(np.int64).max
 _ACCEPTED = "pass a sequence of integers, or a mask with one bool for each record"
 
 
@@ -42,17 +42,25 @@ def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
     if isinstance(indices, slice):
         indices = sliced(range(records), indices)
     if isinstance(indices, range):
-        return _of_range(indices, records)
-    array = _as_array(indices, records)
+        for number in (indices[0], indices[-1]) if indices else ():
+            record_number(number, records)
+        array = np.arange(indices.start, indices.stop, indices.step) if indices else np.empty(0, np.int64)
+        return _in_bounds(array, records)
+    array = _as_array(indices)
     if array.ndim != 1:
         raise InvalidArgumentError(f"indices of shape {list(array.shape)}: pass one dimension")
-    if array.dtype == np.bool_:
-        return _checked_mask(array, records)
-    if len(array) == 0:
+    if len(array) == 0 and array.dtype != np.bool_:
         return np.empty(0, np.int64)
+    if array.dtype == np.bool_:
+        if len(array) != records:
+            raise InvalidArgumentError(f"a mask of shape [{len(array)}]: pass one bool for each record, [{records}]")
+        return array
+    if array.dtype == np.object_:
+        # Integers that no word holds.
+        array = np.array([record_number(number, records) for number in array])
     if array.dtype.kind not in "iu":
         raise InvalidTypeError(f"indices of dtype {array.dtype}: {_ACCEPTED}")
-    if array.dtype == np.uint64 and int(array.max()) > _WORD.max:
+    if array.dtype == np.uint64 and int(array.max()) > _MOST:
         raise outside(int(array.max()), records)
     return _in_bounds(array.astype(np.int64, copy=False), records)
 
@@ -100,15 +108,6 @@ def outside(number: int, records: int) -> RecordIndexError:
     return RecordIndexError(f"record {number} of {records}: indices lie in [{-records}, {records})")
 
 
-def _of_range(numbers: range, records: int) -> Numbers:
-    if not numbers:
-        return np.empty(0, np.int64)
-    for number in (numbers[0], numbers[-1]):
-        if not -records <= number < records:
-            raise outside(number, records)
-    return _in_bounds(np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64), records)
-
-
 def _in_bounds(numbers: Numbers, records: int) -> Numbers:
     # As unsigned integers, negative numbers are the largest: one comparison checks both ends.
     if len(numbers) == 0 or int(numbers.view(np.uint64).max()) < records:
@@ -119,50 +118,30 @@ def _in_bounds(numbers: Numbers, records: int) -> Numbers:
     return np.where(numbers < 0, numbers + records, numbers)
 
 
-def _checked_mask(mask: NDArray[np.bool_], records: int) -> NDArray[np.bool_]:
-    if len(mask) != records:
-        raise InvalidArgumentError(f"a mask of shape {list(mask.shape)}: pass one bool for each record, [{records}]")
-    return mask
-
-
-def _as_array(indices: Any, records: int) -> NDArray[Any]:
-    """Return integers or bools as an array; return an array of anything else unchanged."""
-    # Asking for numpy.ma imports it, which takes longer than to read a batch.
-    if type(indices) is not np.ndarray and isinstance(indices, np.ndarray) and isinstance(indices, np.ma.MaskedArray):
+def _as_array(indices: Any) -> NDArray[Any]:
+    """Return what a user passed as an array; integers and bools are never mixed in it."""
+    kind = type(indices).__name__
+    if kind == "MaskedArray":
         raise InvalidTypeError("a masked array hides numbers: pass a plain array of the numbers that you mean")
-    if not isinstance(indices, np.ndarray) and hasattr(indices, "__array__"):
-        try:
-            indices = np.asarray(indices)
-        except Exception as error:
-            raise InvalidTypeError(f"a {type(indices).__name__} does not become an array: {error}") from error
-    if isinstance(indices, np.ndarray):
-        return _of_items(indices.tolist(), records) if indices.dtype == object and indices.ndim == 1 else indices
     # Records and streams are iterable too, but must be refused before any of them is read.
     is_records = hasattr(indices, "element_spec") or hasattr(indices, "get_state") or hasattr(indices, "with_state")
-    if is_records or isinstance(indices, (str, bytes, Mapping, Set)) or not isinstance(indices, Iterable):
-        raise InvalidTypeError(f"indices {_shown(indices)} of type {type(indices).__name__}: {_ACCEPTED}")
-    return _of_items(indices if isinstance(indices, (list, tuple)) else list(indices), records)
-
-
-def _of_items(items: Sequence[Any], records: int) -> NDArray[Any]:
-    kinds = set(map(type, items))
-    if kinds and kinds <= {bool, np.bool_}:
-        return np.array(items, np.bool_)
-    numbers = items if kinds <= {int} else [_item(place, item) for place, item in enumerate(items)]
+    if not hasattr(indices, "__array__"):
+        if is_records or isinstance(indices, (str, bytes, Mapping, Set)) or not isinstance(indices, Iterable):
+            raise InvalidTypeError(f"indices {_shown(indices)} of type {kind}: {_ACCEPTED}")
+        indices = list(indices)
     try:
-        return np.array(numbers, np.int64)
-    except OverflowError:
-        raise outside(next(n for n in numbers if not _WORD.min <= n <= _WORD.max), records) from None
-
-
-def _item(place: int, item: Any) -> int:
-    if isinstance(item, (list, tuple, range)) or getattr(item, "ndim", None):
-        raise InvalidArgumentError(f"indices hold {_shown(item)} at place {place}: pass one dimension")
-    number = _integer(item)
-    if number is None:
-        kind = type(item).__name__
-        raise InvalidTypeError(f"indices hold {_shown(item)} of type {kind} at place {place}: {_ACCEPTED}")
-    return number
+        array = np.asarray(indices)
+    except ValueError as error:
+        raise InvalidArgumentError(f"indices {_shown(indices)}: pass one dimension: {error}") from error
+    except Exception as error:
+        raise InvalidTypeError(f"a {kind} does not become an array: {error}") from error
+    items = indices if isinstance(indices, list) else array.tolist() if array.dtype == np.object_ else []
+    kinds = set(map(type, items))
+    if array.ndim == 1 and not (kinds <= {int} or kinds <= {bool, np.bool_}):
+        for item in items:
+            if _integer(item) is None:
+                raise InvalidTypeError(f"indices hold {_shown(item)} of type {type(item).__name__}: {_ACCEPTED}")
+    return np.array(items) if array.dtype == np.object_ else array
 
 
 def _integer(value: Any) -> int | None:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from cachelayer.records import dtypes
 from cachelayer.records.spec import LeafSpec, SparseSpec
-from cachelayer.statistics.histogram import Number
-from cachelayer.statistics.numbers import are_numbers
-from cachelayer.statistics.text import shown_string
+from cachelayer.statistics.numbers import Number, are_numbers
+from cachelayer.statistics.texts_and_images import shown_string
 from cachelayer.statistics.unpack_leaf import Ints, Unpacked, unpack
 
 Kind = Literal["null", "nan", "infinite", "value", "text", "length"]

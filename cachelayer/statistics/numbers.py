@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records import dtypes
-from cachelayer.statistics.histogram import GrowingHistogram, Histogram, Number
-from cachelayer.statistics.moments import Moments
 
 VALUES = 32
 # Integers whose range is smaller than this are counted in a table.
@@ -155,3 +156,162 @@ def _counted(values: NDArray[Any], weights: NDArray[np.int64] | None) -> dict[in
         return {low + place: count for place, count in zip(seen.tolist(), table[seen].tolist(), strict=True)}
     different, counts = np.unique(values, return_counts=True)
     return dict(zip(different[: VALUES + 1].tolist(), counts[: VALUES + 1].tolist(), strict=True))
+
+
+BINS = 32
+# Bits of a float's significand: no bin is narrower than the step between the largest floats.
+_BITS = 53
+_NARROWEST = -1074
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The counts of numbers in ranges of one width.
+
+    Args:
+        edges: where each range begins, and where the last one ends: range i is ``edges[i] <= x < edges[i + 1]``.
+        counts: how many numbers lie in each range.
+    """
+
+    edges: tuple[Number, ...]
+    counts: tuple[int, ...]
+
+
+class GrowingHistogram:
+    """Counts finite numbers in one pass; the result does not depend on their order.
+
+    Bins are ``2**k`` wide and begin at multiples of that. If numbers lie outside of them, whole bins are merged, two at
+    a time, until at most ``BINS`` cover all numbers. With enough different numbers, at least half of ``BINS`` remain.
+
+    Args:
+        whole: whether the numbers are integers, so that bins are at least 1 wide.
+    """
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self._k = 0 if whole else _NARROWEST
+        self._first = 0
+        self._counts = np.zeros(0, np.int64)
+
+    def add(self, values: NDArray[Any], weights: NDArray[np.int64] | None = None) -> None:
+        """Count integers or float64, of shape ``[n]``, each as often as its weight says; once by default."""
+        if len(values) == 0:
+            return
+        low, high = values.min().item(), values.max().item()
+        self._cover(low, high)
+        if self._whole:
+            places = (values >> self._k) - (low >> self._k)
+        else:
+            places = np.floor(np.ldexp(values, -self._k))
+            # A negative number that is too small to be scaled still belongs below zero.
+            places[(places == 0) & (values < 0)] = -1
+            places -= self._place(low)
+        counts = np.bincount(places.astype(np.int64), weights)
+        start = self._place(low) - self._first
+        self._counts[start : start + len(counts)] += counts.astype(np.int64)
+
+    def result(self) -> Histogram | None:
+        """Return the histogram; None if nothing was counted."""
+        if len(self._counts) == 0:
+            return None
+        edges = tuple(self._edge(self._first + place) for place in range(len(self._counts) + 1))
+        return Histogram(edges, tuple(self._counts.tolist()))
+
+    def _place(self, value: Number) -> int:
+        """Return the bin of a number; bin 0 begins at zero."""
+        if self._whole:
+            return int(value) >> self._k
+        place = math.floor(math.ldexp(value, -self._k))
+        return -1 if place == 0 and value < 0 else place
+
+    def _edge(self, place: int) -> Number:
+        if self._whole:
+            return place << self._k
+        try:
+            return math.ldexp(place, self._k)
+        except OverflowError:
+            return math.copysign(sys.float_info.max, place)
+
+    def _cover(self, low: Number, high: Number) -> None:
+        """Extend the bins so that they cover the range from ``low`` to ``high`` too."""
+        most = max(abs(low), abs(high))
+        if not self._whole and most > 0:
+            self._widen(max(self._k, math.frexp(most)[1] - _BITS))
+        while True:
+            first, last = self._place(low), self._place(high)
+            if len(self._counts):
+                first, last = min(first, self._first), max(last, self._first + len(self._counts) - 1)
+            if last - first < BINS:
+                break
+            self._widen(self._k + 1)
+        counts = np.zeros(last - first + 1, np.int64)
+        start = self._first - first if len(self._counts) else 0
+        counts[start : start + len(self._counts)] = self._counts
+        self._first, self._counts = first, counts
+
+    def _widen(self, k: int) -> None:
+        by, self._k = k - self._k, k
+        if by == 0 or len(self._counts) == 0:
+            return
+        places = [(self._first + place) >> by for place in range(len(self._counts))]
+        self._first = places[0]
+        counts = np.zeros(places[-1] - places[0] + 1, np.int64)
+        np.add.at(counts, [place - places[0] for place in places], self._counts)
+        self._counts = counts
+
+
+Floats = NDArray[np.float64]
+
+
+class Moments:
+    """The mean and standard deviation of all values that were added.
+
+    Each batch is scaled to [-1, 1] and centred, and batches are combined in exact arithmetic. So nothing overflows, and
+    no precision is lost if the mean is much larger than the deviation.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sum = Fraction(0)
+        self._means_squared = Fraction(0)
+        self._within = Fraction(0)
+
+    def add(self, values: NDArray[Any], weights: NDArray[np.int64] | None = None) -> None:
+        """Add finite numbers, float64 ``[n]``, each as often as its weight says; once by default."""
+        count = len(values) if weights is None else int(weights.sum())
+        if count == 0:
+            return
+        exponent = math.frexp(max(abs(float(values.max())), abs(float(values.min()))))[1]
+        scaled = np.ldexp(values, -exponent)
+        middle = float(np.average(scaled, weights=weights))
+        scaled -= middle
+        np.square(scaled, out=scaled)
+        unit = Fraction(2) ** exponent
+        mean = Fraction(middle) * unit
+        self._count += count
+        self._sum += mean * count
+        self._means_squared += mean**2 * count
+        self._within += Fraction(float(np.average(scaled, weights=weights))) * count * unit**2
+
+    @property
+    def mean(self) -> float | None:
+        """The mean; None if there are no values."""
+        return float(self._sum / self._count) if self._count else None
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of the population; None if there are no values."""
+        if not self._count:
+            return None
+        between = self._means_squared - self._sum**2 / self._count
+        return _root((self._within + between) / self._count)
+
+
+def _root(number: Fraction) -> float:
+    """Return the square root of a number that may be out of range for a float."""
+    if number <= 0:
+        return 0.0
+    half = (number.numerator.bit_length() - number.denominator.bit_length()) // 2
+    return math.ldexp(math.sqrt(number / Fraction(4) ** half), half)

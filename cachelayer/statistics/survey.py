@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import integer
-from cachelayer.progress.meter import Progress
+from cachelayer.progress import Progress
 from cachelayer.protocols import records_of
 from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import ImageSpec, LeafSpec
-from cachelayer.statistics.images import ImageStats, ImageSummary
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
-from cachelayer.statistics.text import StringStats, StringSummary
+from cachelayer.statistics.texts_and_images import ImageStats, ImageSummary, StringStats, StringSummary
 from cachelayer.statistics.unpack_leaf import Unpacked, unpack
 from cachelayer.streams.order import Order
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
+import json
+import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
+from string import Formatter
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.sharded_source import Sharded
+from cachelayer.errors import InvalidArgumentError, InvalidNameError
+from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.provenance.fingerprint import fingerprint, keep_source
-from cachelayer.provenance.function_call import Call, name_of
-from cachelayer.provenance.origin import Origin, check_parameters
+from cachelayer.provenance.fingerprint import Fingerprint, keep_source
+from cachelayer.provenance.origin import Call, Origin, check_parameters, name_of
 from cachelayer.records import spec_json
 from cachelayer.records.infer import declared
-from cachelayer.storage.version_names import check_naming, naming
-from cachelayer.user_warnings import warn
+from cachelayer.storage.submit import AUTO, check_version
 
+_SECRET = re.compile(
+    r"secret|token(?!i[sz])|passw|passphrase|pwd|credential|bearer|authori[sz]ation|(api|private|access)[_-]?key",
+    re.IGNORECASE,
+)
 P = ParamSpec("P")
 Cache = Callable[[Callable[[], Any], str, Origin], DataRef[Any]]
 """Returns a version, given a function that makes its source, its name, and what is recorded of the call."""
@@ -40,7 +50,7 @@ def cacheable(
     cache: Cache, version: str | Callable[..., str], options: Mapping[str, Any], record: frozenset[str]
 ) -> Cacheable:
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
-    check_naming(version)
+    _check_naming(version)
     named_options = {
         name: spec_json.to_json(declared(value)) if name == "element_spec" and value is not None else value
         for name, value in options.items()
@@ -49,29 +59,94 @@ def cacheable(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
         keep_source(function)
-        version_of = naming(version, function, named_options)
         check_parameters(record, function)
 
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
-            call, code = Call.of(function, args, kwargs), fingerprint(function)
-            name = version_of(call, code)
-            if call.unrecorded:
-                _warn_unrecorded(call)
+            call = Call.of(function, args, kwargs)
+            origin = Origin.of_call(call, record)
 
             @functools.wraps(function)
             def source() -> Any:
                 return function(*args, **kwargs)
 
-            return cache(source, name, Origin.of_call(call, code, record))
+            return cache(source, _version_of(version, call, origin.code, named_options), origin)
 
         return cached
 
     return cast(Cacheable, decorate)
 
 
-def _warn_unrecorded(call: Call) -> None:
-    warn(
-        f"{name_of(call.function)}: JSON cannot hold argument {', '.join(call.unrecorded)}, "
-        "so it is not compared with the argument that built the version"
-    )
+def _check_naming(version: object) -> None:
+    """Raise if this can never name a version: it is neither a name, nor a format string, nor a function."""
+    if version != AUTO and not _is_format(version) and not callable(version):
+        check_version(version)
+
+
+def _version_of(version: str | Callable[..., str], call: Call, code: Fingerprint, options: Mapping[str, Any]) -> str:
+    """Return the name of the version that a call makes.
+
+    Args:
+        version: a name; a format string with the function's parameters as fields; a function of the same arguments;
+            or ``"auto"``.
+        call: the call.
+        code: its fingerprint.
+        options: the submit options that decide which records a version has, as JSON; ``"auto"`` names depend on them.
+
+    Raises:
+        InvalidArgumentError: if no name can be made from the arguments.
+        InvalidNameError: if the name that is made is invalid.
+    """
+    if version == AUTO:
+        return _automatic(call, code, options)
+    if callable(version):
+        name, origin = version(*call.args, **call.kwargs), f"that {name_of(version)} returns"
+    elif _is_format(version):
+        name, origin = _formatted(version, call), f"that {version!r} gives"
+    else:
+        return version
+    if name == AUTO:
+        raise InvalidNameError(f"version {name!r} {origin}: choose another name")
+    return paths.check_name(f"version {origin}:", name)
+
+
+def _is_format(version: object) -> bool:
+    return isinstance(version, str) and ("{" in version or "}" in version)
+
+
+def _automatic(call: Call, code: Fingerprint, options: Mapping[str, Any]) -> str:
+    function = name_of(call.function)
+    if code.without_source or not code.functions:
+        raise InvalidArgumentError(
+            f'version="{AUTO}": the source code of {", ".join(code.without_source) or function} is not available, so '
+            "changes to it would go unnoticed: define it in a file, restart or reload the module if the file was "
+            "edited after it was imported, or name the version"
+        )
+    arguments = [name for name in code.incomparable if name.startswith("argument ")]
+    if arguments:
+        raise InvalidArgumentError(
+            f'version="{AUTO}": {", ".join(arguments)} of {function} has no content that can be compared, so other '
+            "values would get the same name: pass a value such as a path or an array, or name the version"
+        )
+    made = {"code": code.digest, **options}
+    return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
+
+
+def _formatted(text: str, call: Call) -> str:
+    parameters = inspect.signature(call.function).parameters.values()
+    others = [call.values[each.name] for each in parameters if each.kind is each.VAR_KEYWORD]
+    values = dict(ChainMap(*others, dict(call.values)))
+    try:
+        fields = {field for _, field, _, _ in Formatter().parse(text) if field}
+        name = Formatter().vformat(text, (), values)
+    except (KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"version {text!r} cannot be formatted with the arguments of {name_of(call.function)}, which are "
+            f"{', '.join(values) or 'none'}: {error!r}"
+        ) from error
+    for field in fields:
+        if _SECRET.search(field) and isinstance(values.get(field), str):
+            raise InvalidArgumentError(
+                f"version {text!r}: {field!r} is named like a secret, and version names are public: leave it out"
+            )
+    return name

@@ -6,9 +6,10 @@ from difflib import get_close_matches
 from typing import Any, overload
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arguments import boolean, required
-from cachelayer.arrayrecord.reader import Verify
+from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
@@ -27,12 +28,11 @@ from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
-from cachelayer.versions.history import LogEvent, history
-from cachelayer.versions.log import Log, has_log
+from cachelayer.versions.log import Log, LogEvent, has_log, history
 from cachelayer.versions.reference import Reference, dataset_and_plain_version, split_url
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
-from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
+from cachelayer.versions.unfinished import UnpublishedBuild, unpublished
 from cachelayer.versions.verify import VerifyReport, check
 
 _THREADS = 16
@@ -45,16 +45,12 @@ class Catalog:
         store: the store that holds them.
         copies: the local cache for shards of remote stores; None to make no local copies.
         verify: what to check when records are read.
-        threads: the most threads that work on one read; None for as many as there are cores, at most 8.
     """
 
-    def __init__(
-        self, store: ObjectStore, copies: CacheFolder | None, verify: Verify, threads: int | None = None
-    ) -> None:
+    def __init__(self, store: ObjectStore, copies: CacheFolder | None, verify: Verify) -> None:
         self._store = store
         self._copies = copies
         self._verify: Verify = verify
-        self._threads = threads
 
     @property
     def url(self) -> str:
@@ -112,7 +108,8 @@ class Catalog:
         """Return the DataRef of a version."""
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
-            return DataRef(VersionRecords(version, self._verify, self._copies, threads=self._threads), version.kept)
+            records = VersionRecords(version, self._verify, self._copies)
+            return DataRef(RecordElements(records), version.kept)
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """Return the newest snapshot of a dataset; raise if there is no such dataset."""

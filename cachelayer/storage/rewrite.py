@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.stored_records import StoredRecords
 from cachelayer.access.view import View
 from cachelayer.arguments import required
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions
-from cachelayer.builds.build_version import Publisher
-from cachelayer.builds.hosts import Hosts
-from cachelayer.builds.rewrite_parts import RewriteParts, Sizes, StorageOrder
-from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
-from cachelayer.engines import Engine, Processes
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, InvalidNameError, StorageError
-from cachelayer.host_memory import memory_nbytes
+from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES, RECORD_OVERHEAD
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
-from cachelayer.provenance.origin import Origin
 from cachelayer.records.leaf_names import field_names
-from cachelayer.storage.submit import BuildingCatalog
-from cachelayer.storage.version_names import check_version
+from cachelayer.storage.submit import BuildingCatalog, check_version
 from cachelayer.streams.stream_options import check_seed
-from cachelayer.temporary_files import parent_folder
+from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, dataset_and_version
-from cachelayer.versions.unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from cachelayer.access.stored_records import StoredRecords
+    from cachelayer.builds.build_options import BuildOptions
+    from cachelayer.builds.build_parts import Hosts
+    from cachelayer.builds.rewrite_parts import RewriteParts
+    from cachelayer.engines import Engine
 
 AS_BASE = "as base"
 """The compression of the base."""
-_LARGE_RECORD = 1 << 17
-"""From this size on, a disk reads records at any place about as fast as one after another."""
-
-
-_LARGE_FOR_HOSTS = 4 << 30
-"""From this size on, several hosts shuffle a base by way of runs. Their memory may differ, and their parts may not."""
+_LARGE_RECORD = 1 << 20
+"""From this size on, a request for each record is what reading in order takes too."""
 
 
 class RewritingCatalog(BuildingCatalog):
@@ -92,8 +82,13 @@ class RewritingCatalog(BuildingCatalog):
             NotFoundError: if there is no such base, or it is deleted meanwhile and its files are gone.
             InvalidArgumentError, InvalidTypeError: if an argument is invalid.
             CorruptionError: if a record of the base is damaged.
-            StorageError: if the disk has too little room, or a store fails.
+            StorageError: if the disk is full, or a store fails.
         """
+        from cachelayer.access.stored_records import StoredRecords
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.builds.build_parts import Hosts
+        from cachelayer.engines import Processes
+
         seed = None if shuffle_seed is None else check_seed(shuffle_seed, "shuffle_seed")
         names = None if fields is None else field_names(fields)
         checked_hosts = None if hosts is None else Hosts.checked(hosts)
@@ -137,21 +132,21 @@ class RewritingCatalog(BuildingCatalog):
         """
         if any((version.store.url, version.name) == (self.url, name) for version in records.versions):
             raise InvalidArgumentError(f"{name} cannot be written again under its own name: versions never change")
-        if not len(view) and len(view._base):
+        if not len(view) and len(view._elements):
             raise InvalidArgumentError(f"{name}: the view has no records")
 
     def _rewritten(self, wanted: _Rewrite, options: BuildOptions, hosts: Hosts | None) -> DataRef[Any]:
+        from cachelayer.builds.build_version import Publisher
+        from cachelayer.provenance.origin import Origin
+
         log = Log(self._store, wanted.dataset_id)
         while True:
             found = self._find(log, wanted.version)
             if found is not None:
                 wanted.refuse_other(found)
                 return found
-            parts = wanted.parts(options, hosts)
+            parts = wanted.parts(options.shard_bytes)
             publisher = Publisher(log, self._copies, wanted.version, parts, Origin(), options)
-            if hosts is None or hosts.index == 0:
-                finished_nbytes = _finished_nbytes(self._store, wanted, publisher) if options.resume else 0
-                _check_room(self._store, wanted, parts, options, finished_nbytes)
             try:
                 built = publisher.build_once(hosts)
             except AlreadyExistsError:
@@ -190,20 +185,22 @@ class _Rewrite:
             "references": [version.reference for version in versions],
         }
 
-    def parts(self, options: BuildOptions, hosts: Hosts | None) -> RewriteParts:
-        """Return its records in parts, which are the same on all hosts."""
+    def parts(self, shard_bytes: int) -> RewriteParts:
+        """Return its records in parts of about a shard, which are the same on all hosts."""
+        from cachelayer.builds.rewrite_parts import RewriteParts
+        from cachelayer.builds.sharded_source import FILLED
+
         records = self.records
         nbytes = records.mean_nbytes()
-        in_order = self.seed is None and StorageOrder(records).is_that_of_rows
-        is_quick = records.is_local and (nbytes >= _LARGE_RECORD or len(records) * nbytes <= _most_gathered(hosts))
-        sizes = Sizes.of(
-            len(records),
-            nbytes,
-            options.shard_bytes,
-            is_fixed=records.fixed_nbytes is not None,
-            with_runs=not in_order and not is_quick,
-        )
-        return RewriteParts(records, self.seed, sizes, self.made_by, self.base)
+        if self.seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
+            warn(
+                f"{self.dataset_id}@{self.version}: the base is in a bucket, so shuffling takes a request for each "
+                "record: make local copies first, with fetch(...).mirror()"
+            )
+        # If all records have one size, the shards are those of a build in one piece.
+        filled = shard_bytes if records.fixed_nbytes is not None else shard_bytes * FILLED
+        part_records = max(1, int(filled // (nbytes + RECORD_OVERHEAD)))
+        return RewriteParts(records, self.seed, part_records, nbytes, self.made_by, self.base)
 
     def refuse_other(self, found: DataRef[Any]) -> None:
         """Raise if a version of this name was made in another way.
@@ -221,48 +218,3 @@ class _Rewrite:
             differ.insert(0, f"it was made of {base.get('version')}, sha256:{str(base.get('digest'))[:12]}")
         if differ:
             raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
-
-
-def _most_gathered(hosts: Hosts | None) -> int:
-    """Return the bytes of a local base up to which its records are read one by one."""
-    return memory_nbytes() // 2 if hosts is None else _LARGE_FOR_HOSTS
-
-
-def _check_room(
-    store: ObjectStore, wanted: _Rewrite, parts: RewriteParts, options: BuildOptions, finished_nbytes: int
-) -> None:
-    """Raise if the disk has too little room for the version and its runs, as far as their size is known.
-
-    Args:
-        finished_nbytes: what is there already, in a local store.
-
-    Raises:
-        StorageError: with what is needed.
-    """
-    whole = int(len(wanted.records) * (parts.sizes.nbytes + RECORD_OVERHEAD))
-    if isinstance(store, LocalStore):
-        folder = store.path("")
-        known = 0 if options.compression.is_compressed else whole
-        needed_nbytes = known + (whole if parts.runs else 0) - finished_nbytes
-    else:
-        folder = parent_folder()
-        run = int(parts.sizes.run * (parts.sizes.nbytes + RECORD_OVERHEAD))
-        needed_nbytes = options.workers * min(run, whole) if parts.runs and options.engine is None else 0
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if needed_nbytes > free:
-        runs = " and the runs beside it" if parts.runs else ""
-        raise StorageError(
-            f"{wanted.dataset_id}@{wanted.version}: the new version{runs} takes about {needed_nbytes / 1e9:,.1f} GB, "
-            f"and {folder} has {free / 1e9:,.1f} GB free: nothing was written"
-        )
-
-
-def _finished_nbytes(store: ObjectStore, wanted: _Rewrite, publisher: Publisher) -> int:
-    """Return the bytes in a local store that interrupted attempts at the same rewrite have finished."""
-    if not isinstance(store, LocalStore):
-        return 0
-    unfinished, plan = Unfinished(store, wanted.dataset_id, wanted.version), publisher.job().plan
-    found = [each for name in unfinished.attempts() if (each := unfinished.read(name)) is not None]
-    return sum(part.nbytes for each in found if not plan.changes(each.plan) for part in each.parts.values())

@@ -19,9 +19,8 @@ from cachelayer.errors import (
 )
 from cachelayer.locks import ProcessLock
 from cachelayer.provenance.origin import Origin
-from cachelayer.provenance.secrecy import hidden_values
 from cachelayer.user_warnings import warn
-from cachelayer.versions.build_plan_differences import WAS_AND_IS, differences
+from cachelayer.versions.build_plan import WAS_AND_IS, differences, stored_values
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
@@ -45,8 +44,8 @@ def checked_on_change(on_change: Any) -> OnChange:
 def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_change: OnChange) -> None:
     """Compare an existing version with the source that it would be built from now.
 
-    This compares only what is cheap to know: it calls no function and iterates nothing. It skips what an earlier
-    release did not record, and versions that were made from another version.
+    This compares only what is cheap to know: it calls no function and iterates nothing. It skips versions that were
+    made from another version.
 
     Raises:
         ArgumentsMismatchError: if the arguments of the function differ from those that built the version.
@@ -60,7 +59,7 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
         return
     name = f"{ref.dataset_id}@{ref.dataset_version}"
     arguments = origin.argument_changes(built)
-    if arguments:
+    if arguments and origin.is_call:
         raise ArgumentsMismatchError(
             f"{name} was built with other arguments: {'; '.join(arguments)}. "
             "Choose another version name for other arguments"
@@ -68,9 +67,12 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
     if on_change == "ignore":
         return
     groups = [
-        ("by other code", origin.code_changes(built)),
+        ("by other code or values", origin.code_changes(built)),
         ("with other options", option_changes(built, ref._base.version.manifest.element_spec, options)),
-        ("from another source", [*origin.value_changes(built), *_source_changes(ref, origin, options)]),
+        (
+            "from another source",
+            [*(f"argument {change}" for change in arguments), *_source_changes(ref, origin, options)],
+        ),
     ]
     if not any(changes for _, changes in groups):
         return
@@ -80,6 +82,21 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
     _warn_once(ref, f"{name} was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
 
 
+def warn_of_incomparable(ref: DataRef[Any], origin: Origin, on_change: OnChange) -> None:
+    """Warn, once in a process, of what makes a version and cannot be compared when it is asked for again."""
+    if origin.incomparable and on_change != "ignore":
+        _warn_once(
+            ref,
+            f"{ref.dataset_id}@{ref.dataset_version}: changes to this go unnoticed: {', '.join(origin.incomparable)}. "
+            f"{_INCOMPARABLE}",
+            CacheLayerWarning,
+        )
+
+
+_INCOMPARABLE = (
+    "Source is not available if the file was edited after it was imported (restart, or reload the module), or if there "
+    "is no file; an object without comparable content can be made inside the function, or passed to it as plain values"
+)
 _REMEDY = (
     'Choose another version name for the new records, for example by cacheable(..., "auto"), or pass '
     'on_change="ignore" to use this version'
@@ -112,7 +129,7 @@ def _identity_changes(built: dict[str, Any], origin: Origin) -> list[str]:
         # Copies of the same files on another host have other modification times.
         now.pop("files_modified", None)
     common = {name: value for name, value in now.items() if name in before}
-    return differences({name: before[name] for name in common}, hidden_values(common, built.get("salt")), WAS_AND_IS)
+    return differences({name: before[name] for name in common}, stored_values(common), WAS_AND_IS)
 
 
 def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning]) -> None:

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.sequences.sequence_views import PackArguments, checked_pack_arguments
+from cachelayer.access.stored_view import PackArguments, checked_pack_arguments
 from cachelayer.arguments import integer, required
-from cachelayer.arrayrecord.reader import VERIFY, Verify
-from cachelayer.builds.build_options import BuildOptions, SubmitOptions
-from cachelayer.builds.build_version import Publisher
-from cachelayer.builds.hosts import Hosts
-from cachelayer.builds.path_source import at_path
-from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import sources_by_split
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
+from cachelayer.arrayrecord.local_shards import VERIFY, Verify
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
-from cachelayer.objects.open_store import open_store
+from cachelayer.objects.open_store import open_store, refuse_query, without_credentials
 from cachelayer.protocols import T
-from cachelayer.provenance.origin import Origin, checked_record
-from cachelayer.storage.cacheable import Cacheable, cacheable
 from cachelayer.storage.rewrite import RewritingCatalog
-from cachelayer.storage.staleness import OnChange, check_source, checked_on_change
-from cachelayer.storage.submit import check_splits, of_splits, origin_of
-from cachelayer.storage.version_names import check_version, new_name
-from cachelayer.versions.copy import VersionCopy
+from cachelayer.storage.submit import check_version, new_name, of_splits, open_source, origin_of
 from cachelayer.versions.log import Log
-from cachelayer.versions.reference import Reference, dataset_and_version
+from cachelayer.versions.reference import Reference, dataset_and_version, split_slice, split_url
 from cachelayer.versions.stored_version import StoredVersion
+
+if TYPE_CHECKING:
+    from cachelayer.builds.build_options import BuildOptions, SubmitOptions
+    from cachelayer.builds.sharded_source import Sharded
+    from cachelayer.provenance.origin import Origin
+    from cachelayer.storage.cacheable import Cacheable
+    from cachelayer.storage.staleness import OnChange
 
 
 class Storage(RewritingCatalog):
@@ -49,9 +45,6 @@ class Storage(RewritingCatalog):
         verify: ``"open"`` checks the size and the end of each shard when it is first used; ``"always"`` also the
             checksum of each record when it is read; ``"never"`` only sizes. Records from the network are checked
             in any case, except that ``"never"`` fetches some fields of large records without the rest of these.
-        threads: the most threads that work on one read of records: they share copies of long records, and
-            decompression. None for as many as there are cores that the process may use, at most 8; 1 for none besides
-            the thread that reads.
         unsafe_commit: allow stores that cannot refuse to overwrite an object: of two builds that publish at the same
             time, one may then overwrite the other.
 
@@ -68,17 +61,15 @@ class Storage(RewritingCatalog):
         local_cache_bytes: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         verify: Verify = "open",
-        threads: int | None = None,
         unsafe_commit: bool = False,
     ) -> None:
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
-        most_threads = None if threads is None else integer("threads", threads, 1)
         limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
         folder = folder_of(local_cache)
         store = open_store(url, storage_options, unsafe_commit)
         copies = None if limit == 0 or isinstance(store, LocalStore) else CacheFolder(folder, limit)
-        super().__init__(store, copies, verify, most_threads)
+        super().__init__(store, copies, verify)
 
     @overload
     def cache(
@@ -142,7 +133,8 @@ class Storage(RewritingCatalog):
                 version together. Each builds its share of the parts; if a process dies, the others build what is left.
             on_change: what to do if the version exists but was built from something else: other code, options,
                 arguments of a partial function, attributes of an object, files, or elements of an array or a sequence
-                (64 of them are compared). Only what is known without calling a function or iterating is compared.
+                (64 of them are compared). Values are compared by their content. Only what is known without calling a
+                function or iterating is compared.
                 ``"warn"`` uses the version and warns once what differs; ``"error"`` raises; ``"ignore"`` compares
                 nothing.
             record: as in :meth:`submit`.
@@ -159,15 +151,17 @@ class Storage(RewritingCatalog):
 
         Warns:
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
+            CacheLayerWarning: if something that makes the source cannot be compared, such as code whose file was edited
+                after it was imported, or an open file.
         """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.staleness import checked_on_change
+
         checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record", "pack")
         packing = None if pack is None else checked_pack_arguments(pack)
         dataset_id, name = new_name(dataset_id, version)
         reaction = checked_on_change(on_change)
-
-        source = at_path(source)
-        splits = sources_by_split(source)
-        check_splits(dataset_id, splits or ())
+        source, splits = open_source(source, dataset_id)
 
         def of(obj: Any, split_id: str) -> DataRef[Any]:
             ref = self._cache(obj, split_id, name, origin_of(obj, record), checked, reaction, hosts)
@@ -189,9 +183,13 @@ class Storage(RewritingCatalog):
         on_change: OnChange,
         hosts: tuple[int, int] | None = None,
     ) -> DataRef[Any]:
+        from cachelayer.builds.build_parts import Hosts
+        from cachelayer.builds.build_version import Publisher
+        from cachelayer.storage.staleness import check_source, warn_of_incomparable
+
         checked_hosts = None if hosts is None else Hosts.checked(hosts)
         log = Log(self._store, dataset_id)
-        ref = self._find(log, version)
+        ref, is_new = self._find(log, version), False
         while ref is None:
             publisher = Publisher(log, self._copies, version, source, origin, options)
             try:
@@ -203,9 +201,10 @@ class Storage(RewritingCatalog):
                     raise
             else:
                 # None: another process published it. If it was deleted again meanwhile, the loop starts over.
-                ref = self._find(log, version) if built is None else self._ref(built)
-        if ref.provenance.get("salt") != origin.salt:
+                ref, is_new = (self._find(log, version), False) if built is None else (self._ref(built), True)
+        if not is_new:
             check_source(ref, origin, options, on_change)
+        warn_of_incomparable(ref, origin, on_change)
         return ref
 
     def cacheable(
@@ -233,15 +232,20 @@ class Storage(RewritingCatalog):
             record, options: as in :meth:`cache`.
 
         Raises:
-            InvalidArgumentError: if a field of the format string is not a parameter of the function.
             ArgumentsMismatchError: (by the decorated function) if the version was built with other arguments.
-            InvalidArgumentError: (by the decorated function) for ``"auto"``, if the source code is not available, or if
-                JSON cannot hold an argument.
+            InvalidArgumentError: (by the decorated function) if a field of the format string is not a parameter of the
+                function; for ``"auto"``, if the source of the code that runs is not available, or an argument has no
+                content that can be compared.
 
         Warns:
             StaleVersionWarning: (by the decorated function) if the version was built by other code or with other
                 options.
         """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.provenance.origin import checked_record
+        from cachelayer.storage.cacheable import cacheable
+        from cachelayer.storage.staleness import checked_on_change
+
         checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
         dataset_id, naming = dataset_and_version(dataset_id, version)
         reaction, names = checked_on_change(on_change), checked_record(record)
@@ -305,6 +309,8 @@ class Storage(RewritingCatalog):
             CorruptionError: if a file differs from what was published.
             StorageError: if one of the storages fails.
         """
+        from cachelayer.versions.copy import VersionCopy
+
         reference = Reference.parse(dataset_id, version)
         target = to if isinstance(to, Storage) else Storage(required("to", to))
         info = reference.resolve(self._snapshot(reference.dataset_id))
@@ -312,3 +318,29 @@ class Storage(RewritingCatalog):
         name = info.version if new_version is None else check_version(new_version)
         source = StoredVersion(self._store, reference.dataset_id, info)
         return target._open(target_id, VersionCopy(source, target._store, target_id, name, progress).copy())
+
+
+def open(reference: str, **storage_options: Any) -> DataRef[Any]:
+    """Open a version, given its storage, dataset and version in one text.
+
+    Args:
+        reference: ``<url>/<dataset id>@<version>``. Append ``@sha256:<digest>`` to open exactly these records or fail,
+            and ``[a:b]`` for a view of a slice.
+        storage_options: as in :class:`Storage`.
+
+    Raises:
+        InvalidArgumentError: if it is not a reference.
+        NotFoundError: if there is no such version.
+        CorruptionError: if the version has another digest.
+    """
+    if not isinstance(reference, str):
+        raise InvalidTypeError(f"open takes a reference as a str, not a {type(reference).__name__}")
+    refuse_query(reference)
+    text, rows = split_slice(reference)
+    url, dataset_id, version = split_url(text)
+    if not dataset_id or not version or not url or url.endswith(":/"):
+        raise InvalidArgumentError(
+            f"{without_credentials(reference)!r} is not a reference: write <url>/<dataset id>@<version>"
+        )
+    ref = Storage(url, **storage_options).fetch(f"{dataset_id}@{version}")
+    return ref if rows is None else ref[rows]

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, required
-from cachelayer.builds.build_options import BuildOptions, SubmitOptions
-from cachelayer.builds.build_version import ALLOW_EMPTY, Publisher
-from cachelayer.builds.path_source import at_path
-from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import sources_by_split
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
-from cachelayer.provenance.environment import checked_metadata
-from cachelayer.provenance.origin import Origin
 from cachelayer.storage.catalog import Catalog
-from cachelayer.storage.version_names import check_version, new_name
-from cachelayer.versions.derive import derive
 from cachelayer.versions.log import Log
-from cachelayer.versions.reference import Reference, dataset_and_version
+from cachelayer.versions.reference import Reference, dataset_and_plain_version, dataset_and_version
 from cachelayer.versions.stored_version import StoredVersion
+
+AUTO = "auto"
+"""The version that :meth:`Storage.cacheable` takes for a name made from the code and the arguments."""
+
+# What builds is imported when something is built: most processes only read.
+if TYPE_CHECKING:
+    from cachelayer.builds.build_options import BuildOptions, SubmitOptions
+    from cachelayer.provenance.origin import Origin
 
 
 class BuildingCatalog(Catalog):
@@ -56,23 +55,22 @@ class BuildingCatalog(Catalog):
                 cannot be decoded. A warning and ``ref.provenance["left_out"]`` say how many, and which was the first.
             allow_empty: if the source has no elements, publish a version without records instead of raising.
             workers: the number of processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or
-                can begin at any record. For other sources, one process makes the elements and a second one writes
-                them. The shards are the same for any number of workers.
+                can begin at any record. Other sources are built by one process, with a warning. The shards are the
+                same for any number of workers.
             engine: what runs the workers: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``,
                 or any object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided
                 into ranges of about a shard.
             resume: continue with the shards that an interrupted build of the same version finished, and keep the
                 shards of this build if it is interrupted. If the source can begin at any record, the build makes some
-                records of each finished shard and all records of the last one again, compares them, and continues
-                after them. If such a source is slow, its records are kept about every minute, and the build continues
-                after the last of these. Otherwise it makes and compares all records of the finished shards. If the
-                code, the files or the options have changed, it starts from the beginning, with a warning.
+                records of each finished shard again, compares them, and continues after them. Otherwise it makes and
+                compares all records of the finished shards. If the code, the files or the options have changed, it
+                starts from the beginning, with a warning.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
                 from the start; False shows nothing.
             description: a text that is stored with the version.
             metadata: a dict that JSON can hold; it is stored with the version.
             record: the names of the function's arguments whose values are stored with the version. Numbers, bools and
-                None always are. For any other value a salted hash is stored, which shows later whether it changed.
+                None always are. For any other value a short hash is stored, which shows later whether it changed.
 
         Returns:
             The version. For a ``datasets.DatasetDict``, a dict of versions with the ids ``<dataset id>.<split>``.
@@ -86,12 +84,11 @@ class BuildingCatalog(Catalog):
             InvalidArgumentError: if there are no files at a path, or their names do not tell how to read them.
             StorageError: if the disk is full or fails.
         """
+        from cachelayer.builds.build_options import BuildOptions
+
         dataset_id, name = new_name(dataset_id, version)
         checked = BuildOptions.of(options, "version", "record")
-
-        source = at_path(source)
-        splits = sources_by_split(source)
-        check_splits(dataset_id, splits or ())
+        source, splits = open_source(source, dataset_id)
         if splits is None:
             return self._submit(source, dataset_id, name, record, checked)
         return of_splits(
@@ -110,6 +107,8 @@ class BuildingCatalog(Catalog):
         options: BuildOptions,
         base: StoredVersion | None = None,
     ) -> DataRef[Any]:
+        from cachelayer.builds.build_version import Publisher
+
         log, origin = Log(self._store, dataset_id), origin_of(source, record)
         return self._ref(Publisher(log, self._copies, version, source, origin, options, base).submit())
 
@@ -163,13 +162,12 @@ class BuildingCatalog(Catalog):
             NotFoundError: if there is no such base.
             CacheLayerError: as in :meth:`submit`.
         """
+        from cachelayer.builds.build_options import BuildOptions
+
         reference = Reference.parse(*dataset_and_version(dataset_id, base_version, "base_version"))
         name = check_version(required("new_version", new_version, InvalidNameError))
         checked = BuildOptions.of(options, "base_version", "new_version", "record")
-
-        source = at_path(required("source", source))
-        splits = sources_by_split(source)
-        check_splits(reference.dataset_id, splits or ())
+        source, splits = open_source(required("source", source), reference.dataset_id)
 
         def append(split: Any, split_id: str) -> DataRef[Any]:
             base = self._fetch(replace(reference, dataset_id=split_id))._base.version
@@ -215,6 +213,10 @@ class BuildingCatalog(Catalog):
                 and ``exclude`` is passed.
             InvalidTypeError: if ``keep`` or ``exclude`` is of another type.
         """
+        from cachelayer.builds.build_version import ALLOW_EMPTY
+        from cachelayer.provenance.environment import checked_metadata
+        from cachelayer.versions.derive import derive
+
         reference = Reference.parse(*dataset_and_version(dataset_id, base_version, "base_version"))
         name = check_version(required("new_version", new_version, InvalidNameError))
         if (keep is None) == (exclude is None):
@@ -230,14 +232,51 @@ class BuildingCatalog(Catalog):
         return self._ref(derive(base._base.version, name, selection, description=description, metadata=checked))
 
 
-def check_splits(dataset_id: str, splits: Iterable[str]) -> None:
-    """Raise if the name of a split makes an invalid dataset id.
+def check_version(name: object) -> str:
+    """Return the name of a new version if it is valid.
 
     Raises:
-        InvalidNameError: names the id and what is allowed.
+        InvalidNameError: if it is invalid.
     """
-    for split in splits:
+    _refuse_auto(name)
+    return paths.check_name("version", name)
+
+
+def _refuse_auto(name: object) -> None:
+    if name == AUTO:
+        raise InvalidNameError(
+            f"version {AUTO!r} stands for a name made from the code and the arguments of a function: decorate the "
+            f'function that returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
+        )
+
+
+def new_name(dataset_id: str, version: str | None) -> tuple[str, str]:
+    """Return the dataset and the name of a new version, from a pair or from ``"id@version"``.
+
+    Raises:
+        InvalidNameError: if one of them is invalid, or no version is named.
+        InvalidArgumentError: if two versions are named.
+    """
+    dataset_id, name = dataset_and_plain_version(dataset_id, version)
+    _refuse_auto(name)
+    return dataset_id, name
+
+
+def open_source(source: Any, dataset_id: str) -> tuple[Any, Mapping[str, Any] | None]:
+    """Return a source, which may be a path, and its splits if it has some.
+
+    Raises:
+        InvalidArgumentError: if there are no files at a path.
+        InvalidNameError: if the name of a split makes an invalid dataset id.
+    """
+    from cachelayer.builds.path_source import at_path
+    from cachelayer.builds.source import sources_by_split
+
+    source = at_path(source)
+    splits = sources_by_split(source)
+    for split in splits or ():
         paths.check_name("dataset id", f"{dataset_id}.{split}")
+    return source, splits
 
 
 def of_splits(refs: dict[str, DataRef[Any]]) -> DataRef[Any]:
@@ -247,4 +286,7 @@ def of_splits(refs: dict[str, DataRef[Any]]) -> DataRef[Any]:
 
 def origin_of(source: Any, record: Iterable[str]) -> Origin:
     """Return the origin of a source: the code, arguments and files that it comes from, as far as they are known."""
+    from cachelayer.builds.sharded_source import Sharded
+    from cachelayer.provenance.origin import Origin
+
     return Origin.of(source.function if isinstance(source, Sharded) else source, record)

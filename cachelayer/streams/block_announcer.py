@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.streams.background import Background, is_lost
 from cachelayer.streams.block_feed import FeedSteps
-from cachelayer.streams.interruptible_future import Flag, Outcome
-from cachelayer.streams.prefetch_worker import Worker
 from cachelayer.streams.steps import Step
 
 Indices = NDArray[np.int64]
@@ -40,10 +40,10 @@ class BlockAnnouncer:
         self._steps = steps
         self._numbers_of = numbers
         self._pid = os.getpid()
-        self._worker: Worker | None = None
-        self._under_way: Outcome[bool] | None = None
+        self._worker: Background | None = None
+        self._under_way: Future[bool] | None = None
         # The positions of some steps, the records of their blocks, and what ends when these have been announced.
-        self._parts: Sequence[tuple[range, Indices, Outcome[None]]] = ()
+        self._parts: Sequence[tuple[range, Indices, Future[None]]] = ()
         # Up to which position blocks were announced, and, by the position of their last record, which.
         self._horizon = 0
         self._announced: set[int] = set()
@@ -68,12 +68,12 @@ class BlockAnnouncer:
         begin = self._steps.after(steps[-1])
         new = [(range(0), self._sample(begin))] if self._pauses else self._new(begin)
         if any(len(numbers) for _, numbers in new):
-            parts = [(covered, numbers, Outcome[None]()) for covered, numbers in new]
+            parts = [(covered, numbers, Future[None]()) for covered, numbers in new]
             self._under_way = self._submit(parts)
             # Only now: nobody may wait for what an interrupt has kept from being submitted.
             self._parts = parts
 
-    def pending(self, steps: Sequence[Step]) -> Outcome[None] | None:
+    def pending(self, steps: Sequence[Step]) -> Future[None] | None:
         """Return what ends when the blocks of some steps have been announced, if they are going to be.
 
         To read the steps before would be to ask the disk for each of their records, before the blocks.
@@ -88,7 +88,7 @@ class BlockAnnouncer:
         if not outcome.done():
             return False
         self._under_way, self._parts = None, ()
-        if outcome.failed() or outcome.result():
+        if is_lost(outcome) or outcome.result():
             if self._pauses:
                 # A sample has left the memory, and so may all that was found there.
                 self._horizon = -1
@@ -124,24 +124,25 @@ class BlockAnnouncer:
             found.append((range(step.begin, self._horizon), np.concatenate([np.empty(0, np.int64), *new])))
         return found
 
-    def _submit(self, parts: Sequence[tuple[range, Indices, Outcome[None]]]) -> Outcome[bool]:
+    def _submit(self, parts: Sequence[tuple[range, Indices, Future[None]]]) -> Future[bool]:
         """Announce the records of some steps, one step after another, and end the outcome of each."""
         if self._worker is None:
-            worker = Worker("cachelayer-announce")
+            worker = Background("cachelayer-announce")
             weakref.finalize(self, worker.close)
             self._worker = worker
-        announce = self._announce
+        announce, closed = self._announce, self._worker.closed
 
-        def work(stop: Flag) -> bool:
+        def work() -> bool:
             try:
                 for _, numbers, part in parts:
                     # If some are in memory, so are the others, as far as a sample shows.
-                    if stop.is_set() or (len(numbers) and not announce(numbers)):
+                    if closed.is_set() or (len(numbers) and not announce(numbers)):
                         return False
                     part.set_result(None)
             finally:
                 for *_, part in parts:
-                    part.set_result(None)
+                    if not part.done():
+                        part.set_result(None)
             return True
 
         return self._worker.submit(work)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_windows import Deal, Windows, windows_of
+from cachelayer.streams.block_windows import BlockWindows, Deal, windows_of
 from cachelayer.streams.order import BlockSpans
 
 _CHUNK = 1 << 15
@@ -133,7 +133,7 @@ def _shape(grid: Grid, bits: int, number: int) -> tuple[int, int]:
 
 def _tables(
     dealt: Deal, bits: int, shared: int, number: int
-) -> Iterator[tuple[Windows, slice, NDArray[np.bool_], Indices, Indices]]:
+) -> Iterator[tuple[BlockWindows, slice, NDArray[np.bool_], Indices, Indices]]:
     """Yield the tables that a chunk lies in.
 
     With each come the columns of the chunk whose lanes it has; for these columns, which places lie in the table; and

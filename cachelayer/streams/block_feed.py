@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -21,10 +22,9 @@ from numpy.typing import NDArray
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import BlockHolder
+from cachelayer.streams.background import Background, is_lost
 from cachelayer.streams.block_rows import BlockRows, Fetch
-from cachelayer.streams.interruptible_future import Outcome
 from cachelayer.streams.order import BlockSpans
-from cachelayer.streams.prefetch_worker import Worker
 from cachelayer.streams.steps import Step
 from cachelayer.user_warnings import warn
 
@@ -54,7 +54,7 @@ class Feed(Protocol):
             For the begin of each step, the blocks that its records are read from; None to read them where they lie.
         """
 
-    def pending(self, steps: Sequence[Step]) -> Outcome[Any] | None:
+    def pending(self, steps: Sequence[Step]) -> Future[Any] | None:
         """Return what should end before some steps are read; None if they may be read at any time."""
 
 
@@ -70,8 +70,6 @@ class FeedSteps:
         record_nbytes: approximate bytes of a record.
         share: the fraction of the records of a step that the iterator reads.
         most_ahead: the most positions to look ahead for blocks; 0 to load only what a step needs.
-        expected: returns the blocks of one size that are read from a step on to the end of its epoch, their begins and
-            their size; None if they are not known so far ahead.
     """
 
     at: Callable[[int], Step | None]
@@ -81,7 +79,6 @@ class FeedSteps:
     record_nbytes: int
     share: float
     most_ahead: int
-    expected: Callable[[Step], tuple[Indices, int] | None] = lambda _: None
 
     def blocks(self, step: Step) -> BlockSpans:
         """Return the block of each row of a step; ``last`` is a global position."""
@@ -141,7 +138,7 @@ class BlockFeed:
     def __init__(self, holder: BlockHolder[Any], steps: FeedSteps) -> None:
         self._holder = holder
         self._steps = steps
-        self._worker: Worker | None = None
+        self._worker: Background | None = None
         # Several threads may share an iterator.
         self._lock = ProcessLock()
         self._pid = os.getpid()
@@ -160,7 +157,6 @@ class BlockFeed:
         self._reached = self._horizon = position
         self._most_live = 0
         # The epoch whose blocks are fetched, and what fetches them.
-        self._epoch, self._fetching = -1, self._holder
 
     @property
     def held_nbytes(self) -> int:
@@ -225,11 +221,7 @@ class BlockFeed:
         known = self._uses
         # There are hundreds of blocks, nearly all of which have come.
         uses: list[_Use] = [known.get(last) for last in lasts]  # type: ignore[misc]
-        missing = [
-            row
-            for row, use in enumerate(uses)
-            if use is None or ((outcome := use.fetch.outcome).answer is None and outcome.failed())
-        ]
+        missing = [row for row, use in enumerate(uses) if use is None or is_lost(use.fetch.outcome)]
         if missing:
             self._fetch(step, needs, missing)
             uses = [known[last] for last in lasts]
@@ -254,8 +246,6 @@ class BlockFeed:
 
     def _fetch(self, step: Step, needs: _Needs, rows: Sequence[int]) -> int:
         """Fetch some of the blocks that a step needs; return their approximate bytes."""
-        if rows:
-            self._expect(step)
         nbytes = 0
         single: list[tuple[int, int]] = []
         for row in rows:
@@ -272,17 +262,10 @@ class BlockFeed:
                 self._keep(last, _Use(fetch, row - number, self._steps.record_nbytes, step.begin))
         return nbytes + len(single) * self._steps.record_nbytes
 
-    def _expect(self, step: Step) -> None:
-        """Say once in an epoch which blocks will be fetched."""
-        epoch = step.begin // self._steps.records
-        if epoch != self._epoch:
-            self._fetching = self._holder.expecting(partial(self._steps.expected, step))
-            self._epoch = epoch
-
     def _submit(self, numbers: Indices) -> Fetch:
         if self._worker is None:
-            worker = Worker("cachelayer-blocks", REQUESTS)
+            worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, worker.close)
             self._worker = worker
-        fetch = partial(self._fetching.fetch, numbers)
-        return Fetch(self._worker.submit(lambda _stop: fetch()), fetch)
+        fetch = partial(self._holder.fetch, numbers)
+        return Fetch(self._worker.submit(fetch), fetch)

@@ -27,8 +27,6 @@ _WINDOW_NBYTES = 1 << 30
 # Many lanes are worth more than many blocks in each, up to this number of lanes.
 _FEW_LANES, _BLOCKS_OF_FEW = 64, 2
 _MANY_LANES, _BLOCKS_OF_MANY = 1024, 64
-# An epoch of a shard that has more blocks is not looked at as a whole.
-_MOST_EXPECTED = 1 << 21
 # Stand-ins of this number of attempts come from the block, which is at hand.
 _NEAR_ATTEMPTS = 4
 # How steps of up to so many rows are arranged is kept for many of them, and else for a few.
@@ -172,19 +170,6 @@ class BlockOrder:
     def blocks_at(self, epoch: int, places: Indices) -> BlockSpans:
         """Return the blocks of the records at places of an epoch."""
         return spans_at(self._deal(epoch), places)
-
-    def expected(self, epoch: int, places: Indices, share: float) -> tuple[Indices, int] | None:
-        """Return the whole blocks of a shard; None if it has no lanes of its own, or too many blocks to look at."""
-        grid, shards = self.grid, round(1 / share)
-        mine = places & (shards - 1)
-        if shards & (shards - 1) or shards > grid.lanes or len(mine) == 0 or (mine != mine[0]).any():
-            return None
-        # A few of these may have been read already.
-        first = max(0, int(places.min()) // grid.lanes // grid.block - grid.columns - 1)
-        lanes = np.arange(mine[0], grid.lanes, shards)
-        if not 0 < (grid.whole - first) * len(lanes) <= _MOST_EXPECTED:
-            return None
-        return self._deal(epoch).whole_blocks(lanes, first), grid.block
 
     def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
         """Return for each place another record of its block, which is at hand; after some attempts, of all records."""

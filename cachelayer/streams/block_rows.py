@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.protocols import BlockHolder, HeldBlock, RecordReads
-from cachelayer.streams.interruptible_future import Outcome
 
 Indices = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class Fetch:
         again: fetches the same blocks.
     """
 
-    outcome: Outcome[HeldBlock]
+    outcome: Future[HeldBlock]
     again: Callable[[], HeldBlock]
 
     def block(self, check: Callable[[], None]) -> HeldBlock:
@@ -33,7 +33,7 @@ class Fetch:
         while not self.outcome.done():
             # Nobody may fetch it any more.
             check()
-            self.outcome.wait()
+            wait([self.outcome], 0.2)
         # Another thread that shares the iterator may have gone elsewhere.
         return self.again() if self.outcome.cancelled() else self.outcome.result()
 
@@ -58,11 +58,6 @@ class BlockRows:
         used, owner = np.unique(self.owner[rows], return_inverse=True)
         return BlockRows(self.holder, [self.fetches[each] for each in used.tolist()], owner, self.shift[rows])
 
-    @property
-    def are_here(self) -> bool:
-        """True if nobody would have to wait for the blocks."""
-        return all(fetch.outcome.answer is not None for fetch in self.fetches)
-
     def reads(self, numbers: Indices, check: Callable[[], None]) -> RecordReads[Any]:
         """Wait for the blocks, and return what reads some records.
 
@@ -70,11 +65,7 @@ class BlockRows:
             numbers: the number of the record of each row.
             check: called during the wait; raises if nobody waits any longer.
         """
-        answers = [fetch.outcome.answer for fetch in self.fetches]
-        blocks = [
-            fetch.block(check) if answer is None else answer[0]
-            for fetch, answer in zip(self.fetches, answers, strict=True)
-        ]
+        blocks = [fetch.block(check) for fetch in self.fetches]
         if True in [block.damaged for block in blocks]:
             # The object may have been mended since.
             blocks = [

@@ -70,14 +70,6 @@ class Deal:
         begins: Indices = self.origins[lane] + (grid.first_whole[lane] + (other >> grid.lane_bits)) * grid.block
         return begins
 
-    def whole_blocks(self, lanes: Indices, first: int) -> Indices:
-        """Return the first record of each whole block of some lanes, but the ``first`` ones of each lane; ascending."""
-        grid = self.grid
-        index = np.arange(first, grid.whole)[:, None] * grid.lanes + lanes
-        begins = self.numbers(self._dealt_blocks(index.reshape(-1)))
-        # One may reach over the end of the records.
-        return np.sort(begins[begins + grid.block <= grid.records])
-
     def rest(self, places: Indices) -> Indices:
         """Return the record numbers at places after those of all lanes."""
         grid = self.grid
@@ -104,7 +96,7 @@ def deal(grid: Grid, seed: int, epoch: int) -> Deal:
     return Deal(grid, round_keys(seed, epoch))
 
 
-class Windows:
+class BlockWindows:
     """One window, or several, of each lane of a group: a table with a row for each lane, cut out of its axis.
 
     Args:
@@ -257,9 +249,9 @@ class Windows:
 
 
 @lru_cache(maxsize=_KEPT_WINDOWS)
-def windows_of(dealt: Deal, group: int, number: int) -> Windows:
+def windows_of(dealt: Deal, group: int, number: int) -> BlockWindows:
     """Return a table of windows."""
-    return Windows(dealt, group, number)
+    return BlockWindows(dealt, group, number)
 
 
 def _walked(words: Words, sizes: Words, bits: int, keys: tuple[int, ...], tweaks: Words) -> Indices:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
-from cachelayer.streams.iterator import END, StreamIterator
+from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.sampled_order import SampledOrder
+from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
-
-if TYPE_CHECKING:
-    from cachelayer.streams.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -85,45 +82,35 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
     If an epoch is left before its end, the next one follows.
     """
 
-    def __init__(self, stream: Stream[T]) -> None:
-        options = stream._reader.options
-        self._stream = stream
-        self._identity = stream._reader.identity
+    def __init__(self, reader: StepReader) -> None:
+        options = reader.options
+        self._reader = reader
         self._records = options.steps.records
         # Streams have one epoch by default, so 1 does not limit the epochs here.
         self._end = None if options.steps.num_epochs == 1 else options.steps.num_epochs
-        self._turn = self._turn_at(options.start)
+        self._begin_at(options.start)
 
-    def _turn_at(self, position: int) -> _Turn[T]:
-        epoch = position // max(1, self._records)
-        reader = self._stream._reader
-        options = replace(epoch_options(reader.options, epoch), start=position)
-        iterator = iter(type(self._stream)(replace(reader, options=options)))
-        return _Turn(epoch, iterator)
+    def _begin_at(self, position: int) -> None:
+        self._epoch = position // max(1, self._records)
+        options = replace(epoch_options(self._reader.options, self._epoch), start=position)
+        self._iterator: StreamIterator[T] = StreamIterator(replace(self._reader, options=options))
+        self._is_new = True
 
     def __iter__(self) -> Epochs[T]:
         return self
 
-    if TYPE_CHECKING:
-
-        def __next__(self) -> StreamIterator[T]: ...
-
-    else:
-
-        @property
-        def __next__(self) -> Callable[[], StreamIterator[T]]:
-            """The function that returns the next epoch; ``next()`` calls it in C, as in :class:`StreamIterator`."""
-            turn = self._turn
-            following = turn.epoch if turn.waiting else turn.epoch + 1
-            if self._records == 0 or (self._end is not None and following >= self._end):
-                return END
-            if not turn.waiting:
-                self._turn = self._turn_at(following * self._records)
-            return self._turn.waiting.popleft
+    def __next__(self) -> StreamIterator[T]:
+        following = self._epoch if self._is_new else self._epoch + 1
+        if self._records == 0 or (self._end is not None and following >= self._end):
+            raise StopIteration
+        if not self._is_new:
+            self._begin_at(following * self._records)
+        self._is_new = False
+        return self._iterator
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the epoch that was handed out last; every iterator of the stream accepts it."""
-        return self._turn.iterator.get_state()
+        return self._iterator.get_state()
 
     def set_state(self, state: Any) -> None:
         """Continue with the rest of the epoch in which a state lies; at the end of one, with the next.
@@ -131,19 +118,10 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         Raises:
             StateError: if the state belongs to other records or another order, or lies past the end.
         """
-        position = self._identity.position(state)
+        position = self._reader.identity.position(state)
         if self._end is not None and position > self._end * self._records:
             raise StateError(
                 f"position {position} of the state is past the end of this stream, {self._end * self._records}: "
                 "pass a larger num_epochs"
             )
-        self._turn = self._turn_at(position)
-
-
-class _Turn(Generic[T]):
-    """The iterator of an epoch, kept here until it is handed out."""
-
-    def __init__(self, epoch: int, iterator: StreamIterator[T]) -> None:
-        self.epoch = epoch
-        self.iterator = iterator
-        self.waiting = deque([iterator])
+        self._begin_at(position)

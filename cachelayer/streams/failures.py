@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
-from typing import Any
 
 from cachelayer.errors import (
     CorruptionError,
@@ -70,36 +66,7 @@ def shown(error: BaseException) -> str:
 
 def is_of_element(error: Exception) -> bool:
     """Return whether an error of a user's function, or of a user's object, is a failure of the element."""
-    return not isinstance(error, _NEVER_REPLACED) and not _is_of_signal(error)
-
-
-def _is_of_signal(error: Exception) -> bool:
-    """Return whether a signal handler raised an error, which happened to run in the midst of an element."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    codes, trace = list[CodeType](), error.__traceback__
-    while trace is not None:
-        if _has_frame(trace.tb_frame):
-            codes.append(trace.tb_frame.f_code)
-        trace = trace.tb_next
-    return bool(codes) and any(_code(signal.getsignal(number)) in codes for number in signal.valid_signals())
-
-
-def _has_frame(frame: FrameType) -> bool:
-    """Return whether a function was perhaps called as a signal handler: with a frame. To ask for all takes long."""
-    return any(
-        isinstance(part, FrameType)
-        for value in frame.f_locals.values()
-        for part in (value if isinstance(value, tuple) else (value,))
-    )
-
-
-def _code(handler: Any) -> Any:
-    """Return the code of a function, a method, a partial or another callable; None if it has none."""
-    inner = getattr(handler, "func", handler)
-    if not hasattr(inner, "__code__") and callable(inner):
-        inner = type(inner).__call__
-    return getattr(inner, "__code__", None)
+    return not isinstance(error, _NEVER_REPLACED)
 
 
 def noted(error: Exception, note: str) -> Exception:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, Trial, returned_none
-from cachelayer.streams.reading import Reading
-from cachelayer.streams.replacing import Rows
-from cachelayer.tally import MAPPING
+from cachelayer.streams.replacing import ReplacedRows
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class FunctionCalls:
     may_be_none: Callable[[], bool]
 
     def __call__(
-        self, fn: ElementMap, elements: Sequence[Any], rows: Rows, trial: Trial, reading: Reading
+        self, fn: ElementMap, elements: Sequence[Any], rows: ReplacedRows, trial: Trial, reading: Reading
     ) -> Sequence[Any]:
         """Return what a function makes of those elements that have not failed; None for the others."""
         if trial.failed:
@@ -42,14 +41,13 @@ class FunctionCalls:
             return out
         if fn.max_failures is None:
             trial = Trial(trial.attempt)
-        reading.tally.turn(MAPPING)
         made = fn(elements, rows.positions, self.seed, reading, trial)
         if fn.declared is None and any(element is None for element in made) and not self.may_be_none():
             _check_returned(elements, made, rows, trial)
         return fn.conform(made, rows.numbers, rows.positions, trial)
 
 
-def _check_returned(elements: Sequence[Any], made: Sequence[Any], rows: Rows, trial: Trial) -> None:
+def _check_returned(elements: Sequence[Any], made: Sequence[Any], rows: ReplacedRows, trial: Trial) -> None:
     """Raise if a function returned None for an element, unless the trial takes the error."""
     for row, (before, after) in enumerate(zip(elements, made, strict=True)):
         if after is None and before is not None and row not in (trial.failed or ()):

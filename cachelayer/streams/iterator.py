@@ -3,113 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from cachelayer.errors import StateError
+from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
-from cachelayer.streams.block_plan import Block
+from cachelayer.streams.block_plan import Chunk
 from cachelayer.streams.blocks import blocks_of
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.failures import Failure, too_many, warn_of
-from cachelayer.streams.stream_meter import Meter
+from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream_stats import StreamStats
 
-if TYPE_CHECKING:
-    from cachelayer.streams.stream import Stream
 
-# Raises StopIteration.
-END: Callable[[], Any] = iter(()).__next__
-
-
-class Blocks(Protocol[T]):
+class Chunks(Protocol[T]):
     """Gives an iterator its blocks."""
 
-    def block(self, position: int) -> Block[T] | None:
+    def block(self, position: int) -> Chunk[T] | None:
         """Return the block at a position, the same one on every call; None at the end."""
 
     def forget(self) -> None:
         """Drop what was read."""
 
-    def ready(self, position: int) -> int:
-        """Return how many items are ready from a position on."""
-
 
 class StreamIterator(Iterator[T]):
     """Hands out the items of a stream, and knows its position. Threads that share it get each item once.
 
-    Position and items always agree, although a signal handler may raise at any moment: if ``next()`` raises, it has
-    handed out nothing, and the next call continues after the last item.
+    If ``next()`` raises an error, it has handed out nothing, and the next call continues after the last item. The
+    position changes just before an item is handed out. So if a signal handler raises in between, that item is lost to
+    this iterator: go on from the last state that was saved.
+
+    Args:
+        reader: reads the steps.
+        blocks: gives the blocks; by default those of the reader, some of them read ahead.
+        finished: called when the iterator has run from the start to the end.
     """
 
-    def __init__(self, stream: Stream[Any], blocks: Blocks[Any] | None = None) -> None:
-        self._stream = stream
-        reader = stream._reader
+    def __init__(
+        self, reader: StepReader, blocks: Chunks[Any] | None = None, finished: Callable[[], None] | None = None
+    ) -> None:
+        self._reader = reader
         self._identity = reader.identity
         self._steps = reader.options.steps
-        self._writes = reader.options.shard_index == 0
-        self._prefetch = reader.options.prefetch
-        self._meter = Meter()
-        self._blocks: Blocks[Any] = blocks_of(reader, self._meter) if blocks is None else blocks
-        self._from_start = True
-        self._max_failures = reader.max_failures
+        self._blocks: Chunks[Any] = blocks_of(reader) if blocks is None else blocks
+        self._finished = finished
         self._has_warned = False
-        # The only state that changes. One assignment replaces it as a whole.
-        self._block: Block[T] = Block(self._steps.next_start(reader.options.start))
+        self._lock = ProcessLock()
+        # Since when the consumer waits, and since when and how long it has; for the stats.
+        self._waiting: float | None = None
+        self._times = _Times()
+        # The only state that changes the position: replaced as a whole.
+        self._block: Chunk[T] = Chunk(self._steps.next_start(reader.options.start))
 
     def __iter__(self) -> StreamIterator[T]:
         return self
 
-    if TYPE_CHECKING:
+    def __next__(self) -> T:
+        while True:
+            items = self._block.items
+            if not items:
+                self._follow()
+                continue
+            try:
+                return items.popleft()
+            except IndexError:
+                # Another thread that shares this iterator was quicker.
+                continue
 
-        def __next__(self) -> T: ...
+    def _follow(self) -> None:
+        """Go from an exhausted block to the one after it.
 
-    else:
-
-        @property
-        def __next__(self) -> Callable[[], T]:
-            """The function that returns the next item.
-
-            ``next()`` calls it in C: no bytecode, and so no signal handler, runs between the moment when the item
-            leaves its block and the moment when the caller has it.
-            """
-            while not self._block.items:
-                if self._block.failure is not None:
-                    failures = self._taken_failure(self._block)
-                    if failures:
-                        # This frame is in the traceback of the error, and must not refer to it.
-                        raise failures.pop()
-                elif not self._follow(self._block):
-                    return END
-            return self._block.items.popleft
-
-    # Not in __next__: its frame is in the traceback of the error, and must not refer to the error.
-    def _follow(self, block: Block[T]) -> bool:
-        """Go from an exhausted block to the one after it; return False at the end."""
-        # A shard without an element in the last step of an epoch skips that step here.
-        ended = False
-        self._meter.waiting = since = perf_counter()
+        Raises:
+            StopIteration: at the end.
+            BaseException: the error that ended the block; the next call reads the item that failed again.
+        """
+        begun = self._waiting = perf_counter()
+        has_ended = False
         try:
-            found = self._blocks.block(block.end)
-            following = self._counted(block, Block(block.end) if found is None else self._shown(found))
-            ended = found is None
+            with self._lock:
+                block = self._block
+                if block.items:
+                    return
+                failure = block.failure
+                if failure is None:
+                    following = self._blocks.block(block.end)
+                    has_ended = following is None
+                    after = Chunk[T](block.end) if following is None else self._shown(following)
+                    self._times = replace(self._times, mapping=self._times.mapping + after.mapping)
+                    self._block = self._counted(block, after)
+                else:
+                    self._go_to(block.position)
         finally:
-            self._meter.resume(since, ended=ended)
-        following.before = block.handed_out
-        # Unless another thread was quicker.
-        if self._block is block:
-            self._block = following
-        if found is None and self._from_start:
-            self._stream._iterated_through = True
-        return found is not None
+            self._waiting = None
+            self._times = self._times.after(begun, perf_counter(), ended=has_ended)
+        if has_ended:
+            if self._finished is not None:
+                self._finished()
+            raise StopIteration
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # This frame is in the traceback of the error, and must not refer to it, nor to the items.
+                del failure, block
 
-    def _shown(self, block: Block[Any]) -> Block[T]:
+    def _shown(self, block: Chunk[Any]) -> Chunk[T]:
         """Return a block with the items to hand out."""
         return block
 
-    def _counted(self, block: Block[T], following: Block[T]) -> Block[T]:
+    def _counted(self, block: Chunk[T], following: Chunk[T]) -> Chunk[T]:
         """Return the block after another, as far as its failures may be replaced."""
-        before, limit = block.all_failures, self._max_failures
+        before, limit = block.all_failures, self._reader.max_failures
         over = 0 if limit is None else before.count + len(following.failures) - limit
         if over > 0:
             found = [*before, *following.failures]
@@ -130,32 +136,15 @@ class StreamIterator(Iterator[T]):
         """
         return list(self._block.all_failures.until(self.position))
 
-    def _taken_failure(self, block: Block[T]) -> list[BaseException]:
-        """Return the error that ended a block early; the next call reads the failed items again.
-
-        Returns:
-            Nothing if another thread has it, which may have gone on already.
-        """
-        self._blocks.forget()
-        following = self._beginning(block.position, block)
-        if self._block is not block:
-            return []
-        self._block = following
-        return [cast(BaseException, block.failure)]
-
-    def _beginning(self, position: int, block: Block[T]) -> Block[T]:
-        """Return an empty block at a position, after those up to a block."""
-        found: Block[T] = Block(self._steps.next_start(position))
-        found.all_failures = block.all_failures.until(position)
-        found.before = block.handed_out
-        return found
-
     def _go_to(self, position: int) -> None:
+        """Continue at a position, after what was handed out up to there."""
         self._blocks.forget()
-        self._block = self._beginning(position, self._block)
+        following: Chunk[T] = Chunk(self._steps.next_start(position))
+        following.all_failures = self._block.all_failures.until(position)
+        self._block = following
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restored, (type(self), self._stream, self.get_state())
+        return _restored, (type(self), self._reader, self.get_state())
 
     @property
     def position(self) -> int:
@@ -163,13 +152,11 @@ class StreamIterator(Iterator[T]):
         return self._block.position
 
     def stats(self) -> StreamStats:
-        """Return what this iterator has done so far, and how long its consumer waited for it.
+        """Return how long the consumer of this iterator waited for it so far, and what to do about it.
 
         Any thread may ask at any time, also after the end, an error or a restore, after which it counts on.
         """
-        block = self._block
-        ready = len(block.items) + self._blocks.ready(block.end)
-        return self._meter.stats(block.handed_out, ready, self._prefetch)
+        return self._times.stats(self._waiting, perf_counter())
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
@@ -191,8 +178,9 @@ class StreamIterator(Iterator[T]):
                 f"position {position} of the state is past the end of this stream, {end}: set it on stream.epochs(), "
                 "or pass a larger num_epochs, which a mixture does not have"
             )
-        self._go_to(position)
-        self._from_start = False
+        with self._lock:
+            self._go_to(position)
+        self._finished = None
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model, as ``state.json``; only the first shard writes it.
@@ -204,7 +192,7 @@ class StreamIterator(Iterator[T]):
         Raises:
             StorageError: if it cannot be written.
         """
-        return save_state(self.get_state(), directory, writes=self._writes)
+        return save_state(self.get_state(), directory, writes=self._reader.options.shard_index == 0)
 
     def load(self, directory: Any) -> Awaited:
         """Continue from a state that :meth:`save` wrote, on any number of shards, at once; Orbax calls this too.
@@ -218,12 +206,44 @@ class StreamIterator(Iterator[T]):
 class StatesIterator(StreamIterator[Any]):
     """Hands out pairs of an item and the state after it."""
 
-    def _shown(self, block: Block[Any]) -> Block[Any]:
+    def _shown(self, block: Chunk[Any]) -> Chunk[Any]:
         return block.replaced(lambda item, position: (item, self._identity.state(position)))
 
 
-def _restored(cls: type[StreamIterator[T]], stream: Stream[T], state: dict[str, Any]) -> StreamIterator[T]:
+@dataclass(frozen=True)
+class _Times:
+    """The times of an iterator.
+
+    Args:
+        elapsed: the seconds up to the last end of the stream.
+        begun: when the consumer first asked after that; None if it did not.
+        waited: the seconds that it has waited.
+        mapping: the seconds that the functions took for the blocks that have come.
+    """
+
+    elapsed: float = 0.0
+    begun: float | None = None
+    waited: float = 0.0
+    mapping: float = 0.0
+
+    def after(self, since: float, now: float, *, ended: bool) -> _Times:
+        """Return the times after the consumer has waited."""
+        begun = since if self.begun is None else self.begun
+        waited = self.waited + now - since
+        if ended:
+            return replace(self, elapsed=self.elapsed + now - begun, begun=None, waited=waited)
+        return replace(self, begun=begun, waited=waited)
+
+    def stats(self, waiting: float | None, now: float) -> StreamStats:
+        begun = waiting if self.begun is None else self.begun
+        seconds = self.elapsed + (0.0 if begun is None else now - begun)
+        # Threads that share an iterator may wait for it at the same time.
+        waited = min(seconds, self.waited + (0.0 if waiting is None else now - waiting))
+        return StreamStats(seconds, waited, seconds - waited, self.mapping)
+
+
+def _restored(cls: type[StreamIterator[T]], reader: StepReader, state: dict[str, Any]) -> StreamIterator[T]:
     """Return a copy of an iterator, which reads ahead independently."""
-    iterator = cls(stream)
+    iterator = cls(reader)
     iterator.set_state(state)
     return iterator

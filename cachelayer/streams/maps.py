@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError, StorageError
+from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Failed, Stacking
+from cachelayer.protocols import Failed, Stacker
+from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.failures import Notice, bare, is_of_element, noted
-from cachelayer.streams.interruptible_future import Flag
-from cachelayer.streams.reading import Dropped, Reading
-from cachelayer.system_threads import start
+from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]
 U = TypeVar("U")
@@ -62,7 +60,7 @@ class ElementMap:
     rng: bool
     threads: int
     number: int
-    declared: Stacking | None = None
+    declared: Stacker | None = None
     max_failures: int | None = None
     notice: Notice = field(default_factory=Notice, compare=False, repr=False)
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
@@ -84,42 +82,12 @@ class ElementMap:
         """Split the elements among threads, in order; each thread has its own generator."""
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
-        # All threads end as soon as one has failed, or the caller was interrupted.
-        ended = Flag()
-        together = Reading(ended, *reading.stops)
-        results: list[list[Any] | BaseException] = [Dropped()] * len(parts)
-
-        def work(number: int, part: slice) -> None:
-            try:
-                results[number] = self._run(elements[part], positions[part], seed, together, trial, part.start)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                results[number] = error
-                ended.set()
-
-        threads = [
-            threading.Thread(target=work, args=each, name="cachelayer-map", daemon=True) for each in enumerate(parts)
-        ]
-        try:
-            for thread in threads:
-                try:
-                    start(thread, "to map in")
-                except StorageError:
-                    # The system gives no more threads: the caller does this part.
-                    thread.run()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-        finally:
-            ended.set()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-        try:
-            _raise_first(results)
-            return [item for part in results for item in cast(list[Any], part)]
-        finally:
-            # The traceback of an error holds this frame, which must not hold the error.
-            results.clear()
+        with Pool(len(parts), "cachelayer-map") as pool:
+            futures = [
+                pool.submit(self._run, elements[part], positions[part], seed, reading, trial, part.start)
+                for part in parts
+            ]
+            return [item for future in futures for item in future.result()]
 
     def conform(
         self, elements: Sequence[Any], numbers: Indices, positions: Indices, trial: Trial = FIRST
@@ -194,16 +162,6 @@ def _line(error: BaseException) -> str:
     trace = error.__traceback__
     trace = trace and (trace.tb_next or trace)
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "an unknown line"
-
-
-def _raise_first(results: Sequence[Any]) -> None:
-    """Raise the first error of some parts; parts that only stopped because another failed come last."""
-    for part in results:
-        if isinstance(part, BaseException) and not isinstance(part, Dropped):
-            raise part
-    for part in results:
-        if isinstance(part, BaseException):
-            raise part
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:

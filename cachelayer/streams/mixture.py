@@ -1,22 +1,25 @@
 """The order of a mixture: the part that each position belongs to, and the record of the part there. Arithmetic only.
 
-With integer weights that never change, the parts take turns in a pattern that repeats for ever. Its length is the sum
-of the weights, and each part has exactly as many positions in it as its weight. With weights 3 and 1::
+In each stage the parts take turns in a round that repeats from the stage's first position on. With weights 3 and 1::
 
     position    0 1 2 3   4 5 6 7   8 ...
-    part        0 0 1 0   0 0 1 0   0 ...
-    its turn    0 1 0 2   3 4 1 5   6 ...
+    part        0 1 0 0   0 1 0 0   0 ...
+    its turn    0 0 1 2   3 1 4 5   6 ...
 
-All other weights make a :class:`cachelayer.streams.schedule.Schedule`.
+The turns of a part go on from one stage to the next, and through the epochs of the part.
 """
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate
-from typing import Any, Literal, Protocol
+from itertools import accumulate, pairwise
+from math import lcm
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,126 +28,166 @@ from cachelayer.locks import cached_property
 from cachelayer.streams.block_grid import Grid
 from cachelayer.streams.block_order import BlockOrder, near
 from cachelayer.streams.order import BlockSpans, Draws, Order, arrangement, out_of_range
-from cachelayer.streams.permutation import permuted_at, round_keys
-from cachelayer.streams.small_epochs import across_epochs, are_small
+from cachelayer.streams.permutation import round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
 # A mixture never ends: all its positions lie in one epoch, whose end nobody reaches.
 ENDLESS = MOST_POSITIONS
 Stop = Literal["first", "all"]
-# Positions whose records are computed at once and kept, because the next batch usually lies among them too: a short
-# piece from the first of them on, and then whole ones.
-_SHORT = 1 << 11
-_PIECE = 1 << 14
-_KEPT_NBYTES = 32 << 20
+# Positions whose records are computed at once and kept, because the next batch usually lies among them too.
+_PIECE = 1 << 13
+_KEPT_PIECES = 64
 
 Indices = NDArray[np.int64]
 
 
-class Turns(Protocol):
-    """The part that each position of a mixture belongs to."""
+def turns_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
+    """Return how many positions of a round each part has: at most :data:`MOST_TURNS` together.
 
-    def between(self, start: int, stop: int) -> Iterator[tuple[int, Indices, int]]:
-        """Yield the parts of the positions ``start`` to ``stop``, each once or more.
+    They are exactly in proportion to the weights if so many are enough. Else a round has :data:`MOST_TURNS`: each
+    share of them is rounded down, and those that lose most get one more.
 
-        With each come the offsets of its positions from ``start``, ascending, and its turn at the first of them.
-        """
+    Args:
+        weights: none negative, and at least one positive.
+    """
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    common = lcm(*(share.denominator for share in shares))
+    if common <= MOST_TURNS:
+        return tuple(int(share * common) for share in shares)
+    turns = [int(share * MOST_TURNS) for share in shares]
+    lost = [turn - share * MOST_TURNS for turn, share in zip(turns, shares, strict=True)]
+    for part in sorted(range(len(turns)), key=lost.__getitem__)[: MOST_TURNS - sum(turns)]:
+        turns[part] += 1
+    return tuple(turns)
 
-    def at(self, positions: Indices) -> tuple[Indices, Indices]:
-        """Return the part that each position belongs to, and the number of turns that the part has before it."""
 
-    def positions_of(self, part: int, turns: Indices) -> Indices:
-        """Return the positions of turns of a part."""
+class Round(NamedTuple):
+    """The positions of a round.
 
-    def position_of(self, part: int, turn: int) -> int | None:
-        """Return the position of a turn of a part; None if it does not come before 2**62."""
+    Args:
+        part_of: the part that each position belongs to.
+        turn_of: the number of turns that this part has before it in the round.
+        places: the positions of each part.
+    """
+
+    part_of: Indices
+    turn_of: Indices
+    places: Sequence[Indices]
+
+
+@lru_cache(maxsize=32)
+def round_of(turns: tuple[int, ...]) -> Round:
+    """Return the round in which each part has so many turns, spread evenly.
+
+    The two shortest sequences of parts are merged, until one is left. Each merge rounds once, and moves a part by half
+    of its share of what is merged. These shares fall at least like the inverse numbers of Fibonacci, so a part is never
+    more than 1.7 turns ahead or behind, however many there are.
+    """
+    heap = [(count, part, np.full(count, part)) for part, count in enumerate(turns) if count]
+    heapq.heapify(heap)
+    for number in range(len(turns), len(turns) + len(heap) - 1):
+        (few, _, left), (more, _, right) = heapq.heappop(heap), heapq.heappop(heap)
+        both = few + more
+        is_left = np.diff((2 * few * np.arange(both + 1) + both) // (2 * both)) > 0
+        merged = np.empty(both, np.int64)
+        merged[is_left], merged[~is_left] = left, right
+        heapq.heappush(heap, (both, number, merged))
+    part_of = heap[0][2]
+    places = np.split(np.argsort(part_of, kind="stable"), np.cumsum(turns)[:-1])
+    turn_of = np.empty_like(part_of)
+    for positions in places:
+        turn_of[positions] = np.arange(len(positions))
+    return Round(part_of, turn_of, places)
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """The part that each position of a mixture belongs to, in one stage or more.
+
+    Args:
+        starts: the first position of each stage, ascending from 0, each less than 2**62.
+        rounds: how many positions each part has in a round of each stage; see :func:`turns_of`.
+    """
+
+    starts: tuple[int, ...]
+    rounds: tuple[tuple[int, ...], ...]
+
+    def __reduce__(self) -> tuple[type[Turns], tuple[Any, ...]]:
+        return Turns, (self.starts, self.rounds)
+
+    @cached_property
+    def _first(self) -> Indices:
+        return np.array(self.starts, np.int64)
+
+    @cached_property
+    def _before(self) -> Indices:
+        """The number of turns of each part before each stage: int64 of shape ``[stages, parts]``."""
+        before = np.zeros((len(self.starts), len(self.rounds[0])), np.int64)
+        for stage, (start, end) in enumerate(pairwise(self.starts)):
+            turns = self.rounds[stage]
+            rounds, places = divmod(end - start, sum(turns))
+            rest = np.bincount(round_of(turns).part_of[:places], minlength=len(turns)) if places else 0
+            before[stage + 1] = before[stage] + rounds * np.array(turns, np.int64) + rest
+        return before
 
     def past(self, position: int) -> Mapping[str, Any]:
-        """Return what a state says of the turns before its position."""
+        """Return what decided the turns before a position: how many stages, and SHA-256 of them.
 
-
-@dataclass(frozen=True)
-class Pattern:
-    """The part that each position belongs to.
-
-    Args:
-        weights: number of positions of each part in a round; at least 1 each, at most :data:`MOST_TURNS` together.
-    """
-
-    weights: tuple[int, ...]
-
-    @property
-    def turns(self) -> int:
-        """Number of positions in a round."""
-        return sum(self.weights)
-
-    @cached_property
-    def part_of(self) -> Indices:
-        """The part that each position of a round belongs to.
-
-        Turn k of a part with weight w has the rank ``(2 * k + 1) / w``, rounded down to a multiple of 2**-32. The turns
-        are sorted by rank; if two ranks are equal, the first part comes first.
+        The text of a stage is ``start:turns,turns,...;`` in decimal digits.
         """
-        weights = np.array(self.weights, np.int64)
-        parts = np.repeat(np.arange(len(weights)), weights)
-        turns = np.concatenate([np.arange(weight) for weight in self.weights])
-        ranks = (2 * turns + 1 << 32) // weights[parts]
-        order: Indices = parts[np.argsort(ranks, kind="stable")]
-        return order
+        stages = int(self._first.searchsorted(position))
+        return {"mixture": {"stages": stages, "sha256": self._digests[stages]}}
 
     @cached_property
-    def _places(self) -> Sequence[Indices]:
-        """The positions of each part in a round."""
-        return np.split(np.argsort(self.part_of, kind="stable"), np.cumsum(self.weights)[:-1])
-
-    @cached_property
-    def _turn_of(self) -> Indices:
-        """The number of turns that the part of each position of a round has before it in the round."""
-        turns = np.empty(self.turns, np.int64)
-        for places in self._places:
-            turns[places] = np.arange(len(places))
-        return turns
+    def _digests(self) -> Sequence[str]:
+        """SHA-256 of the first stages, for each number of them from 0 on."""
+        state = hashlib.sha256()
+        digests = [state.hexdigest()]
+        for start, turns in zip(self.starts, self.rounds, strict=True):
+            state.update(f"{start}:{','.join(map(str, turns))};".encode())
+            digests.append(state.hexdigest())
+        return digests
 
     def at(self, positions: Indices) -> tuple[Indices, Indices]:
         """Return the part that each position belongs to, and the number of turns that the part has before it."""
-        rounds, places = np.divmod(positions, self.turns)
-        parts = self.part_of[places]
-        return parts, rounds * np.array(self.weights)[parts] + self._turn_of[places]
-
-    def between(self, start: int, stop: int) -> Iterator[tuple[int, Indices, int]]:
-        """Yield the parts of the positions ``start`` to ``stop``; see :meth:`Turns.between`."""
-        parts, turns = self.at(np.arange(start, stop))
-        for part in np.flatnonzero(np.bincount(parts)).tolist():
-            offsets = np.flatnonzero(parts == part)
-            yield part, offsets, int(turns[offsets[0]])
+        parts, turns = np.empty_like(positions), np.empty_like(positions)
+        for stage, which in _groups(self._first.searchsorted(positions, side="right") - 1):
+            counts = self.rounds[stage]
+            round_ = round_of(counts)
+            rounds, places = np.divmod(positions[which] - self.starts[stage], sum(counts))
+            parts[which] = stage_parts = round_.part_of[places]
+            turns[which] = self._before[stage][stage_parts] + rounds * np.array(counts)[stage_parts]
+            turns[which] += round_.turn_of[places]
+        return parts, turns
 
     def positions_of(self, part: int, turns: Indices) -> Indices:
-        """Return the positions of turns of a part."""
-        rounds, turns = np.divmod(turns, self.weights[part])
-        positions: Indices = rounds * self.turns + self._places[part][turns]
-        return positions
+        """Return the positions of turns of a part; if it has no such turn, that of its last."""
+        positions = np.empty_like(turns)
+        if self.rounds[-1][part] == 0:
+            turns = np.minimum(turns, self._before[-1, part] - 1)
+        for stage, which in _groups(self._before[:, part].searchsorted(turns, side="right") - 1):
+            counts = self.rounds[stage]
+            rounds, places = np.divmod(turns[which] - self._before[stage, part], counts[part])
+            positions[which] = self.starts[stage] + rounds * sum(counts) + round_of(counts).places[part][places]
+        return np.minimum(positions, MOST_POSITIONS)
 
-    def position_of(self, part: int, turn: int) -> int | None:
-        """Return the position of a turn of a part; None if it does not come before 2**62."""
-        rounds, turn = divmod(turn, self.weights[part])
-        position = rounds * self.turns + int(self._places[part][turn])
-        return position if position < ENDLESS else None
-
-    def past(self, position: int) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return nothing: the digest of the mixture tells the weights, which never change."""
-        return {}
+    def end_of(self, part: int, records: int) -> int | None:
+        """Return the position after which a part of so many records has been read once; None if that never comes."""
+        if self.rounds[-1][part] == 0 and records > self._before[-1, part]:
+            return None
+        end = int(self.positions_of(part, np.array([records - 1]))[0]) + 1
+        return end if end <= ENDLESS else None
 
 
-def ends_of(turns: Turns, sizes: Sequence[int]) -> list[int | None]:
-    """Return the position after which each part has been read once; None if that does not come up to 2**62.
-
-    Args:
-        turns: the part that each position belongs to.
-        sizes: number of records of each part.
-    """
-    lasts = [turns.position_of(part, size - 1) for part, size in enumerate(sizes)]
-    return [None if last is None else last + 1 for last in lasts]
+def _groups(numbers: Indices) -> Iterator[tuple[int, Any]]:
+    """Yield each number, and where it stands: often everywhere."""
+    if len(numbers) and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+        yield int(numbers[0]), slice(None)
+        return
+    for number in np.unique(numbers).tolist():
+        yield number, np.flatnonzero(numbers == number)
 
 
 @dataclass(frozen=True)
@@ -201,11 +244,11 @@ class MixedOrder:
     @property
     def described(self) -> Mapping[str, Any]:
         """What a state says of the order; the sizes of blocks are listed part by part."""
-        found: dict[str, Any] = {**self.orders[0].described, "seed": self.seed}
+        described: dict[str, Any] = {**self.orders[0].described, "seed": self.seed}
         if self._in_blocks:
             sizes = [order.sizes for order in self._in_blocks]
-            found["blocks"] = {name: [each[name] for each in sizes] for name in sizes[0]}
-        return found
+            described["blocks"] = {name: [of_part[name] for of_part in sizes] for name in sizes[0]}
+        return described
 
     def past(self, position: int) -> Mapping[str, Any]:
         """Return what a state says of the order before its position; what comes later may change."""
@@ -213,73 +256,42 @@ class MixedOrder:
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at positions ``start`` to ``stop`` of an epoch."""
-        position, end = epoch * self.length + start, epoch * self.length + stop
-        pieces = []
-        while position < end:
-            first, piece = self._piece_at(position)
-            pieces.append(piece[position - first : end - first])
-            position += len(pieces[-1])
-        return pieces[0].copy() if len(pieces) == 1 else np.concatenate([np.empty(0, np.int64), *pieces])
+        begin, end = epoch * self.length + start, epoch * self.length + stop
+        numbers = range(begin // _PIECE, -(-end // _PIECE))
+        pieces = [_piece(self, number)[max(0, begin - number * _PIECE) : end - number * _PIECE] for number in numbers]
+        return np.concatenate([np.empty(0, np.int64), *pieces])
 
-    def _piece_at(self, position: int) -> tuple[int, Indices]:
-        """Return the records of positions around this one, and the first of these positions."""
-        number = position // _PIECE
-        known = _known_pieces(self, number)
-        for first, piece in known:
-            if first <= position < first + len(piece):
-                return first, piece
-        # A caller that asks for one step waits for a short piece only. One that goes on gets whole pieces, which cost
-        # less a position.
-        if known or _known_pieces(self, number - 1):
-            found = number * _PIECE, self._computed(number * _PIECE, (number + 1) * _PIECE, whole=True)
-        else:
-            found = position, self._computed(position, position + _SHORT, whole=False)
-        known.append(found)
-        return found
-
-    def _computed(self, start: int, stop: int, *, whole: bool) -> Indices:
-        """Return the record numbers at positions of the mixture; ``whole`` keeps what is computed of its parts."""
-        out = np.empty(stop - start, np.int64)
-        for part, offsets, first in self.turns.between(start, stop):
-            records = self._range(part, first, first + len(offsets), whole=whole)
-            out[offsets] = self._firsts[part] + records
-        out.setflags(write=False)
-        return out
-
-    def _range(self, part: int, start: int, stop: int, *, whole: bool) -> Indices:
-        """Return the records at turns ``start`` to ``stop`` of a part; they may lie in several of its epochs."""
-        order, size, pieces = self.orders[part], self.sizes[part], []
-        if isinstance(order, Order) and are_small(order, stop - start):
-            return across_epochs(order, start, stop)
-        while start < stop:
-            epoch, place = divmod(start, size)
-            end = min(size, place + stop - start)
-            if whole or isinstance(order, BlockOrder) or not order.shuffle:
-                pieces.append(order(epoch, place, end))
-            else:
-                shuffled = epoch if order.reshuffle else 0
-                pieces.append(permuted_at(size, order.seed or 0, shuffled, np.arange(place, end)))
-            start += end - place
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    def between(self, start: int, stop: int) -> Indices:
+        """Return the record numbers at positions of the endless mixture, each computed anew."""
+        records = np.empty(stop - start, np.int64)
+        parts, turns = self.turns.at(np.arange(start, stop))
+        for part in np.flatnonzero(np.bincount(parts)).tolist():
+            which, order, size = np.flatnonzero(parts == part), self.orders[part], self.sizes[part]
+            begin, first = 0, int(turns[which[0]])
+            while begin < len(which):
+                epoch, place = divmod(first + begin, size)
+                end = min(len(which), begin + size - place)
+                records[which[begin:end]] = self._firsts[part] + order(epoch, place, place + end - begin)
+                begin = end
+        return records
 
     def at(self, epoch: int, places: Indices) -> Indices:
         """Return the record numbers at positions."""
         if not self._in_blocks:
             return out_of_range(self, epoch, places)
-        out = np.empty(len(places), np.int64)
+        records = np.empty(len(places), np.int64)
         for part, which, epoch_of_part, turns in self._turns_at(epoch, places):
-            out[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, turns)
-        return out
+            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, turns)
+        return records
 
     def ranks(self, epoch: int, start: int, stop: int) -> Indices | None:
         """Return the rank of each position: that of its turn in the order of its part."""
         if not self._in_blocks:
             return None
-        places = np.arange(start, stop)
-        out = np.empty(len(places), np.int64)
-        for part, which, _, turns in self._turns_at(epoch, places):
-            out[which] = self._in_blocks[part].ranks_at(turns)
-        return out
+        ranks = np.empty(stop - start, np.int64)
+        for part, which, _, turns in self._turns_at(epoch, np.arange(start, stop)):
+            ranks[which] = self._in_blocks[part].ranks_at(turns)
+        return ranks
 
     def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:
         """Return the rows of a step: for each row the offset of its position from ``start``."""
@@ -301,9 +313,6 @@ class MixedOrder:
             out[:, which] = spans.begin + first, spans.end + first, last - epoch * self.length
         return BlockSpans(*out)
 
-    def expected(self, epoch: int, places: Indices, share: float) -> None:
-        """Return None: a part goes through its blocks in more than one epoch of the mixture."""
-
     def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
         """Return for each position another record of its part; of its block, if the parts are in blocks."""
         firsts = np.array(self._firsts)
@@ -316,13 +325,12 @@ class MixedOrder:
         parts, turns = self.turns.at(places + epoch * self.length)
         for part in np.flatnonzero(np.bincount(parts)).tolist():
             which = np.flatnonzero(parts == part)
-            epochs, within = np.divmod(turns[which], self.orders[part].records)
-            for epoch in sorted(set(epochs.tolist())):
-                at = epochs == epoch
-                yield part, which[at], epoch, within[at]
+            epochs, within = np.divmod(turns[which], self.sizes[part])
+            cuts = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist(), len(which)]
+            for begin, end in pairwise(cuts):
+                yield part, which[begin:end], int(epochs[begin]), within[begin:end]
 
 
-@lru_cache(maxsize=_KEPT_NBYTES // (8 * _PIECE))
-def _known_pieces(order: MixedOrder, number: int) -> list[tuple[int, Indices]]:  # noqa: ARG001
-    """Return what is computed of a piece, each with its first position, to add to."""
-    return []
+@lru_cache(maxsize=_KEPT_PIECES)
+def _piece(order: MixedOrder, number: int) -> Indices:
+    return order.between(number * _PIECE, (number + 1) * _PIECE)

@@ -98,18 +98,6 @@ class Ordering(Protocol):
     def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:
         """Return the blocks of the records at places of an epoch; None if records are read one by one."""
 
-    def expected(self, epoch: int, places: Indices, share: float) -> tuple[Indices, int] | None:
-        """Return the blocks of one size that a shard reads from some of its places on: their begins, and their size.
-
-        Args:
-            epoch: the epoch.
-            places: places of a step of the shard.
-            share: the fraction of the records that the shard reads.
-
-        Returns:
-            None if they are not known so far ahead.
-        """
-
     def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
         """Return for each of some places of an epoch a record that may stand in for the record there."""
 
@@ -156,9 +144,6 @@ class Order:
 
     def blocks_at(self, epoch: int, places: Indices) -> None:
         """Return None: records are read one by one."""
-
-    def expected(self, epoch: int, places: Indices, share: float) -> None:
-        """Return None: there are no blocks."""
 
     def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:  # noqa: ARG002
         """Return for each place another of all records."""

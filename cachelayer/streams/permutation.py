@@ -159,17 +159,6 @@ def _argsort(hashes: Words) -> Indices:
     return found
 
 
-def epoch_hashes(records: int, seed: int, epochs: Indices) -> Words:
-    """Return the hash of each record number in each epoch: uint64 of shape ``[epochs, records]``."""
-    left, right = np.full(len(epochs), seed, np.uint64), epochs.astype(np.uint64)
-    keys = []
-    for number in range(_KEY_ROUNDS + 2):
-        left, right = right, left ^ mixed(right + np.uint64((number + 1) * GOLDEN_RATIO & MASK))
-        keys.append(right)
-    first, second = keys[-2:]
-    return mixed(mixed(np.arange(records, dtype=np.uint64) + first[:, None]) ^ second[:, None])
-
-
 def mixed(words: Words) -> Words:
     """Apply :func:`mix` to many words at once."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_M1)

@@ -46,7 +46,7 @@ def _keys(seed: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ReplacedRows:
     """Records that are read for some positions.
 
     Args:
@@ -59,12 +59,12 @@ class Rows:
     positions: Indices
     source: RecordReads[Any]
 
-    def __getitem__(self, rows: Indices) -> Rows:
-        return Rows(self.numbers[rows], self.positions[rows], self.source)
+    def __getitem__(self, rows: Indices) -> ReplacedRows:
+        return ReplacedRows(self.numbers[rows], self.positions[rows], self.source)
 
 
 Read = Callable[[Failed], Sequence[Any]]
-Make = Callable[[Rows, Trial, Read], Sequence[Any]]
+Make = Callable[[ReplacedRows, Trial, Read], Sequence[Any]]
 """Makes the elements of rows with what reads them; adds the errors of those that fail to the trial."""
 
 
@@ -106,7 +106,7 @@ class StandIns:
             rows = [row for row, (epoch, _) in enumerate(located) if epoch == chosen]
             yield chosen, np.array([located[row][1] for row in rows], np.int64), rows
 
-    def _read(self, of: Rows, rows: Indices, numbers: Indices, failed: Failed) -> list[Any]:
+    def _read(self, of: ReplacedRows, rows: Indices, numbers: Indices, failed: Failed) -> list[Any]:
         """Return the elements of records that stand in for some rows; what is not at hand takes one read.
 
         Args:
@@ -141,7 +141,7 @@ class StandIns:
                 found[rows] = (spans.begin <= numbers[rows]) & (numbers[rows] < spans.end)
         return found
 
-    def replaced(self, of: Rows, make: Make) -> tuple[Sequence[Any], list[Failure]]:
+    def replaced(self, of: ReplacedRows, make: Make) -> tuple[Sequence[Any], list[Failure]]:
         """Return the elements of rows, others in place of those that fail, and the failures in order of position.
 
         Raises:
@@ -176,7 +176,7 @@ class StandIns:
         raise none_left(int(of.positions[row]), tried[row], failed[row])
 
     def _attempt(
-        self, of: Rows, drawn: Sequence[tuple[int, int]], attempt: int, make: Make
+        self, of: ReplacedRows, drawn: Sequence[tuple[int, int]], attempt: int, make: Make
     ) -> list[tuple[tuple[int, int], Any, Exception | None]]:
         """Return the elements and the errors of records that are tried for some rows: ``drawn`` has row and record."""
         if not drawn:
@@ -184,14 +184,14 @@ class StandIns:
         rows, numbers = np.array(drawn, np.int64).T
         failed: Failed = {}
         made = make(
-            Rows(numbers, of.positions[rows], of.source),
+            ReplacedRows(numbers, of.positions[rows], of.source),
             Trial(attempt, failed),
             lambda failed: self._read(of, rows, numbers, failed),
         )
         return [(each, made[index], failed.get(index)) for index, each in enumerate(drawn)]
 
 
-def _failure(of: Rows, row: int, error: Exception, stand_in: int) -> Failure:
+def _failure(of: ReplacedRows, row: int, error: Exception, stand_in: int) -> Failure:
     """Return the failure of a row; its error names the record by its number in the stream, not in the dataset."""
     number = int(of.numbers[row])
     if isinstance(error, ElementError) and error.record not in (None, number):

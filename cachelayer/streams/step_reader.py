@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice, pairwise
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacking
+from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacker
+from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.block_rows import BlockRows, joined
 from cachelayer.streams.failures import Failure, too_many
 from cachelayer.streams.function_calls import FunctionCalls
 from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
-from cachelayer.streams.one_by_one import Unread
-from cachelayer.streams.reading import Reading, raise_unrepeated
-from cachelayer.streams.replacing import Rows, StandIns
+from cachelayer.streams.replacing import ReplacedRows, StandIns
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.step_rows import StepRows
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
-from cachelayer.tally import COLLATING, MAPPING, READING, counted
 
 Indices = NDArray[np.int64]
 Collate = Callable[..., Any]
@@ -58,7 +56,7 @@ class StepReader:
     within: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @cached_property
-    def _stacking(self) -> Stacking:
+    def _stacking(self) -> Stacker:
         return self.records.stacking() if self.buckets is None else self.buckets.stacking()
 
     def _reads_of(self, steps: Sequence[Step]) -> RecordReads[Any]:
@@ -140,33 +138,23 @@ class StepReader:
     def _read_batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
         together = len(steps) > 1 and not (self.maps and self.buckets is not None)
-        read, failure = reading.tried(lambda: self._read_at_once(steps, reading)) if together else (None, None)
-        try:
-            if read is not None:
-                for step, batch in zip(steps, read, strict=True):
-                    out.append(self._finished(step, batch, reading))
-                return
+        read = reading.tried(lambda: self._read_at_once(steps, reading)) if together else None
+        if read is None:
             out.extend(self._finished(step, self._read(step, reading), reading) for step in steps)
-            raise_unrepeated(failure)
-        finally:
-            # The error's traceback may hold this frame.
-            failure = None
+        else:
+            out.extend(self._finished(step, batch, reading) for step, batch in zip(steps, read, strict=True))
 
     def _read_at_once(self, steps: Sequence[Step], reading: Reading) -> Iterable[Any]:
         numbers = self.read_rows.numbers_of(steps)
         together = np.concatenate(numbers)
         source = self._source(steps, together, reading)
         if not self.maps:
-            found: Iterable[Any] = self._timed(source.read_batches, numbers, reading)
-            reading.rows = [*map(len, numbers)]
-            return found if isinstance(found, list) else self._timed_each(found, reading)
+            return source.read_batches(numbers)
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self.read_rows.positions(step) for step in steps])
         elements, collate = self._collated(together, positions, reading, source)
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
-        stacked = [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
-        reading.rows = [*map(len, numbers)]
-        return stacked
+        return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
 
     def elements(self, step: Step) -> Sequence[Any]:
         """Return the elements of a step."""
@@ -181,60 +169,40 @@ class StepReader:
             return self._reads_of(steps)
         return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading.check)
 
-    def unread(self, block: Step) -> list[Unread[Any]]:
-        """Return the elements of this shard in several steps of one element each; none if to read ahead is quicker."""
-        numbers = self.read_rows.numbers_of_elements(block)
-        alone = self.records.alone(numbers)
-        return [] if alone is None else [Unread(alone, number) for number in numbers.tolist()]
-
     def block(self, block: Step, out: list[Any], reading: Reading) -> None:
         """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
         numbers, positions = self.read_rows.places_of_elements(block)
 
         def read(rows: slice) -> Sequence[Any]:
-            reading.tally.turn(READING)
             blocks = reading.blocks
             source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading.check)
             return self._mapped(numbers[rows], positions[rows], reading, source)
 
-        found, failure = reading.tried(lambda: read(slice(None))) if len(numbers) > 1 else (None, None)
-        try:
-            if found is not None:
-                out.extend(found)
-                return
-            for row in range(len(numbers)):
-                out.extend(read(slice(row, row + 1)))
-            raise_unrepeated(failure)
-        finally:
-            failure = None
-
-    def _timed_each(self, batches: Iterable[Any], reading: Reading) -> Iterator[Any]:
-        """Yield batches that are made one by one."""
-        left = iter(batches)
-        while found := self._timed(lambda _: [*islice(left, 1)], None, reading):
-            yield found[0]
+        found = reading.tried(lambda: read(slice(None))) if len(numbers) > 1 else None
+        if found is not None:
+            out.extend(found)
+            return
+        for row in range(len(numbers)):
+            out.extend(read(slice(row, row + 1)))
 
     def _read(self, step: Step, reading: Reading) -> Any:
         """Return the batch of a step, before functions of batches and the mask."""
-        reading.tally.turn(READING)
         numbers = self.read_rows.numbers(step)
-        reading.rows.append(len(numbers))
         source = self._source([step], numbers, reading)
         if not self.maps:
-            return self._timed(source.read, numbers, reading)
+            return source.read(numbers)
         found = self._collated(numbers, self.read_rows.positions(step), reading, source)
         return self._stacked(step, *found, reading)
 
     def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
         """Return the batch of the elements of a step."""
-        reading.tally.turn(COLLATING)
         if len(elements):
             return collate(elements)
         # An empty batch takes its structure from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
         number = self.options.order(epoch, place, place + 1)
         # Another shard counts it if it fails.
-        apart = Reading(*reading.stops)
+        apart = Reading(reading.closed)
         one, collate = self._collated(number, np.array([step.begin]), apart, self._reads_of([step]))
         return collate(one, 0)
 
@@ -242,17 +210,17 @@ class StepReader:
         self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
     ) -> Sequence[Any]:
         """Return the elements of these record numbers, at these global positions, after all functions."""
-        return self._elements(Rows(numbers, positions, source), reading, None)
+        return self._elements(ReplacedRows(numbers, positions, source), reading, None)
 
     def _collated(
         self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
     ) -> tuple[Sequence[Any], Collate]:
         """Return the same elements, and the function that stacks them, which depends on the elements as read."""
         collators = list[Collate]()
-        elements = self._elements(Rows(numbers, positions, source), reading, collators)
+        elements = self._elements(ReplacedRows(numbers, positions, source), reading, collators)
         return elements, self._stacking.joined(collators)
 
-    def _elements(self, rows: Rows, reading: Reading, collators: list[Collate] | None) -> Sequence[Any]:
+    def _elements(self, rows: ReplacedRows, reading: Reading, collators: list[Collate] | None) -> Sequence[Any]:
         """Return the elements of some rows after all functions, with others in place of those that fail.
 
         Args:
@@ -261,11 +229,11 @@ class StepReader:
             collators: gets the functions that together stack the elements; None if nothing is stacked.
         """
         if self.max_failures is None:
-            read = self._timed(rows.source.__getitems__, rows.numbers, reading)
+            read = rows.source.__getitems__(rows.numbers)
             return self._made(read, rows, FIRST, reading, collators)
 
-        def made(rows: Rows, trial: Trial, read: Callable[[Failed], Sequence[Any]]) -> Sequence[Any]:
-            return self._made(self._timed(read, trial.failed, reading), rows, trial, reading, collators)
+        def made(rows: ReplacedRows, trial: Trial, read: Callable[[Failed], Sequence[Any]]) -> Sequence[Any]:
+            return self._made(read(cast(Failed, trial.failed)), rows, trial, reading, collators)
 
         stand_ins = StandIns(self.options.order, self.options.steps.records, self.records, self.max_failures)
         elements, failures = stand_ins.replaced(rows, made)
@@ -275,7 +243,7 @@ class StepReader:
     def _made(
         self,
         elements: Sequence[Any],
-        rows: Rows,
+        rows: ReplacedRows,
         trial: Trial,
         reading: Reading,
         collators: list[Collate] | None,
@@ -293,16 +261,8 @@ class StepReader:
             collators.append(collate)
         return elements
 
-    def _timed(self, read: Callable[[Any], Any], numbers: Any, reading: Reading) -> Any:
-        """Return what is read; if the user's object makes the records, count its time as that of a user's function."""
-        reading.tally.turn(READING)
-        if self.records.reading_cost == "foreign":
-            return counted(reading.tally, reading.timed, read, numbers)
-        return counted(reading.tally, read, numbers)
-
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
         for function in self.batch_maps:
-            reading.tally.turn(MAPPING)
             reading.check()
             made = reading.timed(called, function, batch)
             if made is None and batch is not None:
@@ -313,6 +273,5 @@ class StepReader:
         item = (batch, self.read_rows.rows(step) < size) if padded else batch
         if self.sent is None:
             return item
-        reading.tally.turn(COLLATING)
         reading.check()
         return self.sent(item, self.options.steps.global_batch if padded else size)

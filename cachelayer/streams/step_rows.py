@@ -98,12 +98,6 @@ class StepRows:
         epoch, place = divmod(block.begin, self.options.steps.records)
         return self.options.order.blocks_at(epoch, place + self._offsets_of_elements(block))
 
-    def expected_blocks(self, step: Step, share: float) -> tuple[Indices, int] | None:
-        """Return the blocks of one size that this shard reads from a step on; see ``Ordering.expected``."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        offsets = self._offsets(step) if self.options.batched else self._offsets_of_elements(step)
-        return self.options.order.expected(epoch, place + offsets, share)
-
     def _reads_all(self, step: Step) -> bool:
         """Return whether the rows of a step that are read are its records, each once."""
         part = self.options.steps.part(step, self.options.shard_index)

@@ -39,7 +39,6 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        # Set by an iterator that ran from the start to the end.
         self._iterated_through = False
         self._warned = False
         # Adapters replace it with what their users do to get the next order.
@@ -147,7 +146,10 @@ class Stream(Generic[T]):
     def __iter__(self) -> StreamIterator[T]:
         """Return an iterator from ``start`` on, independent of others; each has the same order."""
         self._warn_once()
-        return StreamIterator(self)
+        return StreamIterator(self._reader, finished=self._note_finished)
+
+    def _note_finished(self) -> None:
+        self._iterated_through = True
 
     def epoch(self, epoch: int) -> StreamIterator[T]:
         """Return an iterator over one whole epoch, the same one whatever ``start`` and ``num_epochs`` are.
@@ -156,7 +158,7 @@ class Stream(Generic[T]):
             epoch: the number of the epoch, from 0.
         """
         options = epoch_options(self._options, integer("epoch", epoch, 0))
-        return iter(Stream[T](replace(self._reader, options=options)))
+        return StreamIterator(replace(self._reader, options=options))
 
     def epochs(self) -> Epochs[T]:
         """Return an iterator over epochs: ``for epoch in stream.epochs(): for batch in epoch: ...``.
@@ -164,7 +166,7 @@ class Stream(Generic[T]):
         It begins at ``start``, within that epoch, and ends before epoch ``num_epochs``. If ``num_epochs`` is 1, the
         default, or None, it never ends. It has ``get_state`` and ``set_state``.
         """
-        return Epochs(self)
+        return Epochs(self._reader)
 
     def _warn_once(self) -> None:
         order, message = self._options.order, None
@@ -242,7 +244,7 @@ class Stream(Generic[T]):
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches."""
         self._warn_once()
-        return StatesIterator(self)
+        return StatesIterator(self._reader, finished=self._note_finished)
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
@@ -334,11 +336,20 @@ def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
     return stream_of(replace(stream._reader, options=replace(stream._reader.options, **changes)))
 
 
+def is_endless(stream: Stream[Any]) -> bool:
+    """Return whether a stream has no end. Each iteration of a dataset that is made from it goes on where one stopped.
+
+    That place is after the last item that the consumer got, however far the dataset has read ahead.
+    """
+    return stream._reader.options.steps.end is None
+
+
 def iteration(stream: Stream[T], number: int) -> Stream[T]:
     """Return the stream of one iteration over a dataset that is made from a stream: for adapters.
 
     Iteration 0 is the stream itself. Each further one has as many epochs, and begins where the one before ends. If all
-    epochs have the same order, or the stream has no end, every iteration is the stream.
+    epochs have the same order, every iteration is the stream. So it is if the stream is endless: the caller knows where
+    to go on.
     """
     reader = stream._reader
     return stream_of(replace(reader, options=Iterations(reader.options).options_of(number)))

@@ -16,13 +16,14 @@ from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.streams.block_grid import MOST_LANES
 from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
-from cachelayer.streams.bucket_order import BucketOrder, BucketSteps
-from cachelayer.streams.bucket_plan import BucketPlan
+from cachelayer.streams.bucket_order import BucketOrder, BucketPlan, BucketSteps
 from cachelayer.streams.buckets import Buckets, BucketTable
 from cachelayer.streams.order import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
 from cachelayer.user_warnings import warn
 
+MOST_ROWS = 1 << 30
+"""The most records of a step. The numbers of so many take 8 GiB."""
 # If the number of shards is no power of two, some share blocks. Fewer lanes than shards are always more than this.
 _MOST_READERS = 1.5
 
@@ -120,8 +121,11 @@ def make_options(
     if remainder is None and getattr(shard, "drop_remainder", False) is True:
         remainder = "drop"
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
-    if batch > MOST_POSITIONS:
-        raise InvalidArgumentError(f"a step of {batch} records: at most 2**62 are possible")
+    if batch > MOST_ROWS:
+        name = "the shard count" if global_batch_size is None else "global_batch_size"
+        raise InvalidArgumentError(
+            f"{name} {batch}: a step of so many records fits no memory: at most 2**30 are possible"
+        )
     if batch % shard_count:
         raise InvalidArgumentError(
             f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "

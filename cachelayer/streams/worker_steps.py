@@ -11,7 +11,6 @@ from cachelayer.streams.blocks import feed_of, loaded
 from cachelayer.streams.failures import Failure
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream import Stream, reader_of
-from cachelayer.streams.stream_meter import Meter
 from cachelayer.user_warnings import warn
 
 
@@ -29,7 +28,7 @@ class WorkerSteps:
 
     def __init__(self, stream: Stream[Any], workers: int) -> None:
         self._reader = reader_of(stream)
-        self._feed = feed_of(self._reader, Meter(), workers)
+        self._feed = feed_of(self._reader, workers)
 
     def batch(self, step: Step) -> Any:
         """Return the batch of a step."""
@@ -51,7 +50,7 @@ class WorkerSteps:
 
 def fetches_blocks(stream: Stream[Any]) -> bool:
     """Return whether an iterator over the stream fetches blocks, as it does from an object store."""
-    return isinstance(feed_of(reader_of(stream), Meter()), BlockFeed)
+    return isinstance(feed_of(reader_of(stream)), BlockFeed)
 
 
 def warn_of_workers(stream: Stream[Any], workers: int, fix: str) -> None:

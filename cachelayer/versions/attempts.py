@@ -1,35 +1,53 @@
 """Build attempts: show others that one is at work, and let the builders of a version take turns.
 
-None of this decides what is published: the log alone does. It saves doing work twice, and keeps gc away from running
-builds.
+On a file system, an attempt holds a lock, which dies with its process. In an object store it writes an object again and
+again, and its claim to build a version expires::
+
+    <id>/_running/<attempt>          locked, or rewritten at every beat, by the attempt; deleted at its end
+    <id>/_leases/<version>           locked by the builder of the version, or in an object store:
+    <id>/_leases/<version>/<turn>    put if absent by the builder of the version; names its attempt; deleted at its end
+
+Nobody compares clocks: an attempt is dead if its beat did not change for :data:`EXPIRY` seconds on the clock of the
+process that watches it. The process that takes over revokes it in the log first, so that it cannot publish if it was
+only paused. None of this decides what is published: the log alone does. It saves doing work twice, and keeps gc away
+from running builds.
 """
 
 from __future__ import annotations
 
 import calendar
+import json
+import math
+import os
+import platform
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from cachelayer.errors import StorageError
+from cachelayer import json_values
+from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import ObjectStore
-from cachelayer.progress.meter import Waiting
+from cachelayer.progress import Waiting
+from cachelayer.system_threads import start
 from cachelayer.versions import file_lock
-from cachelayer.versions.heartbeat import Heartbeat, Life, Turns, Watch, expiry
 
 State = Literal["running", "interrupted", "unknown"]
 
+EXPIRY = 30.0
+"""Seconds without a beat after which an attempt counts as dead; ``CACHELAYER_LEASE_SECONDS`` overrides it."""
+_BEATS_PER_EXPIRY = 6
 _POLLS_PER_EXPIRY = 15
 _BEGAN = "%Y%m%dT%H%M%S"
 _LOCK_PAUSE = 0.05
-"""Seconds between two checks of a lock that another process holds."""
+"""Seconds between two looks at a lock that another process holds."""
+_SHOWN = 200
 
 
 class Attempts(Protocol):
@@ -40,12 +58,7 @@ class Attempts(Protocol):
         """Show others, while the context lasts, that an attempt is at work, and its progress."""
 
     def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
-        """Return which of these attempts are at work.
-
-        Args:
-            attempts: the attempts.
-            waiting: shows the user which attempt it waits for.
-        """
+        """Return which attempts are at work; ``waiting`` shows the user for which of them this waits to be sure."""
 
     def glance(self, attempt: str, idle: float) -> tuple[State, str]:
         """Return whether an attempt is at work, without waiting to be sure, and who runs it and how far it is.
@@ -63,20 +76,10 @@ class Attempts(Protocol):
 
     @contextmanager
     def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
-        """Lead all processes that want to build a version, unless another leads already.
-
-        Args:
-            version: the version.
-            status: returns the progress that waiting processes are shown.
-        """
+        """Lead all processes that want to build a version, unless another leads already."""
 
     def wait(self, lead: Lead, waiting: Waiting) -> None:
-        """Wait for a while before looking again whether another process still leads.
-
-        Args:
-            lead: the process that leads.
-            waiting: shows the user which attempt it waits for.
-        """
+        """Wait for a while before looking again whether another process still leads, and show whom this waits for."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,22 @@ class Lead:
     attempt: str
     is_ours: bool
     dead: str | None = None
+
+
+def expiry() -> float:
+    """Return the seconds without a beat after which an attempt counts as dead.
+
+    Raises:
+        InvalidArgumentError: if ``CACHELAYER_LEASE_SECONDS`` is not a number above 0.
+    """
+    setting = os.environ.get("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
+    try:
+        seconds = float(setting)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"CACHELAYER_LEASE_SECONDS is {setting!r}: set it to a number of seconds above 0")
+    return seconds
 
 
 def pause() -> None:
@@ -133,14 +152,10 @@ class LockedAttempts:
 
     def _lock_file(self, name: str) -> Path:
         """Return the path of a lock, and make its folder if need be."""
-        self._store.make_folder(parent_of(name))
+        self._store.make_folder(paths.parent_of(name))
         return self._store.path(name)
 
-    def are_running(
-        self,
-        attempts: list[str],
-        waiting: Waiting | None = None,  # noqa: ARG002 - a lock answers at once
-    ) -> list[bool]:
+    def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:  # noqa: ARG002
         leases = (self._store.path(paths.build_lease(self._dataset_id, attempt)) for attempt in attempts)
         return [file_lock.is_held(path) for path in leases]
 
@@ -174,61 +189,178 @@ class LockedAttempts:
         time.sleep(_LOCK_PAUSE)
 
 
+class Heartbeat:
+    """Show from a thread that an attempt is at work, until it is stopped.
+
+    Args:
+        store: the store.
+        name: the object that is written.
+        status: returns the progress that waiting processes are shown.
+
+    Raises:
+        StorageError: if the first beat cannot be written.
+    """
+
+    def __init__(self, store: ObjectStore, name: str, status: Callable[[], str]) -> None:
+        self._store = store
+        self._name = name
+        self._status = status
+        self._pid = os.getpid()
+        self._pause = expiry() / _BEATS_PER_EXPIRY
+        self._beats = 0
+        self._stopped = threading.Event()
+        self._beat()
+        self._thread = threading.Thread(target=self._run, name="cachelayer-heartbeat", daemon=True)
+        try:
+            start(self._thread, "to show that the build is at work")
+        except StorageError:
+            # Others would wait for this attempt.
+            self._store.delete(self._name)
+            raise
+
+    def _beat(self) -> None:
+        self._beats += 1
+        who = f"process {os.getpid()} on {platform.node()}"
+        self._store.put(self._name, json.dumps({"who": who, "status": self._status(), "beat": self._beats}).encode())
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._pause):
+            # If the store is away for a while, go on; if that lasts, others take over.
+            with suppress(StorageError):
+                self._beat()
+
+    def stop(self) -> None:
+        """Stop, and delete the beat; in a forked child do nothing, since the parent goes on."""
+        if os.getpid() != self._pid:
+            return
+        self._stopped.set()
+        self._thread.join()
+        with suppress(StorageError):
+            self._store.delete(self._name)
+
+
+@dataclass
+class _Seen:
+    """A beat, and when this process first saw it, in seconds of the monotonic clock."""
+
+    beat: bytes
+    since: float
+
+
 class BeatingAttempts:
     """Build attempts in an object store: a running one writes a beat again and again."""
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self._store = store
         self._dataset_id = dataset_id
-        self._watch = Watch(store, dataset_id)
+        self._seen: dict[str, _Seen] = {}
 
     @contextmanager
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:
-        beat = Heartbeat(self._store, self._dataset_id, attempt, status)
+        beat = Heartbeat(self._store, paths.build_lease(self._dataset_id, attempt), status)
         try:
             yield
         finally:
             beat.stop()
 
+    def look(self, attempt: str) -> State:
+        """Return what is known about an attempt, from its beat now and at earlier calls."""
+        # The read may be slow: measure from the moment of the request.
+        asked = time.monotonic()
+        beat = self._store.read(paths.build_lease(self._dataset_id, attempt))
+        if beat is None:
+            return "interrupted"
+        seen = self._seen.get(attempt)
+        if seen is None or seen.beat != beat:
+            self._seen[attempt] = _Seen(beat, time.monotonic())
+            return "unknown" if seen is None else "running"
+        return "interrupted" if asked - seen.since >= expiry() else "unknown"
+
     def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
         # Attempts that were watched before need no new wait.
-        found = {attempt: self._watch.look(attempt) for attempt in attempts}
-        while unknown := [attempt for attempt in attempts if found[attempt] is Life.UNKNOWN]:
+        found = {attempt: self.look(attempt) for attempt in attempts}
+        while unknown := [attempt for attempt in attempts if found[attempt] == "unknown"]:
             if waiting is not None:
-                waiting.wait_for(self._shown(unknown[0]))
+                waiting.wait_for(self._waited_for(unknown[0]))
             pause()
-            found.update((attempt, self._watch.look(attempt)) for attempt in unknown)
-        return [found[attempt] is Life.ALIVE for attempt in attempts]
+            found.update((attempt, self.look(attempt)) for attempt in unknown)
+        return [found[attempt] == "running" for attempt in attempts]
 
     def glance(self, attempt: str, idle: float) -> tuple[State, str]:
-        if self._watch.look(attempt) is Life.DEAD:
+        if self.look(attempt) == "interrupted":
             return "interrupted", ""
-        return "running" if idle < expiry() else "unknown", self._watch.shown(attempt)
+        return "running" if idle < expiry() else "unknown", self.shown(attempt)
 
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
+
+    def dead(self, attempts: Collection[str]) -> set[str]:
+        return {attempt for attempt in attempts if self.look(attempt) == "interrupted"}
 
     def wait(self, lead: Lead, waiting: Waiting) -> None:
         if not lead.attempt:
             # Another process has just taken the turn; the next look finds its name.
             return
-        waiting.wait_for(self._shown(lead.attempt))
+        waiting.wait_for(self._waited_for(lead.attempt))
         pause()
 
-    def _shown(self, attempt: str) -> str:
-        return f"{self._watch.shown(attempt)} (taken for dead after {expiry():g} s without a sign of life)"
+    def _waited_for(self, attempt: str) -> str:
+        return f"{self.shown(attempt)} (taken for dead after {expiry():g} s without a sign of life)"
 
-    def dead(self, attempts: Collection[str]) -> set[str]:
-        return {attempt for attempt in attempts if self._watch.look(attempt) is Life.DEAD}
+    def shown(self, attempt: str) -> str:
+        """Return who runs an attempt and how far it is, according to its last beat."""
+        seen = self._seen.get(attempt)
+        try:
+            with json_values.decoding(attempt, "beat"):
+                found = json_values.parsed(seen.beat if seen else b"")
+                who, status = (json_values.text(name, found[name]) for name in ("who", "status"))
+        except CorruptionError:
+            return "another process"
+        # The text goes to terminals, which obey control characters.
+        return "".join(each for each in f"{who}, {status}"[:_SHOWN] if each.isprintable())
 
     @contextmanager
     def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
-        turns = Turns(self._store, self._dataset_id, version)
-        last = turns.last()
-        if last.attempt is not None and self._watch.look(last.attempt) is not Life.DEAD:
-            yield Lead(last.attempt, is_ours=False)
+        turns = paths.version_lease(self._dataset_id, version)
+        number, last = self._last_turn(turns)
+        if last is not None and self.look(last) != "interrupted":
+            yield Lead(last, is_ours=False)
             return
         attempt = new_attempt()
         # Beat from before the turn begins until after it ends, so that nobody takes it for dead.
-        with self.running(attempt, status), turns.take(last, attempt) as taken:
-            yield Lead(attempt, is_ours=True, dead=last.attempt) if taken else Lead("", is_ours=False)
+        with self.running(attempt, status), self._turn(turns, number + 1, attempt) as is_ours:
+            yield Lead(attempt, is_ours=True, dead=last) if is_ours else Lead("", is_ours=False)
+
+    def _last_turn(self, turns: str) -> tuple[int, str | None]:
+        """Return the number of the turn that was taken last, and the attempt that took it, if that is known."""
+        number, attempt = 0, None
+        while (raw := self._store.read(_turn_name(turns, number + 1))) is not None:
+            number, attempt = number + 1, _attempt_of(raw)
+        return number, attempt
+
+    @contextmanager
+    def _turn(self, turns: str, number: int, attempt: str) -> Iterator[bool]:
+        """Take a turn, and delete it and those before at the end; yield False if another attempt has taken it."""
+        builder = os.getpid()
+        entry = json.dumps({"attempt": attempt, "token": uuid.uuid4().hex}).encode()
+        is_ours = self._store.put_if_absent(_turn_name(turns, number), entry)
+        try:
+            yield is_ours
+        finally:
+            with suppress(StorageError):
+                # An attempt that counts as dead leaves the turns to its successor.
+                if is_ours and os.getpid() == builder and not self._store.exists(_turn_name(turns, number + 1)):
+                    for each in range(number, 0, -1):
+                        self._store.delete(_turn_name(turns, each))
+
+
+def _turn_name(turns: str, number: int) -> str:
+    return f"{turns}/{number:06}"
+
+
+def _attempt_of(raw: bytes) -> str | None:
+    try:
+        with json_values.decoding("a turn", "turn"):
+            return paths.check_attempt(json_values.parsed(raw)["attempt"])
+    except CorruptionError:
+        return None

@@ -11,8 +11,8 @@ from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CacheLayerE
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
-from cachelayer.versions.append_and_subset import Composition
 from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Composition
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished

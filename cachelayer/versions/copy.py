@@ -14,21 +14,20 @@ from pathlib import Path
 import numpy as np
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.length_pages import check_lengths
+from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import (
     AlreadyExistsError,
     BuildRevokedError,
     CacheLayerError,
     CorruptionError,
-    FormatError,
     StorageError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
-from cachelayer.progress.meter import Progress
+from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.selection import Selection
 from cachelayer.system_threads import Pool
@@ -36,16 +35,15 @@ from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.plans import copy_plans
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.stored_version import StoredVersion, copy_plans
 
 _FILES_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class File:
+class CopiedFile:
     """A file of a version.
 
     Args:
@@ -61,16 +59,17 @@ class File:
     records: int = 0
 
 
-def files_of(source: StoredVersion) -> Iterator[File]:
+def files_of(source: StoredVersion) -> Iterator[CopiedFile]:
     """Yield every file of a version except its manifest."""
     for shard in source.manifest.shards:
-        yield File(shard.name, shard.stats.nbytes, _is_shard(shard.stats), shard.stats.records)
-        yield File(paths.index_of(shard.name), shard.stats.index_nbytes, _is_index(shard.stats))
-        if shard.stats.lengths_layout is not None:
-            yield File(paths.lengths_of(shard.name), shard.stats.lengths_layout.nbytes, _are_lengths(shard.stats))
+        yield CopiedFile(shard.name, shard.stats.nbytes, _is_shard(shard.stats), shard.stats.records)
+        yield CopiedFile(paths.index_of(shard.name), shard.stats.index_nbytes, _is_index(shard.stats))
+        file = shard.stats.lengths_file
+        if file is not None:
+            yield CopiedFile(paths.lengths_of(shard.name), file.nbytes, _are_lengths(file))
     whole, kept = source.manifest, source.manifest.kept
     if kept is not None and kept.file is not None:
-        yield File(
+        yield CopiedFile(
             kept.file,
             8 * kept.records,
             _is_selection(whole.shards_digest, whole.shard_records, kept.digest),
@@ -91,11 +90,11 @@ def _is_index(stats: ShardStats) -> Callable[[Path], bool]:
     return is_right
 
 
-def _are_lengths(stats: ShardStats) -> Callable[[Path], bool]:
+def _are_lengths(file: LengthsFile) -> Callable[[Path], bool]:
     def are_right(path: Path) -> bool:
         try:
-            check_lengths(np.fromfile(path, np.uint8), stats, str(path))
-        except (CorruptionError, FormatError):
+            file.check(np.fromfile(path, np.uint8), str(path))
+        except CorruptionError:
             return False
         return True
 
@@ -262,7 +261,7 @@ class VersionCopy:
             raise
         threads.shutdown()
 
-    def _copy_file(self, file: File, new_name: str, is_there: bool) -> None:
+    def _copy_file(self, file: CopiedFile, new_name: str, is_there: bool) -> None:
         name, target = f"{self._source.dataset_id}/{file.name}", f"{self._dataset_id}/{new_name}"
         # Objects are written whole or not at all, so comparing the size is enough.
         if is_there and self._to.size(target) == file.nbytes:
@@ -278,11 +277,11 @@ class VersionCopy:
                 self._fetch(file, folder / "file")
                 self._to.upload(folder / "file", target)
 
-    def _fetch(self, file: File, path: Path) -> None:
+    def _fetch(self, file: CopiedFile, path: Path) -> None:
         self._source.store.download(f"{self._source.dataset_id}/{file.name}", path, file.nbytes)
         self._check(file, path)
 
-    def _check(self, file: File, path: Path) -> None:
+    def _check(self, file: CopiedFile, path: Path) -> None:
         name = f"{self._source.store.url}/{self._source.dataset_id}/{file.name}"
         try:
             status = path.stat()

@@ -10,7 +10,6 @@ from typing import Any
 
 from cachelayer.json_values import flattened
 from cachelayer.provenance.environment import OF_COMPARISONS
-from cachelayer.provenance.secrecy import without_hidden
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.versions.stored_version import StoredVersion
@@ -40,7 +39,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Shards:
+class ShardDifference:
     """Some of the shards of a version.
 
     Args:
@@ -79,9 +78,9 @@ class Diff:
     spec: tuple[Change, ...]
     records: tuple[int, int]
     nbytes: tuple[int, int]
-    shared: Shards
-    only_one: Shards
-    only_other: Shards
+    shared: ShardDifference
+    only_one: ShardDifference
+    only_other: ShardDifference
     provenance: tuple[Change, ...]
     metadata: tuple[Change, ...]
 
@@ -110,7 +109,7 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
         CorruptionError: if a manifest is not what was published.
     """
     mine, theirs = _ShardsOf(one), _ShardsOf(other)
-    first, second = _comparable(one.manifest.provenance, other), _comparable(other.manifest.provenance, one)
+    first, second = _comparable(one.manifest.provenance), _comparable(other.manifest.provenance)
     metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
     return Diff(
         one=one.reference,
@@ -127,11 +126,8 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
     )
 
 
-def _comparable(provenance: Mapping[str, Any], beside: StoredVersion) -> dict[str, Any]:
-    """Return the provenance without what cannot be compared: values hidden by another salt."""
-    is_alike = provenance.get("salt") == beside.manifest.provenance.get("salt")
-    shown = provenance if is_alike else without_hidden(provenance)
-    return {name: value for name, value in shown.items() if name not in OF_COMPARISONS}
+def _comparable(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in provenance.items() if name not in OF_COMPARISONS}
 
 
 class _ShardsOf:
@@ -142,9 +138,11 @@ class _ShardsOf:
         self.keys = Counter((each.sha256, each.records) for each in stats)
         self._nbytes = {(each.sha256, each.records): each.nbytes for each in stats}
 
-    def sum(self, keys: Counter[tuple[str, int]]) -> Shards:
+    def sum(self, keys: Counter[tuple[str, int]]) -> ShardDifference:
         found = list(keys.elements())
-        return Shards(len(found), sum(records for _, records in found), sum(self._nbytes[key] for key in found))
+        return ShardDifference(
+            len(found), sum(records for _, records in found), sum(self._nbytes[key] for key in found)
+        )
 
 
 def _spec_changes(one: Tree, other: Tree) -> tuple[Change, ...]:

@@ -1,180 +1,82 @@
-"""Leases on a file system: locks that the operating system releases when their holder dies.
+"""Locks of files, which the operating system releases when their holder dies, and temporary folders under them.
 
-A forked child shares its parent's lock, and would keep it when the parent dies. So a child releases what it inherits,
-and a lock says which process took it: a process that has ended holds nothing, even if another still has its
-descriptor.
-
-A lease only saves doing work twice, and keeps gc away from running builds. The log alone decides what is published.
+A lock only saves doing work twice, and keeps gc away from running builds. The log alone decides what is published.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import threading
+import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.locks import hold_in_forks
+from cachelayer.errors import StorageError
 from cachelayer.objects.local import storage_error
+from cachelayer.temporary_files import parent_folder
 from cachelayer.user_warnings import warn
-from cachelayer.versions.process_identity import Process, this_process
 
 _NOTE_NBYTES = 4096
 _PAUSE = 0.05
-"""Seconds between two checks of a lease that somebody else holds."""
-_SETTLING = 0.02
-"""Seconds that a new holder gets to write its name over that of a dead one."""
+"""Seconds between two looks at a lock that somebody else holds."""
 
 
-@dataclass(frozen=True)
-class _HolderNote:
-    """What the holder of a lease wrote into it.
-
-    Args:
-        holder: the name that others are shown.
-        process: the process of the holder; None if it could not identify itself.
-    """
-
-    holder: str = ""
-    process: Process | None = None
-
-    @classmethod
-    def decode(cls, raw: bytes) -> _HolderNote:
-        try:
-            document = json.loads(raw)
-            return cls(str(document["holder"]), Process.from_json(document["process"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return cls()
-
-    def encode(self) -> bytes:
-        process = None if self.process is None else self.process.to_json()
-        return json.dumps({"holder": self.holder, "process": process}).encode()
-
-
+@dataclass(eq=False)
 class _Lock:
-    """An open file that can be locked; forked children close it.
+    """A locked file."""
 
-    Args:
-        path: the file.
-        flags: how it is opened.
-
-    Raises:
-        OSError: if it cannot be opened.
-    """
-
-    def __init__(self, path: Path, flags: int) -> None:
-        self._path = path
-        with _no_fork:
-            self._descriptor = os.open(path, flags, 0o666)
-            _locks.add(self)
-
-    @property
-    def is_ours(self) -> bool:
-        """Return whether it is open, and was not inherited from a parent process."""
-        return self._descriptor >= 0
-
-    def take(self) -> bool:
-        """Lock it unless somebody else has; return whether it is ours."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            warn(f"this file system has no locks ({error}): several builds of one version may run at once")
-        return True
-
-    def is_at_its_path(self) -> bool:
-        """Return whether the file still has its path: a lock on a removed file protects nothing."""
-        try:
-            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
-        except FileNotFoundError:
-            return False
-
-    def read_note(self) -> _HolderNote:
-        """Return what the holder wrote into it."""
-        return _HolderNote.decode(os.pread(self._descriptor, _NOTE_NBYTES, 0))
-
-    def write_note(self, note: _HolderNote | None) -> None:
-        """Write who holds it; None if nobody does."""
-        os.ftruncate(self._descriptor, 0)
-        if note is not None:
-            os.pwrite(self._descriptor, note.encode(), 0)
-
-    def is_orphan(self) -> bool:
-        """Return whether its holder has ended but a forked child still has the descriptor."""
-        note = self.read_note()
-        if note.process is None or not note.process.has_ended():
-            return False
-        # The next holder may have locked it and not yet written its name.
-        time.sleep(_SETTLING)
-        return self.read_note() == note and not self.take()
-
-    def close(self) -> None:
-        """Unlock and close it."""
-        if not self.is_ours:
-            return
-        # A child forked by other means has the descriptor too: closing ours alone would leave it the lock.
-        with suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._close()
-
-    def _close(self) -> None:
-        with _no_fork:
-            _locks.discard(self)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def close_in_child(self) -> None:
-        """Close it in a forked child; the parent keeps the lock."""
-        self._close()
+    descriptor: int
 
 
-_locks: set[_Lock] = set()
-_no_fork = threading.RLock()
+_open: set[_Lock] = set()
+"""The locks of this process. A forked child closes them: it would keep them when its parent dies."""
 
 
 def _close_in_child() -> None:
-    for lock in list(_locks):
-        lock.close_in_child()
+    while _open:
+        os.close(_open.pop().descriptor)
 
 
-hold_in_forks(_no_fork, _close_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextmanager
 def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool = False) -> Iterator[None]:
-    """Hold the lease of a file; wait while another thread or process has it.
+    """Hold the lock of a file; wait while another thread or process has it.
 
     Args:
-        path: the file of the lease; it is made if it does not exist.
+        path: the file; it is made if it does not exist.
         on_wait: called once before waiting.
         remove: remove the file at the end.
 
     Raises:
         StorageError: if the file cannot be made.
     """
-    lock, has_waited = _taken(path), False
-    while isinstance(lock, _HolderNote):
-        if on_wait is not None and not has_waited:
-            on_wait()
-        has_waited = True
+    lock = _lock(path)
+    if lock is None and on_wait is not None:
+        on_wait()
+    while lock is None:
         time.sleep(_PAUSE)
-        lock = _taken(path)
-    with _held(lock, path, "", remove=remove):
+        lock = _lock(path)
+    try:
         yield
+    finally:
+        if lock in _open and remove:
+            with suppress(OSError):
+                path.unlink()
+        _close(lock)
 
 
 @contextmanager
 def try_hold(path: Path, holder: str) -> Iterator[str]:
-    """Hold the lease of a file unless somebody else does; yield the name of its holder.
+    """Hold the lock of a file unless somebody else does; yield the name of its holder.
 
     Args:
-        path: the file of the lease; it is made if it does not exist.
+        path: the file; it is made if it does not exist.
         holder: the name that others are shown.
 
     Yields:
@@ -183,97 +85,132 @@ def try_hold(path: Path, holder: str) -> Iterator[str]:
     Raises:
         StorageError: if the file cannot be opened.
     """
-    lock = _taken(path)
-    if isinstance(lock, _HolderNote):
-        yield lock.holder
+    lock = _lock(path)
+    if lock is None:
+        yield _holder_of(path)
         return
-    with _held(lock, path, holder, remove=False):
-        yield holder
-
-
-@contextmanager
-def _held(lock: _Lock, path: Path, holder: str, *, remove: bool) -> Iterator[None]:
     try:
-        with suppress(OSError):
-            # On a full disk the lock still holds.
-            lock.write_note(_HolderNote(holder, this_process()))
-        yield
+        _write_holder(lock, holder)
+        yield holder
     finally:
-        if lock.is_ours:
-            with suppress(OSError):
-                lock.write_note(None)
-                if remove:
-                    path.unlink()
-        lock.close()
+        if lock in _open:
+            _write_holder(lock, "")
+        _close(lock)
 
 
-def _taken(path: Path) -> _Lock | _HolderNote:
-    """Take the lock of a file, or return what its holder wrote.
+def _holder_of(path: Path) -> str:
+    try:
+        return path.read_bytes()[:_NOTE_NBYTES].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _write_holder(lock: _Lock, holder: str) -> None:
+    with suppress(OSError):
+        # On a full disk the lock still holds.
+        os.ftruncate(lock.descriptor, 0)
+        os.pwrite(lock.descriptor, holder.encode(), 0)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether somebody holds the lock of a file.
+
+    Raises:
+        StorageError: if the file cannot be opened.
+    """
+    try:
+        lock = _lock(path, os.O_RDWR)
+    except StorageError:
+        if path.exists():
+            raise
+        return False
+    if lock is not None:
+        _close(lock)
+    return lock is None
+
+
+def _lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> _Lock | None:
+    """Return a file that is locked now; None if somebody else has locked it.
 
     Raises:
         StorageError: if the file cannot be opened.
     """
     while True:
         try:
-            lock = _Lock(path, os.O_RDWR | os.O_CREAT)
+            lock = _Lock(os.open(path, flags, 0o666))
         except OSError as error:
             raise storage_error("open", path, error) from error
-        is_ours = False
+        _open.add(lock)
         try:
-            if not lock.take():
-                if not lock.is_orphan() or not _remove_orphan(path):
-                    return lock.read_note()
-            elif lock.is_at_its_path():
-                is_ours = True
+            fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _close(lock)
+            return None
+        except OSError as error:
+            warn(f"this file system has no locks ({error}): several builds of one version may run at once")
+        with suppress(FileNotFoundError):
+            # A lock on a file that was removed meanwhile protects nothing.
+            if os.path.samestat(os.fstat(lock.descriptor), path.stat()):
                 return lock
-        finally:
-            if not is_ours:
-                lock.close()
+        _close(lock)
 
 
-def _remove_orphan(path: Path) -> bool:
-    """Remove the file of a lease that only a dead holder's child has open, so that the next lease is a new file.
-
-    Returns:
-        True if that file is gone, or has a new holder.
-    """
-    try:
-        folder = _Lock(path.parent, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        # Under a lock of the folder: nobody may remove the new file of somebody else.
-        fcntl.flock(folder._descriptor, fcntl.LOCK_EX)
-        lock = _Lock(path, os.O_RDWR)
-        try:
-            if not lock.take() and lock.is_orphan():
-                path.unlink()
-            return True
-        finally:
-            lock.close()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        # This file system, such as NFS, cannot lock folders: then wait for the child too.
-        return False
-    finally:
-        folder.close()
+def _close(lock: _Lock) -> None:
+    """Unlock and close a file; a forked child has closed its own."""
+    if lock in _open:
+        _open.remove(lock)
+        with suppress(OSError):
+            # A child that was forked by other means has the descriptor too, and would keep the lock.
+            fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
+        os.close(lock.descriptor)
 
 
-def is_held(path: Path) -> bool:
-    """Return whether somebody holds the lease of a file.
+_PREFIX = "cachelayer-build-"
+_LOCK = ".lock"
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield an empty folder of this process, and remove it in the end; remove those of killed processes first.
 
     Raises:
-        StorageError: if the file cannot be opened.
+        StorageError: if it cannot be made.
     """
+    remove_left_over()
+    folder, maker = parent_folder() / f"{_PREFIX}{uuid.uuid4().hex}", os.getpid()
+    # The lock is there before the folder and after it, so a folder without one belongs to nobody.
+    with hold(folder.with_suffix(_LOCK), remove=True):
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise storage_error("make", folder, error) from error
+        try:
+            yield folder
+        finally:
+            # A child that was forked meanwhile leaves it to its parent.
+            if os.getpid() == maker:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_over() -> None:
+    """Remove the temporary folders of processes that were killed."""
     try:
-        lock = _Lock(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise storage_error("open", path, error) from error
-    try:
-        # A forked child may let go of it while we find out that it is an orphan.
-        return not lock.take() and not lock.is_orphan() and not lock.take()
-    finally:
-        lock.close()
+        parent = parent_folder()
+    except StorageError:
+        # Then nothing was left in it either.
+        return
+    for lock in parent.glob(f"{_PREFIX}*{_LOCK}"):
+        # Another process may remove it at the same time; another user's is not ours to remove.
+        with suppress(StorageError, OSError):
+            if lock.stat().st_uid == os.getuid():
+                _remove_left_over(lock)
+
+
+def _remove_left_over(lock: Path) -> None:
+    """Remove the folder of a lock, and the lock, unless somebody holds it."""
+    name = uuid.uuid4().hex
+    # A process that has made its lock, and is about to take it, has to wait: the folder would be removed under it.
+    with try_hold(lock, name) as holder:
+        if holder == name:
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()

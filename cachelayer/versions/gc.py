@@ -18,18 +18,16 @@ from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
-from cachelayer.progress.meter import Progress
+from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
 from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.commit import attempts_named_by, named_attempts
+from cachelayer.versions.file_lock import remove_left_over
 from cachelayer.versions.log import Log, has_log
-from cachelayer.versions.plans import plans_of
 from cachelayer.versions.snapshot import Deletion, VersionInfo
-from cachelayer.versions.stored_version import StoredVersion
-from cachelayer.versions.temporary_folder import remove_left_over
-from cachelayer.versions.unfinished import Unfinished
-from cachelayer.versions.unpublished import newest, newest_notes
+from cachelayer.versions.stored_version import StoredVersion, plans_of
+from cachelayer.versions.unfinished import Unfinished, newest, newest_notes
 
 GRACE_SECONDS = 24 * 3600.0
 """The default age, in seconds, at which garbage is collected."""

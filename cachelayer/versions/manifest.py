@@ -24,10 +24,7 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import varying_leaves
 from cachelayer.versions.shard_table import ShardTable
 
-FORMAT = 2
-"""The newest format."""
-_FORMAT_OF_LENGTHS = 2
-"""The format of a version whose shards have files of lengths; that of the others is 1, which every release reads."""
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -149,9 +146,8 @@ class Manifest:
             json_values.shallow("provenance", self.provenance)
         except ValueError as error:
             raise InvalidArgumentError(f"{error}: pass flatter metadata") from error
-        number = _FORMAT_OF_LENGTHS if self.shards.has_lengths else 1
         try:
-            _check_lengths(self.shards, self.element_spec, number)
+            _check_lengths(self.shards, self.element_spec)
         except ValueError as error:
             raise CorruptionError(f"the notes of the build are damaged: {error}: build with resume=False") from error
         data: dict[str, Any] = {
@@ -163,7 +159,7 @@ class Manifest:
             data["segments"] = list(self.segments)
         if self.kept is not None:
             data["kept"] = self.kept.to_json()
-        document = {"format": number, "data": data, "provenance": self.provenance, "token": self.token}
+        document = {"format": FORMAT, "data": data, "provenance": self.provenance, "token": self.token}
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -181,7 +177,7 @@ class Manifest:
             shards = ShardTable.from_json(json_values.mapping("shards", data["shards"]))
             records = int(shards.records.sum())
             spec = spec_json.from_json(data["element_spec"])
-            _check_lengths(shards, spec, document["format"])
+            _check_lengths(shards, spec)
             return cls(
                 codec=json_values.text("codec", data["codec"]),
                 element_spec=spec,
@@ -193,13 +189,22 @@ class Manifest:
             )
 
 
-def _check_lengths(shards: ShardTable, spec: Tree, number: int) -> None:
-    if not shards.has_lengths:
-        return
-    if number < _FORMAT_OF_LENGTHS:
-        raise ValueError(f"a manifest of format {number} has no lengths")
+@dataclass(frozen=True)
+class Composition:
+    """A manifest, and the objects that go beside it.
+
+    Args:
+        manifest: the manifest.
+        objects: bytes by name, relative to the dataset.
+    """
+
+    manifest: Manifest
+    objects: Mapping[str, bytes]
+
+
+def _check_lengths(shards: ShardTable, spec: Tree) -> None:
     leaves = len(varying_leaves(spec))
-    if leaves != shards.length_leaves:
+    if len(shards) and leaves != shards.length_leaves:
         raise ValueError(f"lengths of {shards.length_leaves} leaves: {leaves} leaves of the elements vary in length")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, overload
@@ -26,10 +27,8 @@ _COLUMNS = {
 }
 # Left out if no shard has them: only shards whose records all have one size do.
 _PLACES = {"record_bytes": "record_nbytes", "first_position": "first_position"}
-# Left out if no shard has them: only elements with leaves of varying length have lengths. The totals are columns of
-# their own for each leaf, in a list.
-_LENGTHS, _TOTALS = "lengths_crc32c", "length_totals"
-_OPTIONAL = _PLACES | {_LENGTHS: _LENGTHS}
+# Left out if no leaf varies in length; else lists of columns, one for each such leaf.
+_LENGTHS, _TOTALS = _OF_LEAVES = "lengths_crc32c", "length_totals"
 _ATTEMPTS, _FILES = "attempts", "files"
 _U32 = 2**32 - 1
 _MOST_IN_ALL = 2.0**62
@@ -58,8 +57,8 @@ class ShardFile:
     def files(self) -> dict[str, int]:
         """All of its files with their sizes, relative to the dataset: the shard, its index, and its lengths if any."""
         files = {self.name: self.stats.nbytes, paths.index_of(self.name): self.stats.index_nbytes}
-        layout = self.stats.lengths_layout
-        return files if layout is None else {**files, paths.lengths_of(self.name): layout.nbytes}
+        lengths_file = self.stats.lengths_file
+        return files if lengths_file is None else {**files, paths.lengths_of(self.name): lengths_file.nbytes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,11 +147,11 @@ class ShardTable(Sequence[ShardFile]):
 
     def __init__(self, files: _Files, columns: Mapping[str, list[Any]]) -> None:
         self._files = files
-        names = [*_COLUMNS, *(name for name in _OPTIONAL if name in columns)]
+        names = [*_COLUMNS, *(name for name in _PLACES if name in columns)]
         self._columns = {name: columns[name] for name in names}
-        self._stats = {name: (_COLUMNS | _OPTIONAL)[name] for name in names}
-        self._totals: list[list[int | None]] = columns.get(_TOTALS, [])
-        counts = {len(column) for column in [*self._columns.values(), *self._totals]}
+        self._stats = {name: (_COLUMNS | _PLACES)[name] for name in names}
+        self._of_leaves: dict[str, list[list[int]]] = {name: columns.get(name, []) for name in _OF_LEAVES}
+        counts = {len(column) for column in itertools.chain(self._columns.values(), *self._of_leaves.values())}
         if counts != {len(files)}:
             raise ValueError(f"the columns are those of {sorted(counts)} shards, the files of {len(files)}")
         self.records  # noqa: B018 - raises now if a value is not a number
@@ -161,24 +160,25 @@ class ShardTable(Sequence[ShardFile]):
     def of(cls, shards: Iterable[ShardFile]) -> ShardTable:
         """Return a table of these shards."""
         shards = list(shards)
-        columns = {name: [getattr(shard.stats, of) for shard in shards] for name, of in (_COLUMNS | _OPTIONAL).items()}
-        for name in _OPTIONAL:
+        columns = {name: [getattr(shard.stats, of) for shard in shards] for name, of in (_COLUMNS | _PLACES).items()}
+        for name in _PLACES:
             if all(value is None for value in columns[name]):
                 del columns[name]
-        totals = [shard.stats.length_totals for shard in shards]
-        leaves = max((len(row) for row in totals if row is not None), default=0)
-        if any(row is not None and len(row) != leaves for row in totals):
-            raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
-        if leaves:
-            columns[_TOTALS] = [[None if row is None else row[leaf] for row in totals] for leaf in range(leaves)]
+        for name in _OF_LEAVES:
+            rows = [getattr(shard.stats, name) or () for shard in shards]
+            if len(set(map(len, rows))) > 1:
+                raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
+            columns[name] = list(map(list, zip(*rows, strict=True)))
         return cls(_Files.of((shard.attempt, shard.number) for shard in shards), columns)
 
     def then(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards followed by those of another table."""
         names = {**self._columns, **other._columns}
         columns: dict[str, list[Any]] = {name: self._column(name) + other._column(name) for name in names}
-        leaves = range(max(self.length_leaves, other.length_leaves))
-        columns[_TOTALS] = [self.length_totals(leaf) + other.length_totals(leaf) for leaf in leaves]
+        for name in _OF_LEAVES:
+            ours, theirs = self._of_leaves[name], other._of_leaves[name]
+            both = len(self) and len(other)
+            columns[name] = list(map(list.__add__, ours, theirs)) if both else ours or theirs
         return ShardTable(self._files.then(other._files), columns)
 
     def _column(self, name: str) -> list[Any]:
@@ -200,8 +200,8 @@ class ShardTable(Sequence[ShardFile]):
 
     def to_json(self) -> dict[str, Any]:
         """Return the columns, and the names as runs."""
-        totals = {_TOTALS: self._totals} if self._totals else {}
-        return {_ATTEMPTS: list(self._files.attempts), _FILES: self._files.to_json(), **self._columns, **totals}
+        of_leaves = {name: columns for name, columns in self._of_leaves.items() if columns}
+        return {_ATTEMPTS: list(self._files.attempts), _FILES: self._files.to_json(), **self._columns, **of_leaves}
 
     @cached_property
     def records(self) -> NDArray[np.int64]:
@@ -214,27 +214,34 @@ class ShardTable(Sequence[ShardFile]):
         return sum(self._columns["bytes"])
 
     @property
+    def shard_nbytes(self) -> list[int]:
+        """Bytes of each shard, without its index."""
+        return self._columns["bytes"]
+
+    @cached_property
+    def record_nbytes(self) -> int | None:
+        """The bytes of every record if all have one size and lie where arithmetic says, else None."""
+        sizes = self._column("record_bytes")
+        found = {size for size, records in zip(sizes, self._columns["records"], strict=True) if records}
+        return found.pop() if len(found) == 1 else None
+
+    @property
     def sha256(self) -> list[str]:
         """The SHA-256 of the records of each shard, in hexadecimal."""
         return self._columns["sha256"]
 
     @property
-    def has_lengths(self) -> bool:
-        """True if some shard has a file of lengths."""
-        return len(self._totals) > 0
-
-    @property
     def length_leaves(self) -> int:
         """The number of leaves that have lengths."""
-        return len(self._totals)
+        return len(self._of_leaves[_TOTALS])
 
-    def length_totals(self, leaf: int) -> list[int | None]:
-        """Return the sum of the lengths in each shard, or None for shards without a file of lengths.
+    def length_totals(self, leaf: int) -> list[int]:
+        """Return the sum of the lengths in each shard.
 
         Args:
             leaf: the place of the leaf among those of varying length.
         """
-        return self._totals[leaf] if self._totals else [None] * len(self)
+        return self._of_leaves[_TOTALS][leaf]
 
     @property
     def attempts(self) -> set[str]:
@@ -253,8 +260,9 @@ class ShardTable(Sequence[ShardFile]):
             return [self[one] for one in range(len(self))[number]]
         number = range(len(self))[number]
         facts = {of: self._columns[name][number] for name, of in self._stats.items()}
-        totals = tuple(total for column in self._totals if (total := column[number]) is not None)
-        stats = ShardStats(**facts, length_totals=totals or None)
+        for name, columns in self._of_leaves.items():
+            facts[name] = tuple(column[number] for column in columns) or None
+        stats = ShardStats(**facts)
         return ShardFile(*self._files.name(number), stats)
 
     def __iter__(self) -> Iterator[ShardFile]:
@@ -272,11 +280,10 @@ def check_stats(stats: ShardStats) -> ShardStats:
     Raises:
         ValueError, TypeError: if no build can.
     """
-    columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _OPTIONAL).items()}
-    if stats.length_totals is None and stats.lengths_crc32c is None:
-        del columns[_LENGTHS]
-    else:
-        columns[_TOTALS] = [[total] for total in stats.length_totals or ()]
+    columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _PLACES).items()}
+    for name in _OF_LEAVES:
+        if getattr(stats, name) is not None:
+            columns[name] = [[number] for number in getattr(stats, name)]
     _check_columns(columns)
     return stats
 
@@ -321,19 +328,18 @@ def _check_lengths(document: Mapping[str, Any], records: NDArray[np.int64]) -> N
     """Raise if the sums of lengths are not such that records of this number can have."""
     if not {_LENGTHS, _TOTALS} & document.keys():
         return
-    checksums = json_values.items(_LENGTHS, document[_LENGTHS])
-    columns = [json_values.items(_TOTALS, column) for column in json_values.items(_TOTALS, document[_TOTALS])]
-    known = np.array([checksum is not None for checksum in checksums], np.bool_)
-    if not columns or not known.any() or {len(column) for column in (checksums, *columns)} != {len(records)}:
-        raise ValueError("no shard has lengths, or their columns differ in length")
-    _numbers(_LENGTHS, [each for each in checksums if each is not None], 0, _U32)
+    checksums, totals = (
+        [json_values.items(name, column) for column in json_values.items(name, document[name])] for name in _OF_LEAVES
+    )
+    if len(checksums) != len(totals) or {len(column) for column in checksums + totals} != {len(records)}:
+        raise ValueError("the columns of lengths differ in length, or there are none")
     # As floats: the largest products and sums overflow int64.
-    most = records[known].astype(np.float64) * lengths.MOST
-    for column in columns:
-        if known.tolist() != [total is not None for total in column]:
-            raise ValueError("totals and checksums of lengths are not those of the same shards")
-        totals = _numbers(_TOTALS, [total for total in column if total is not None], 0, json_values.MOST)
-        if (totals > most).any() or totals.sum(dtype=np.float64) >= _MOST_IN_ALL:
+    most = records.astype(np.float64) * lengths.MOST
+    for column in checksums:
+        _numbers(_LENGTHS, column, 0, _U32)
+    for column in totals:
+        sums = _numbers(_TOTALS, column, 0, json_values.MOST)
+        if (sums > most).any() or sums.sum(dtype=np.float64) >= _MOST_IN_ALL:
             raise ValueError("the lengths in a shard add up to more than its records can have")
 
 

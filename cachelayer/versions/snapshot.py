@@ -227,7 +227,7 @@ class Snapshot:
             "tags": dict(self.tags),
             "revoked": sorted(self.revoked),
             "adopted": dict(self.adopted),
-            **({"deleted": [each.to_json() for each in self.deleted]} if self.deleted else {}),
+            "deleted": [each.to_json() for each in self.deleted],
             "event": dict(self.event),
             "token": token,
         }
@@ -257,7 +257,7 @@ class Snapshot:
                 tags=_names(json_values.mapping("tags", document["tags"])),
                 revoked=frozenset(map(paths.check_attempt, json_values.items("revoked", document["revoked"]))),
                 adopted=_attempts(json_values.mapping("adopted", document["adopted"])),
-                deleted=tuple(map(Deletion.from_json, json_values.items("deleted", document.get("deleted", [])))),
+                deleted=tuple(map(Deletion.from_json, json_values.items("deleted", document["deleted"]))),
                 event=json_values.mapping("event", json_values.shallow("event", document["event"])),
             )
             if len(made.versions) != len(versions):

@@ -1,4 +1,4 @@
-"""A published version as it is stored: its manifest, and which records of its shards it has."""
+"""A published version as it is stored: its manifest, which records of its shards it has, and its plans of packs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import CorruptionError, VersionNotFoundError
+from cachelayer.arrayrecord.pack_plan import check_plan
+from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, VersionNotFoundError
 from cachelayer.locks import cached_property
+from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.selection import Selection
 from cachelayer.temporary_files import scratch_folder
+from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import VersionInfo
@@ -147,3 +150,51 @@ def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
         return True
     ends = sorted((numbers[0], numbers[-1])) if isinstance(numbers, range) else [int(numbers.min()), int(numbers.max())]
     return ends[0] >= 0 and ends[1] < records
+
+
+def plans_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> list[str]:
+    """Return the names of the plans beside the manifest of a version."""
+    folder = paths.build(dataset_id, paths.attempt_of(info.manifest))
+    return [f"{folder}/{name}" for name in store.names(folder) if paths.is_plan(name)]
+
+
+def plan_problems(version: StoredVersion) -> Iterator[str]:
+    """Yield a sentence for each damaged plan of a version."""
+    for name in plans_of(version.store, version.dataset_id, version.info):
+        try:
+            with _checked_plan(version.store, name):
+                pass
+        except CacheLayerError as error:
+            yield f"{error}; it is made again if you delete it"
+
+
+def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str, attempt: str) -> None:
+    """Copy the plans of a version, those that are not damaged, beside the manifest of an attempt."""
+    folder = paths.build(dataset_id, attempt)
+    for name in plans_of(source.store, source.dataset_id, source.info):
+        target = f"{folder}/{name.rpartition('/')[2]}"
+        if to.exists(target):
+            continue
+        try:
+            with _checked_plan(source.store, name) as path:
+                to.upload(path, target)
+        except (CorruptionError, FormatError) as error:
+            warn(f"a plan of packs is not copied: {error}")
+
+
+@contextmanager
+def _checked_plan(store: ObjectStore, name: str) -> Iterator[Path]:
+    """Yield the file of a plan, or a temporary copy of it, if all of its bytes are right.
+
+    Raises:
+        FormatError, CorruptionError: if they are not.
+    """
+    if isinstance(store, LocalStore):
+        check_plan(store.path(name))
+        yield store.path(name)
+        return
+    with scratch_folder() as folder:
+        path = folder / name.rpartition("/")[2]
+        store.download(name, path, store.size(name) or 0)
+        check_plan(path)
+        yield path

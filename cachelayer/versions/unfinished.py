@@ -6,7 +6,6 @@
     <id>/_unfinished/<version>/<attempt>/00005.json     a finished part: its shards are whole in the store
     <id>/_unfinished/<version>/<attempt>/00005-00.run   put if absent by each process that begins a part
     <id>/_unfinished/<version>/<attempt>/00005-00.host  put if absent by each host that claims a part
-    <id>/_unfinished/<version>/<attempt>/....kept       records of a slow build; see :mod:`.kept_records`
 
 Notes are written during a build, and deleted when it is published or its attempt is collected. In a build that is not
 divided, each shard is a part.
@@ -16,11 +15,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from itertools import count, takewhile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cachelayer import json_values
@@ -30,7 +30,9 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records import spec_json
 from cachelayer.system_threads import Pool
-from cachelayer.versions.kept_records import KeptRecords, Piece, pieces_in
+from cachelayer.user_warnings import warn
+from cachelayer.versions.attempts import Attempts, State, attempts_of, began_at
+from cachelayer.versions.log import Log
 from cachelayer.versions.shard_table import ShardFile, check_stats
 
 _AT_ONCE = 16
@@ -78,7 +80,6 @@ class Finished:
         source_length: the number of elements of the source, if it was known.
         element_spec: the spec of the elements, as JSON.
         is_divided: whether it is built in parts, so that others can help.
-        kept: the pieces of records that were kept beside the shards, in order; some may be in shards by now.
     """
 
     plan: Mapping[str, Any]
@@ -86,7 +87,6 @@ class Finished:
     source_length: int | None = None
     parts: Mapping[int, FinishedPart] = field(default_factory=dict)
     is_divided: bool = False
-    kept: tuple[Piece, ...] = ()
 
     @property
     def shards(self) -> Iterator[ShardFile]:
@@ -102,20 +102,6 @@ class Finished:
     def records(self) -> int:
         """Number of records in all parts."""
         return sum(part.records for part in self.parts.values())
-
-    @property
-    def records_and_kept(self) -> int:
-        """Number of records in all parts, and kept beside them."""
-        records = in_shards = self.in_whole_shards
-        for piece in self.kept:
-            records += max(0, piece.stop - max(piece.first, records))
-        return self.records + records - in_shards
-
-    @property
-    def in_whole_shards(self) -> int:
-        """Number of records in the shards that are finished without a gap, in a build that is not divided."""
-        numbers = takewhile(self.parts.__contains__, count())
-        return 0 if self.is_divided else sum(self.parts[number].records for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -141,7 +127,6 @@ class Unfinished:
 
     def __init__(self, store: ObjectStore, dataset_id: str, version: str) -> None:
         self._store = store
-        self._of = dataset_id, version
         self._folder = paths.unfinished(dataset_id, version)
 
     def attempts(self) -> list[str]:
@@ -196,24 +181,6 @@ class Unfinished:
                 raise ValueError(f"it is the note of part {found}")
             return part
 
-    def shards_of(self, attempt: str, numbers: Sequence[int]) -> list[ShardFile]:
-        """Return the shards of finished parts, whether the attempt built them or took them over from another.
-
-        Raises:
-            BuildRevokedError: if one of them is not noted: the attempt was published, or given up, meanwhile.
-        """
-        begun = self.begun(attempt)
-        taken_over = {} if begun is None else begun.parts
-
-        def found(number: int) -> FinishedPart | None:
-            return taken_over.get(number) or self.part(attempt, number)
-
-        with Pool(_AT_ONCE, "cachelayer-unfinished") as threads:
-            parts = list(threads.map(found, numbers))
-        if None in parts:
-            raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
-        return [shard for part in parts if part is not None for shard in part.shards]
-
     def begin_part(self, attempt: str, number: int) -> int:
         """Note that this process begins a part, and return how often others have begun it.
 
@@ -263,23 +230,17 @@ class Unfinished:
     def read(self, attempt: str) -> Finished | None:
         """Return all that an attempt has finished; None if its notes are incomplete."""
         # A process that was killed while writing a note has left a piece of it, under another name.
-        there = self._store.names(f"{self._folder}/{attempt}")
-        names = [name for name in there if name.endswith(".json")]
+        names = [name for name in self._store.names(f"{self._folder}/{attempt}") if name.endswith(".json")]
         with Pool(_AT_ONCE, "cachelayer-unfinished") as threads:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))
         documents = dict(zip(names, found, strict=True))
         try:
             with json_values.decoding(f"{self._store.url}/{self._folder}/{attempt}", "set of notes"):
                 plan = json_values.parsed(documents.pop(PLAN) or b"")
-                finished = _finished(plan, [json_values.parsed(raw) for raw in documents.values() if raw is not None])
-                return replace(finished, kept=pieces_in(there))
+                return _finished(plan, [json_values.parsed(raw) for raw in documents.values() if raw is not None])
         except (CorruptionError, FormatError):
             # Another release wrote it, or it is damaged: then the build starts over.
             return None
-
-    def kept(self, attempt: str, finished: Finished) -> KeptRecords:
-        """Return the records that an attempt keeps beside its shards."""
-        return KeptRecords(self._store, *self._of, attempt, finished.plan, finished.element_spec)
 
     def forget(self, attempt: str) -> None:
         """Delete the notes of an attempt: the plan first, since without it nobody begins another part."""
@@ -340,3 +301,128 @@ def _shard(found: Any) -> ShardFile:
 
 def _token(**said: str) -> bytes:
     return json.dumps({**said, "token": uuid.uuid4().hex}).encode()
+
+
+@dataclass(frozen=True)
+class UnpublishedBuild:
+    """A build that has not published its version.
+
+    Args:
+        version: the version that it builds; None if nothing tells it, as for a build with ``resume=False``.
+        attempt: the name of its folder below ``_builds``.
+        state: ``"running"``; ``"interrupted"``; or ``"unknown"``, if it has been silent for a while but its process may
+            still run, or its lock cannot be read.
+        can_be_resumed: whether its finished shards are noted, so that a build of the version continues after them.
+        shards: number of finished shards.
+        records: number of records in these, and kept beside them if the source is slow; None if they are not noted.
+        nbytes: bytes of the finished shards, without indices.
+        age: seconds since it began, by the clock of this host; None if its name does not tell.
+        idle: seconds since it finished something, or showed that it runs, by the clock of this host.
+        status: who runs it and how far it is, if a build in an object store told it.
+    """
+
+    version: str | None
+    attempt: str
+    state: State
+    can_be_resumed: bool
+    shards: int
+    records: int | None
+    nbytes: int
+    age: float | None
+    idle: float
+    status: str = ""
+
+
+def begun_datasets(store: ObjectStore, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
+    """Return the builds of the datasets that have no version yet, by dataset; ``published`` are the others.
+
+    A folder that cannot be read is left out, with a warning that names it.
+    """
+    others = [name for name in store.names("") if paths.is_dataset_id(name) and name not in published]
+    return {name: builds for name in others if (builds := _readable(store, name))}
+
+
+def _readable(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:
+    try:
+        return unpublished(store, dataset_id)
+    except StorageError as error:
+        warn(f"{dataset_id} cannot be read: {error}")
+        return []
+
+
+def unpublished(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:
+    """Return the builds of a dataset that are not published, the oldest first.
+
+    This waits for nothing and writes nothing.
+    """
+    head, attempts = Log(store, dataset_id).head(), attempts_of(store, dataset_id)
+    noted = {
+        attempt: version
+        for version in store.names(paths.unfinished(dataset_id))
+        if version not in head.versions
+        for attempt in Unfinished(store, dataset_id, version).attempts()
+        if head.can_be_adopted(attempt) and head.owner_of(attempt) == attempt
+    }
+    leased = filter(paths.is_made_up, store.names(paths.running(dataset_id)))
+    others = (name for name in leased if name not in noted and not head.has_published(name))
+    found = [_noted(store, dataset_id, attempts, version, attempt) for attempt, version in noted.items()]
+    found += [_leased(store, dataset_id, attempts, attempt) for attempt in others if attempt not in head.revoked]
+    return sorted(found, key=lambda each: each.attempt)
+
+
+def _noted(store: ObjectStore, dataset_id: str, attempts: Attempts, version: str, attempt: str) -> UnpublishedBuild:
+    finished = Unfinished(store, dataset_id, version).read(attempt)
+    shards = [] if finished is None else list(finished.shards)
+    sizes = sum(shard.stats.nbytes for shard in shards)
+    notes = f"{paths.unfinished(dataset_id, version)}/{attempt}"
+    times = _age(attempt), _idle(store, dataset_id, attempt, notes)
+    records = None if finished is None else finished.records
+    state, status = attempts.glance(attempt, times[1])
+    return UnpublishedBuild(version, attempt, state, finished is not None, len(shards), records, sizes, *times, status)
+
+
+def _leased(store: ObjectStore, dataset_id: str, attempts: Attempts, attempt: str) -> UnpublishedBuild:
+    """Return a build that has no notes: it has finished nothing, or is not to be resumed."""
+    sizes = list(_finished_shards(store, paths.build(dataset_id, attempt)))
+    times = _age(attempt), _idle(store, dataset_id, attempt)
+    state, status = attempts.glance(attempt, times[1])
+    return UnpublishedBuild(None, attempt, state, False, len(sizes), None, sum(sizes), *times, status)
+
+
+def _finished_shards(store: ObjectStore, folder: str) -> Iterator[int]:
+    """Yield the sizes of the shards that have their index, which is written after them."""
+    names = set(store.names(folder))
+    for name in names:
+        if name != paths.index_of(name) and paths.index_of(name) in names:
+            yield store.size(f"{folder}/{name}") or 0
+
+
+def _age(attempt: str) -> float | None:
+    if not paths.is_made_up(attempt):
+        return None
+    return max(0.0, time.time() - began_at(attempt))
+
+
+def _idle(store: ObjectStore, dataset_id: str, attempt: str, notes: str = "") -> float:
+    """Return the seconds since the lease, the newest shard or the newest note of an attempt was written."""
+    folder = paths.build(dataset_id, attempt)
+    names = [
+        paths.build_lease(dataset_id, attempt),
+        *newest(store, folder),
+        *(newest_notes(store, notes) if notes else []),
+    ]
+    written = [when for name in names if (when := store.modified(name)) is not None]
+    return max(0.0, time.time() - max(written)) if written else 0.0
+
+
+def newest(store: ObjectStore, folder: str) -> list[str]:
+    """Return objects of a folder of shards that include the newest: they are written in order."""
+    names = store.names(folder)
+    return [folder, *(f"{folder}/{name}" for name in (names[:1] + names[-1:]))]
+
+
+def newest_notes(store: ObjectStore, folder: str) -> list[str]:
+    """Return objects of a folder of notes that include the newest: those of each kind are written in order."""
+    names = store.names(folder)
+    last = {Path(name).suffix: name for name in names if name != PLAN}
+    return [folder, f"{folder}/{PLAN}", *(f"{folder}/{name}" for name in last.values())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -12,22 +12,20 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.array_record_reader import StockReader
-from cachelayer.arrayrecord.length_pages import check_lengths
+from cachelayer.arrayrecord.file import StockReader
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
-from cachelayer.progress.meter import Progress
+from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.system_threads import Pool
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.plans import plan_problems
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.stored_version import StoredVersion, plan_problems
 
 _BATCH_NBYTES = 4 << 20
 _GROWTH = 8
@@ -122,13 +120,13 @@ class _Lengths:
     def __init__(self, manifest: Manifest, path: Path, stats: ShardStats) -> None:
         self.problem: CacheLayerError | None = None
         self._path = Path(paths.lengths_of(str(path)))
-        self._stored: NDArray[np.uint32] | None = None
+        self._stored: NDArray[np.int64] | None = None
         self._varying = VaryingLeaves(codec_named(manifest.codec, manifest.element_spec))
-        if stats.lengths_layout is None:
+        if stats.lengths_file is None:
             return
         try:
-            file = MappedFile.unmapped(self._path, nbytes=stats.lengths_layout.nbytes)
-            self._stored = check_lengths(file.buffer, stats, str(self._path))
+            file = MappedFile.open(self._path, nbytes=stats.lengths_file.nbytes)
+            self._stored = np.stack(stats.lengths_file.check(file.buffer, str(self._path)), axis=1)
         except CacheLayerError as error:
             self.problem = error
 
@@ -137,7 +135,8 @@ class _Lengths:
         if self._stored is None:
             return
         found = self._varying.lengths(RecordBuffer.of(records))
-        wrong = np.flatnonzero((found != self._stored[start : start + len(records)]).any(axis=1))
+        sums = self._stored[start : start + len(records) + 1]
+        wrong = np.flatnonzero((found != sums[1:] - sums[:-1]).any(axis=1))
         if len(wrong) and self.problem is None:
             record = start + int(wrong[0])
             self.problem = CorruptionError(
@@ -147,22 +146,23 @@ class _Lengths:
 
 def _checked_file(path: Path, stats: ShardStats, lengths: _Lengths) -> Iterator[tuple[int, int]]:
     index_path = Path(paths.index_of(str(path)))
-    checked = ShardReader(path, index_path, stats, "always")
+    files = nullcontext(ShardFiles(path, index_path, stats))
+    checked = LocalShards.of_file(files, stats, "always")
     if file_checksum(path) != stats.crc32c:
         # Do not let array_record read a damaged file: it may end the process.
         for start in range(0, stats.records, _FEW_RECORDS):
             checked.records(np.arange(start, min(start + _FEW_RECORDS, stats.records)))
         raise CorruptionError(f"{path}: the file does not match its CRC32C")
-    plain, digest = ShardReader(path, index_path, stats, "never"), ShardDigest()
+    plain, digest = LocalShards.of_file(files, stats, "never"), ShardDigest()
     with closing(StockReader(path)) as stock, Pool(1, "cachelayer-verify") as beside:
         if len(stock) != stats.records:
             raise CorruptionError(f"{path}: array_record finds {len(stock)} records, expected {stats.records}")
         start, count, hashed = 0, 1, beside.submit(digest.add_records, [])
         while start < stats.records:
             stop = min(start + count, stats.records)
-            records = stock.read(start, stop)
+            records = stock.read_range(start, stop)
             nbytes = _compare(path, start, records, plain.records(np.arange(start, stop)))
-            _check(path, start, records, checked.checksums(start, stop))
+            _check(path, start, records, checked.checksums(np.arange(start, stop)))
             lengths.check(start, records)
             hashed.result()
             hashed = beside.submit(digest.add_records, records)

@@ -24,8 +24,7 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.view import find_page, order_page, record_pages, statistics_page, storage_pages
-from cachelayer.view.render import page
-from cachelayer.view.shelf import Shelf
+from cachelayer.view.render import Shelf, page
 from cachelayer.view.surveys import Surveys
 
 _VERSION = "/d/{dataset}/{version}"
@@ -54,7 +53,7 @@ _ANSWERS: tuple[tuple[tuple[type[CacheLayerError], ...], int, str, str], ...] = 
 
 
 def application(shelf: Shelf) -> Starlette:
-    """Return the application that shows a storage. It has no door: :class:`cachelayer.view.guard.Guard` is one."""
+    """Return the application that shows a storage. It has no door: :class:`cachelayer.view.server.Guard` is one."""
     app = Starlette(
         routes=[
             Route("/", storage_pages.storage),
@@ -65,7 +64,6 @@ def application(shelf: Shelf) -> Starlette:
             Route(f"{_VERSION}/records/{{number:int}}", record_pages.record),
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.png", record_pages.picture),
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.wav", record_pages.sound),
-            Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}/film.png", record_pages.film_of),
             Route(f"{_VERSION}/order", order_page.order),
             Route(f"{_VERSION}/find", find_page.find),
             Route(f"{_VERSION}/statistics", statistics_page.statistics),

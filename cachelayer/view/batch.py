@@ -12,10 +12,8 @@ import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_view import FieldsRef
-from cachelayer.drawing.drawn_leaf import Look, named
-from cachelayer.drawing.leaf_paths import shown_path
-from cachelayer.drawing.leaf_text import leaf_text
-from cachelayer.drawing.read_records import DrawnRecord, Stored, drawn_records
+from cachelayer.drawing.drawn_records import DrawnRecord, Look, Stored, drawn_records, named
+from cachelayer.drawing.text import leaf_text, shown_path
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageError
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number, names_of_leaves
@@ -37,7 +35,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ShownBatch:
     """The records of a batch in the order in which they are shown.
 
     Args:
@@ -62,7 +60,7 @@ def _is_single(leaf: LeafSpec) -> bool:
     return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufU")
 
 
-def batch_of(raw: Stored, numbers: Sequence[int], by: str, look: Look) -> Batch:
+def batch_of(raw: Stored, numbers: Sequence[int], by: str, look: Look) -> ShownBatch:
     """Return a batch, sorted by the leaf of this name; in the order of training if it is empty.
 
     Raises:
@@ -70,27 +68,27 @@ def batch_of(raw: Stored, numbers: Sequence[int], by: str, look: Look) -> Batch:
         StorageError: if the storage failed.
     """
     if not by:
-        return Batch(list(numbers), [])
+        return ShownBatch(list(numbers), [])
     if by not in sortable(raw.element_spec):
         raise InvalidArgumentError(f"by={by[:40]!r}: it is one of {', '.join(sortable(raw.element_spec)) or 'nothing'}")
     if len(numbers) > MOST_SORTED:
-        return Batch(list(numbers), [], f"not sorted: more than {MOST_SORTED:,} records")
+        return ShownBatch(list(numbers), [], f"not sorted: more than {MOST_SORTED:,} records")
     paths = [path for path, _ in tree.leaves(raw.element_spec)]
     leaf = [shown_path(path) for path in paths].index(by)
     try:
         nbytes = int(raw.stored_nbytes(np.asarray(numbers, np.int64)).sum())
         if nbytes > MOST_NBYTES:
-            return Batch(list(numbers), [], f"not sorted: {nbytes:,} bytes, more than {MOST_NBYTES:,}")
+            return ShownBatch(list(numbers), [], f"not sorted: {nbytes:,} bytes, more than {MOST_NBYTES:,}")
         values = _column(raw, numbers, leaf)
     except StorageError:
         raise
     except CacheLayerError as error:
-        return Batch(list(numbers), [], f"not sorted: {error}")
+        return ShownBatch(list(numbers), [], f"not sorted: {error}")
     # Nulls and NaN come last; the sort keeps the order of training among equals.
     order = sorted(range(len(numbers)), key=lambda row: _key(values[row]))
     words = [_words(look, by, paths[leaf], values[row]) for row in order]
     is_grouped = len(set(words)) <= _MOST_GROUPS and not any(isinstance(each, (float, np.floating)) for each in values)
-    return Batch([numbers[row] for row in order], words if is_grouped else [])
+    return ShownBatch([numbers[row] for row in order], words if is_grouped else [])
 
 
 def _column(raw: Stored, numbers: Sequence[int], leaf: int) -> list[Any]:
@@ -125,7 +123,7 @@ def _words(look: Look, by: str, path: str, value: Any) -> str:
     return f"{by} {leaf_text(value)} {named(look.names, path, value)}".rstrip()
 
 
-def drawn_groups(raw: Stored, batch: Batch, first: int, look: Look) -> list[Group]:
+def drawn_groups(raw: Stored, batch: ShownBatch, first: int, look: Look) -> list[Group]:
     """Return up to :data:`PAGE` records of a batch from the one in this place on, drawn, in groups of equal values."""
     stop = first + PAGE
     drawn = drawn_records(raw, batch.numbers[first:stop], look)

@@ -13,16 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.class_names import class_names
-from cachelayer.drawing.drawn_leaf import named
-from cachelayer.drawing.leaf_paths import shown_path
-from cachelayer.drawing.read_records import drawn_records
+from cachelayer.drawing.drawn_records import drawn_records, named
+from cachelayer.drawing.text import class_names, shown_path
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
-from cachelayer.statistics.histogram import Number
 from cachelayer.statistics.matches import Kind, Wanted, can_have, rows_with
+from cachelayer.statistics.numbers import Number
 from cachelayer.view.batch import alone
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, whole

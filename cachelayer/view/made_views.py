@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.sampling.sampled import Sampled
+from cachelayer.access.sampling import Sampled
 from cachelayer.access.sequences.packs import Packed
 from cachelayer.access.sequences.padded import Padded
 from cachelayer.access.sequences.windows import Windows
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
-from cachelayer.drawing.read_records import Stored
+from cachelayer.drawing.drawn_records import Stored
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.records.selection import Selection
 from cachelayer.streams.buckets import Buckets, buckets_of
@@ -72,8 +72,8 @@ def made_view(ref: DataRef[Any], text: str, buckets: str = "") -> MadeView:
         InvalidArgumentError: if it is not such a text.
         CacheLayerError: if the library refuses it.
     """
-    base = ref.raw()._base
-    made: Any = DataRef(_Unwritten(*(getattr(base, field.name) for field in fields(base))), ref._selection)
+    source = ref._base
+    made: Any = ref.raw()._with_source(_Unwritten(source.version, source.verify, source.copies))
     # The page shows what is in a batch: how records that are too long are treated is up to the program.
     found = _buckets(buckets) if buckets else None
     before = made
@@ -188,7 +188,7 @@ class _Looked:
         return self.view.__getitems__(indices)
 
     def stored_nbytes(self, indices: Any) -> Any:
-        return np.full(len(indices), self.view._base.record_nbytes, np.int64)
+        return np.full(len(indices), self.view._elements.record_nbytes, np.int64)
 
 
 @dataclass(frozen=True)
@@ -208,15 +208,15 @@ def records_of_version(ref: DataRef[Any], view: View[Any], numbers: Sequence[int
 
 def _stored_origins(view: Any, number: int) -> Origins:
     if isinstance(view, (Windows, Packed)):
-        documents = view._base.documents_of(np.array([view._selection.number(number)]))
-        source: Any = view._base.documents.view
+        documents = view._elements.documents_of(np.array([view._selection.number(number)]))
+        source: Any = view._elements.documents.view
         return Origins([_stored_number(source, each) for each in documents[:_ORIGINS].tolist()], len(documents))
     return Origins([_stored_number(view, number)], 1)
 
 
 def _stored_number(view: Any, number: int) -> int:
     base_number: int = view._selection.number(number)
-    return _stored_number(view._base.view, base_number) if isinstance(view, Padded) else base_number
+    return _stored_number(view._elements.view, base_number) if isinstance(view, Padded) else base_number
 
 
 def _numbers_in(selection: Selection, stored: set[int]) -> dict[int, int]:

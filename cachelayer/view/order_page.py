@@ -19,8 +19,7 @@ from cachelayer.streams.stream import Stream, reader_of, with_options
 from cachelayer.view.batch import PAGE, batch_of, drawn_groups, sortable
 from cachelayer.view.made_views import MadeView, records_of_version, stored_of
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
-from cachelayer.view.render import page, whole
-from cachelayer.view.shelf import Shelf
+from cachelayer.view.render import Shelf, page, whole
 from cachelayer.view.storage_pages import ref_of, shelf_of
 
 MOST_BATCH, MOST_SHARDS = 65_536, 4096

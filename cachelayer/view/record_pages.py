@@ -8,11 +8,9 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.drawing.clips import film, is_clip
-from cachelayer.drawing.drawn_leaf import DrawnLeaf, Look, drawn_leaf
-from cachelayer.drawing.encoded import sound as decoded_sound
-from cachelayer.drawing.png import png
-from cachelayer.drawing.read_records import drawn_records
+from cachelayer.drawing.drawn_records import DrawnLeaf, Look, drawn_leaf, drawn_records
+from cachelayer.drawing.pixels import png
+from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
@@ -20,7 +18,7 @@ from cachelayer.view.render import page, whole
 from cachelayer.view.storage_pages import ref_of, shelf_of
 
 COUNT, MOST = 24, 200
-THUMBNAIL, FULL, _FRAME = 96, 1600, 320
+THUMBNAIL, FULL = 96, 1600
 LEAVES, _ALL_LEAVES = 8, 500
 _ONE_NBYTES = 1 << 28
 
@@ -57,14 +55,6 @@ def picture(request: Request) -> Response:
     if leaf.pixels is None:
         raise InvalidArgumentError(f"leaf {leaf.path or 'element'} is no picture: {leaf.text[:500]}")
     return Response(png(leaf.pixels), media_type="image/png")
-
-
-def film_of(request: Request) -> Response:
-    """Send the frames of a clip, one below the other, as a PNG file, which the script plays."""
-    _, value = _leaf(request)
-    if not is_clip(value):
-        raise InvalidArgumentError("this leaf is no clip")
-    return Response(png(film(value, _FRAME)), media_type="image/png")
 
 
 def sound(request: Request) -> Response:

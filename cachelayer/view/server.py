@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 import socket
+from collections.abc import Iterator, Sequence
+from urllib.parse import parse_qsl, urlencode
 
 import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.view.app import application
-from cachelayer.view.guard import TOKEN, Guard
-from cachelayer.view.shelf import Shelf
+from cachelayer.view.render import Shelf
 
 _PATIENCE = 1
 
@@ -62,3 +67,112 @@ class PageServer:
     def stop(self) -> None:
         """End :meth:`run` from another thread."""
         self._server.should_exit = True
+
+
+COOKIE = "cachelayer-view"
+TOKEN = "token"  # noqa: S105 - the name of a parameter
+# Everything comes from this server. Pictures in pages are data URLs.
+_POLICY = (
+    "default-src 'none'; img-src 'self' data:; media-src 'self'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_METHODS = ("GET", "HEAD", "POST")
+_SAME_SITE = (None, "same-origin", "none")
+
+
+class Guard:
+    """Lets in requests that have the token, come from this site, and use a name of this machine.
+
+    The token moves from the URL into a cookie. Cookies are shared by all ports of a host, so the cookie's name has the
+    port.
+
+    Args:
+        app: the application behind the door.
+        token: the secret.
+        host: the address that the server listens on.
+        port: its port.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, host: str, port: int) -> None:
+        self._app = app
+        self._token = token
+        self._cookie = f"{COOKIE}-{port}"
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        answer = self._answer(scope) or self._app
+        await answer(scope, receive, send_guarded)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """Return a refusal, or the redirection that sets the cookie; None to let the request in."""
+        headers = Headers(scope=scope)
+        if not self._is_name_of_this_machine(headers.get("host", "")):
+            return _refusal(421, "This name is not one of the server's: open the URL that `cachelayer view` printed.")
+        if scope["method"] not in _METHODS:
+            return _refusal(405, "This page only reads.")
+        if scope["method"] == "POST" and headers.get("sec-fetch-site") not in _SAME_SITE:
+            return _refusal(403, "Another site sent this request.")
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == TOKEN]
+        if given:
+            return self._moved(scope, query) if self._is_token(given[0]) else _refusal(403, _ASK)
+        is_known = any(map(self._is_token, self._of_cookies(headers.getlist("cookie"))))
+        return None if is_known else _refusal(403, _ASK)
+
+    def _moved(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        """Return a redirection to the URL without the token, which sets the cookie."""
+        rest = urlencode([(name, value) for name, value in query if name != TOKEN])
+        # A path of two slashes would be the name of another host.
+        path = "/" + scope.get("raw_path", scope["path"].encode()).decode("latin-1").lstrip("/\\")
+        answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
+        answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="lax")
+        return answer
+
+    def _of_cookies(self, headers: Sequence[str]) -> Iterator[str]:
+        """Yield the tokens in headers of cookies: another server of this host may have set a cookie of our name."""
+        for pair in ";".join(headers).split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == self._cookie:
+                yield value.strip('"')
+
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode("utf-8", "surrogatepass"), self._token.encode())
+
+    def _is_name_of_this_machine(self, host: str) -> bool:
+        """Return whether a Host header is an address or our name: a name of a stranger may lead here (DNS rebinding).
+
+        Ports are not compared, so that tunnels work.
+        """
+        name = host.lower()
+        name = name[1 : name.find("]")] if name.startswith("[") else name.partition(":")[0]
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._names
+        return True
+
+
+_ASK = "The token is missing or wrong: open the URL that `cachelayer view` printed, with its token, in this browser."
+
+
+def _refusal(status: int, text: str) -> Response:
+    return PlainTextResponse(f"{text}\n", status)

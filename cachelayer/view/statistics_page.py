@@ -15,14 +15,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.class_names import Names, class_names
-from cachelayer.drawing.drawn_leaf import named
+from cachelayer.drawing.drawn_records import named
+from cachelayer.drawing.text import Names, class_names
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
 from cachelayer.statistics import LeafStats, Statistics
-from cachelayer.statistics.histogram import Number
 from cachelayer.statistics.matches import Kind, Wanted, can_have
-from cachelayer.statistics.numbers import NumberStats
+from cachelayer.statistics.numbers import Number, NumberStats
 from cachelayer.view.find_page import WHOLE_RECORD, Search
 from cachelayer.view.render import page, version_path, whole
 from cachelayer.view.storage_pages import ref_of

@@ -23,10 +23,8 @@ from cachelayer.system_threads import Pool
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
-from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
-from cachelayer.view.relations import relations
-from cachelayer.view.render import page
-from cachelayer.view.shelf import Shelf
+from cachelayer.versions.unfinished import UnpublishedBuild, unpublished
+from cachelayer.view.render import Shelf, page
 
 _THREADS = 32
 _EVENTS = 200
@@ -124,7 +122,7 @@ def _published(storage: Storage, name: str) -> Published:
 
 
 def dataset(request: Request) -> Response:
-    """Show the versions of a dataset, its tags, builds and history, and which versions share shards."""
+    """Show the versions of a dataset, its tags, builds and history."""
     storage, name = shelf_of(request).storage, request.path_params["dataset"]
     published = _published(storage, name)
     versions, tags = published.versions, storage.tags(name) if published.versions else {}
@@ -132,7 +130,6 @@ def dataset(request: Request) -> Response:
     last = Log(storage._store, name).head().sequence
     events = storage.history(name)[::-1] if 0 < last <= _EVENTS else []
     newest = list(versions.values())[::-1]
-    related, compared = relations(storage, name, newest)
     return page(
         "dataset.html",
         url=storage.url,
@@ -142,8 +139,6 @@ def dataset(request: Request) -> Response:
         tagged=tagged,
         events=events,
         entries=last,
-        related=related,
-        compared=compared,
     )
 
 

@@ -109,6 +109,25 @@ def test_it_is_a_grain_source(tmp_path: Path) -> None:
     assert list(grain.DataLoader(data_source=source, sampler=sampler, worker_count=0)) == RECORDS
 
 
+@pytest.mark.parametrize(
+    "options",
+    [None, {}, {"index_storage_option": "offloaded"}, {"readahead_buffer_size": "0", "max_parallelism": "4"}],
+)
+def test_the_readers_options_of_array_record_are_accepted_and_change_nothing(tmp_path: Path, options: Any) -> None:
+    path = write(tmp_path / "a", "group_size:1,uncompressed")
+    for source in (ArrayRecordDataSource(path, options), ArrayRecordDataSource(path, reader_options=options)):
+        assert list(source) == RECORDS
+    assert list(pickle.loads(pickle.dumps(source))) == RECORDS
+
+
+def test_reader_options_that_array_record_does_not_have_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "group_size:1,uncompressed")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="readahead_bufer_size"):
+        ArrayRecordDataSource(path, reader_options={"readahead_bufer_size": "0"})
+    with pytest.raises(cachelayer.InvalidTypeError, match="reader_options"):
+        ArrayRecordDataSource(path, reader_options="index_storage_option:offloaded")  # type: ignore[arg-type]
+
+
 def test_bad_input_is_a_clear_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "group_size:1,uncompressed")
     source = ArrayRecordDataSource(path)
@@ -119,12 +138,12 @@ def test_bad_input_is_a_clear_error(tmp_path: Path) -> None:
             source.__getitems__([0, key])
     with pytest.raises(cachelayer.StorageError, match="missing"):
         ArrayRecordDataSource(tmp_path / "missing")
-    with pytest.raises(cachelayer.StorageError, match="no file matches"):
+    with pytest.raises(cachelayer.StorageError, match="none-"):
         ArrayRecordDataSource(str(tmp_path / "none-*"))
-    with pytest.raises(cachelayer.InvalidArgumentError, match="records"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"a\[0:1000\]"):
         ArrayRecordDataSource(f"{path}[0:1000]")[0]
     for paths in ([], 3, None):
-        with pytest.raises(ValueError, match="pass a path"):
+        with pytest.raises(ValueError, match="paths"):
             ArrayRecordDataSource(paths)  # type: ignore[arg-type]
     whole = path.read_bytes()
     for damaged in (whole[:-65_536], whole[:100], b"", b"x" * len(whole)):

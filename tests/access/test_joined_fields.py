@@ -53,7 +53,11 @@ def test_rows_are_those_of_a_dataset_of_these_records(joined: Any, tmp_path: Pat
     whole = Storage(tmp_path).cache(rows, "d", "v1", element_spec={"tokens": TOKENS})
 
     def taken(ref: Any) -> list[Any]:
-        views = (ref.windows("tokens", 8, separator=0), ref.packed("tokens", 16, seed=3), ref.padded({"tokens": 6}))
+        views = (
+            ref.windows("tokens", 8, separator=0),
+            ref.packed("tokens", 16, seed=3),
+            ref.padded({"tokens": 6}, long="truncate"),
+        )
         streams = [
             *(view.stream(7, shuffle=True, seed=1) for view in views),
             ref.stream(4, shuffle=True, seed=2, buckets=("tokens", [4, 16])),
@@ -87,7 +91,7 @@ def test_views_have_the_metadata_of_their_version_and_joined_ones_what_all_have_
         first.fields("tokens")[1:],
         first.windows("tokens", 4),
         first.packed("tokens", 16),
-        first.padded({"tokens": 4})[::2],
+        first.padded({"tokens": 4}, long="truncate")[::2],
         cachelayer.concat([first, first[:2]]),
         cachelayer.concat([first.fields("tokens"), first.fields("tokens")]).windows("tokens", 4),
         cachelayer.concat([first.windows("tokens", 4), first.windows("tokens", 4)]),
@@ -100,7 +104,7 @@ def test_views_have_the_metadata_of_their_version_and_joined_ones_what_all_have_
 
 
 def test_rows_among_them_have_no_lengths(joined: Any, parts: list[Any]) -> None:
-    padded = [part.fields("tokens").padded({"tokens": 4}) for part in parts]
+    padded = [part.fields("tokens").padded({"tokens": 4}, long="truncate") for part in parts]
     with pytest.raises(InvalidTypeError, match="before you join them"):
         cachelayer.concat(padded).lengths("tokens")
     with pytest.raises(InvalidArgumentError, match="elements"):

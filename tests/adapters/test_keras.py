@@ -127,7 +127,7 @@ def test_the_worker_processes_that_it_asks_for_make_the_batches(storage: Storage
     "options", [{}, {"workers": 2}, {"workers": 2, "use_multiprocessing": True}], ids=["plain", "threads", "processes"]
 )
 def test_a_failure_names_the_record_at_which_its_batch_begins(storage: Storage, options: dict[str, Any]) -> None:
-    with pytest.raises(cachelayer.SourceError, match="batch that begins at record 24: ValueError: no batch today"):
+    with pytest.raises(cachelayer.SourceError, match="record 24"):
         storage.cache(Failing(80, **options), "d", "v1")
 
 
@@ -138,7 +138,7 @@ def test_a_batch_that_raises_an_index_error_is_no_end(
 ) -> None:
     source = Ending(80, **options)
     source.error = error
-    with pytest.raises(cachelayer.SourceError, match="batch that begins at record 24"):
+    with pytest.raises(cachelayer.SourceError, match="record 24"):
         storage.cache(source, "d", "v1")
     assert storage.datasets() == []
 
@@ -160,7 +160,7 @@ def test_a_batch_that_holds_what_has_no_rows_is_refused(storage: Storage) -> Non
         def __getitem__(self, index: int) -> Any:
             return np.zeros((8, 2)), "label"
 
-    with pytest.raises(cachelayer.ElementError, match=r"record 0, leaf \[1\]: expected an array with a row for each"):
+    with pytest.raises(cachelayer.ElementError, match="record 0,"):
         storage.cache(Odd(16), "d", "v1")
 
 
@@ -203,7 +203,7 @@ def test_a_sample_weight_of_none_is_left_out_in_and_out(storage: Storage) -> Non
 
 
 def test_a_length_of_none_is_no_end(storage: Storage) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"endless.*pass max_records="):
+    with pytest.raises(cachelayer.InvalidArgumentError, match="max_records="):
         storage.cache(Given(lambda rows: rows, None), "d", "v1")
     assert len(storage.cache(Given(lambda rows: rows, None), "d", "v1", max_records=7)) == 7
 
@@ -332,7 +332,7 @@ def test_what_is_validated_with_is_the_same_each_time(ref: Any) -> None:
 
 def test_steps_per_epoch_that_are_not_those_of_the_stream_are_refused(ref: Any) -> None:
     dataset = to_keras(ref.stream(BATCH).map_batches(pair))
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"steps_per_epoch=2.*has 3 batches"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match="steps_per_epoch=2"):
         fit(watched(), dataset, steps_per_epoch=2)
 
 

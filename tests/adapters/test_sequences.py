@@ -18,7 +18,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {
         "windows": ref.windows("tokens", 12),
         "packed": ref.packed("tokens", 30),
-        "padded": ref.padded({"tokens": 20}),
+        "padded": ref.padded({"tokens": 20}, long="truncate"),
         "joined": cachelayer.concat([ref.packed("tokens", 30), ref[::2].packed("tokens", 30)]),
     }
 

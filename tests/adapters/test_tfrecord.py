@@ -128,7 +128,7 @@ def test_a_declared_spec_fixes_what_the_features_leave_open(storage: cachelayer.
     source = from_tfrecord(tmp_path / "a.tfrecord", {"steps": VARYING["steps"]})
     ref = storage.cache(source, "d", "v1", element_spec={"steps": ArraySpec("float32", (1, 2))})
     assert ref.read([0])["steps"].tolist() == [[[1.0, 2.0]]]
-    with pytest.raises(InvalidArgumentError, match=r"element_spec\['steps'\] is"):
+    with pytest.raises(InvalidArgumentError, match=r"\['steps'\]"):
         storage.cache(source, "d", "v2", element_spec={"steps": ArraySpec("float64", (1, 2))})
 
 
@@ -219,20 +219,20 @@ def test_a_feature_that_tensorflow_does_not_take_is_named(tmp_path: Path, featur
 
 @pytest.mark.parametrize("features", [{}, [], 5, {5: FEATURES["label"]}])
 def test_features_that_are_no_dict_of_names_are_refused(features: Any) -> None:
-    with pytest.raises(InvalidTypeError, match=r"features=.*pass a dict such as"):
+    with pytest.raises(InvalidTypeError, match="features="):
         from_tfrecord("a", features)
 
 
 def test_what_is_no_path_and_no_compression_is_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
     for filenames in (5, None, [5]):
-        with pytest.raises(InvalidTypeError, match=r"filenames=.*pass a path, a pattern, or a list"):
+        with pytest.raises(InvalidTypeError, match="filenames="):
             from_tfrecord(filenames)  # type: ignore[arg-type]
     for compression in ("gzip", "LZ4", 5):
-        with pytest.raises(InvalidArgumentError, match="pass None, 'GZIP' or 'ZLIB'"):
+        with pytest.raises(InvalidArgumentError, match="'ZLIB'"):
             from_tfrecord("a", None, compression)  # type: ignore[arg-type]
     write(tmp_path / "a", [b"x"])
     assert list(storage.cache(from_tfrecord(str(tmp_path / "a").encode()), "d", "v1")) == [b"x"]  # type: ignore[arg-type]
-    with pytest.raises(SourceError, match=r"failed at record 0.*directory"):
+    with pytest.raises(SourceError, match="record 0"):
         storage.cache(from_tfrecord(tmp_path), "e", "v1")
 
 

@@ -1,8 +1,7 @@
-"""Values that cross Grain, and those that stand in TensorPack's flows."""
+"""Values that cross Grain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,6 @@ def spec(ref: DataRef[Any]) -> dict[str, Any]:
 
 class TestGrain(ValuesAcross):
     row = Row("grain", grain.MapDataset.source, lambda made: map(made.__getitem__, range(len(made))), options=spec)
-
-
-class Flow:
-    """A flow as TensorPack has them."""
-
-    def __init__(self, ref: DataRef[Any], folder: Path) -> None:
-        self._ref = ref
-
-    def reset_state(self) -> None: ...
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._ref)
-
-
-class TestTensorpack(ValuesAcross):
-    row = Row("tensorpack", make=Flow, options=spec)
 
 
 COLUMNS: dict[str, list[Any]] = {

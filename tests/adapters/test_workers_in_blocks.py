@@ -195,7 +195,7 @@ def test_parts_that_differ_are_read_whole_and_give_the_error_of_the_stream(mixed
     with pytest.raises(cachelayer.ElementError, match="float64"):
         list(alone)
     with (
-        pytest.warns(CacheLayerWarning, match=r"leaf \['x'\] is torch\.\w+ \[1\] and torch\.\w+ \[1\]"),
+        pytest.warns(CacheLayerWarning, match=r"\['x'\]"),
         pytest.raises(RuntimeError, match="float64"),
     ):
         list(read)

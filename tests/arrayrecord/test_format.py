@@ -178,7 +178,7 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
 
     assert (root / "_log" / "head").read_bytes() == b"2"
     entry = json.loads((root / "_log" / "0000000002.json").read_bytes())
-    assert entry.keys() == {"format", "sequence", "versions", "tags", "revoked", "adopted", "event", "token"}
+    assert entry.keys() == {"format", "sequence", "versions", "tags", "revoked", "adopted", "deleted", "event", "token"}
     assert (entry["format"], entry["sequence"], entry["tags"], entry["revoked"]) == (1, 2, {"best": "v1"}, [])
     version = entry["versions"][0]
     raw = (root / version["manifest"]).read_bytes()

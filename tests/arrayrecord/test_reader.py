@@ -13,9 +13,7 @@ import pytest
 from samples import pairwise
 
 import cachelayer
-from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import BLOCK, PAYLOAD
-from cachelayer.arrayrecord.mapping import MappedFile
 
 SIZES = [0, 1, 23, 24, 25, 3_072, 8_192, 8_200, 65_400, PAYLOAD, PAYLOAD + 1, BLOCK - 1, BLOCK, BLOCK + 1, 300_000]
 
@@ -63,32 +61,6 @@ def test_shards_of_different_record_sizes_are_one_sequence(tmp_path: Path) -> No
     order = np.random.default_rng(0).permutation(300).tolist()
     assert ref.__getitems__(order) == [records[number] for number in order]
     assert [ref[number] for number in order] == [records[number] for number in order]
-
-
-def test_what_is_checked_at_opening_is_announced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = 40_000
-    cachelayer.Storage(tmp_path).submit(np.zeros((records, 100), np.uint8), "d", "v1")
-    announced: dict[str, list[tuple[int, int]]] = {}
-
-    def noted(self: MappedFile, starts: Any, stops: Any) -> None:
-        announced.setdefault(self.path.suffix, []).extend(zip(starts.tolist(), stops.tolist(), strict=True))
-
-    monkeypatch.setattr(MappedFile, "will_need", noted)
-    # So few records are not announced themselves.
-    cachelayer.Storage(tmp_path).fetch("d@v1").read([1, 2])
-    shard, index_file = (next(tmp_path.rglob(f"*{suffix}")) for suffix in (".array_record", ".index"))
-    assert set(announced) == {shard.suffix, index_file.suffix}
-    for row in (0, records // 2, records - 1):
-        begin, end = index.row_range(row)
-        assert any(start <= begin and end <= stop for start, stop in announced[index_file.suffix])
-    size = shard.stat().st_size
-    ranges = announced[shard.suffix]
-    assert ranges[0][0] == size - BLOCK
-    assert [stop - start >= 100 for start, stop in ranges[1:]] == [True] * 3
-
-    announced.clear()
-    cachelayer.Storage(tmp_path, verify="never").fetch("d@v1").read([1, 2])
-    assert not announced
 
 
 def test_a_read_needs_no_room_beyond_its_answer(tmp_path: Path) -> None:

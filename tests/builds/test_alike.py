@@ -16,7 +16,7 @@ from samples import examples
 
 from cachelayer import ArraySpec
 from cachelayer.builds import iterable_source
-from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch, Elements
+from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch, ElementBatch
 from cachelayer.builds.build_shards import infer_spec
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.builds.encode import Encoder, OnError
@@ -214,7 +214,7 @@ def outcome(batches: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
 def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:
     copies = [snapshot(make()) for make in elements]
     for start in range(0, len(copies), size):
-        yield Elements(copies[start : start + size])
+        yield ElementBatch(copies[start : start + size])
 
 
 @settings(max_examples=examples(120), deadline=None)
@@ -246,23 +246,6 @@ def test_elements_that_are_alike_are_kept_in_rows_of_whole_batches() -> None:
         (number, (number, "text")) for number in range(COUNT)
     ]
     assert [item["y"][0] for item in batches[2].items[-2:]] == [COUNT - 2, COUNT - 1]
-
-
-def test_batches_of_small_elements_grow_up_to_an_eighth_of_those_before() -> None:
-    sizes = [len(batch) for batch in as_source(iter(range(150_000))).batches(None)]
-    before = np.cumsum([0, *sizes[:-1]])
-    assert all(size <= max(MAX_BATCH_RECORDS, done // 8) for size, done in zip(sizes, before.tolist(), strict=True))
-    assert max(sizes) == 8 * MAX_BATCH_RECORDS
-
-
-def test_what_is_kept_of_an_element_is_encoded_in_its_place() -> None:
-    elements = [{"x": np.full((2, 3), number, np.float32), "y": number, "z": np.array([number])} for number in range(9)]
-    (batch,) = as_source(iter(elements)).batches(None)
-    codec = codec_for(infer_spec(iter([batch]))[0])
-    frames = codec.encode(batch.columns(codec), len(batch))
-    for leaf in ("x", "z"):
-        assert np.shares_memory(frames.buffer, batch.items[8][leaf])  # type: ignore[attr-defined]
-    assert frames.buffer.tobytes() == codec.encode(codec.columns(elements), 9).buffer.tobytes()
 
 
 def test_elements_that_differ_all_the_time_still_come_in_large_batches() -> None:

@@ -17,12 +17,12 @@ from samples import examples
 
 import cachelayer
 from cachelayer import Storage, StorageError
-from cachelayer.builds.batches import Batch, Elements
+from cachelayer.builds.batches import Batch, ElementBatch
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_shards import build
 from cachelayer.builds.staging import Stage
 from cachelayer.objects.local import LocalStore
-from cachelayer.progress.meter import Progress
+from cachelayer.progress import Progress
 from cachelayer.records.tree import Tree
 from cachelayer.versions.log import Log
 
@@ -41,7 +41,7 @@ class InBatches:
     def batches(self, limit: int | None) -> Iterator[Batch]:
         for start, stop in zip(self._bounds, self._bounds[1:], strict=False):
             if stop > start:
-                yield Elements(self._items[start:stop])
+                yield ElementBatch(self._items[start:stop])
 
 
 @settings(max_examples=examples(15), deadline=None)

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_child import REVOKED, main, rows
+from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, REVOKED, WAYS, main, make, rows
 from forks import FORKS
 from log_entries import commit
 from repository import SUPPORT
 from samples import SHARE, some
+from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.objects import paths
 from cachelayer.versions.log import Log
+from cachelayer.versions.unfinished import Unfinished
 
 pytestmark = pytest.mark.slow
 
 CHILD = SUPPORT.joinpath("crash_child.py")
-RECORDS = 4000
-ROUNDS, ROUNDS_OF_A_SOAK = 6, 100
+BUILT = 4000
 
 
-def start(folder: Path, version: str, records: int = RECORDS) -> subprocess.Popen[str]:
+def start(folder: Path, version: str, records: int = BUILT) -> subprocess.Popen[str]:
     """A child that is about to build."""
     command = [sys.executable, str(CHILD), str(folder), version, str(records)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -41,7 +42,7 @@ def start(folder: Path, version: str, records: int = RECORDS) -> subprocess.Pope
     return child
 
 
-def whole(storage: cachelayer.Storage, version: str, records: int = RECORDS) -> bool:
+def whole(storage: cachelayer.Storage, version: str, records: int = BUILT) -> bool:
     """Whether a version is there; it is whole then."""
     if "rows" not in storage.datasets() or version not in storage.versions("rows"):
         return False
@@ -50,42 +51,82 @@ def whole(storage: cachelayer.Storage, version: str, records: int = RECORDS) -> 
     return True
 
 
-@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(ROUNDS_OF_A_SOAK, marks=pytest.mark.soak)])
-def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp_path: Path, rounds: int) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    started = time.monotonic()
-    child = start(tmp_path, "first")
-    ready = time.monotonic()
-    assert child.wait() == 0
-    duration = time.monotonic() - ready
-    assert whole(storage, "first"), started
-    digest = storage.fetch("rows", "first").digest
-
-    chance = random.Random(11)
-    outcomes = []
-    for number in range(rounds):
-        version = f"v{number}"
-        child = start(tmp_path, version)
-        # Nothing is waited for here: the delay is the moment of the kill.
-        time.sleep(1.05 * duration * (number + chance.random()) / rounds)
-        child.kill()
-        child.wait()
-        outcomes.append(whole(storage, version))
-        rebuilt = storage.cache(rows(RECORDS), "rows", version, shard_bytes=200_000)
-        assert rebuilt.digest == digest
-        if not outcomes[-1]:
-            assert whole(storage, version)
-    assert whole(storage, "first")
-    assert not all(outcomes)
+def assert_only_versions_are_left(storage: cachelayer.Storage, dataset_id: str) -> None:
+    """After a collection, there is nothing that no version names."""
     storage.gc(grace=0.0)
-    builds = {path.name for path in (tmp_path / "rows" / "_builds").iterdir()}
-    named = {paths.attempt_of(info.manifest) for info in storage.versions("rows").values()}
-    named.update(
-        *(storage.fetch("rows", version)._base.version.manifest.attempts for version in storage.versions("rows"))
-    )
-    assert builds == named
-    for version in storage.versions("rows"):
-        assert whole(storage, version)
+    store = storage._store
+    named: set[str] = set()
+    for version in storage.versions(dataset_id):
+        found = storage.fetch(dataset_id, version)._base.version
+        named |= {name for shard in found.manifest.shards for name in shard.files} | {found.info.manifest}
+    attempts = store.names(f"{dataset_id}/_builds")
+    files = {
+        f"{paths.BUILDS}/{each}/{name}" for each in attempts for name in store.names(f"{dataset_id}/_builds/{each}")
+    }
+    assert files == named
+    assert not any(store.names(f"{dataset_id}/_unfinished/{each}") for each in store.names(f"{dataset_id}/_unfinished"))
+
+
+def noted(storage: cachelayer.Storage) -> set[str]:
+    """The shards that the attempt which finished most has noted as whole."""
+    unfinished = Unfinished(storage._store, "d", "new")
+    read = [found for attempt in unfinished.attempts() if (found := unfinished.read(attempt)) is not None]
+    return max(({shard.name for shard in found.shards} for found in read), key=len, default=set())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The digest that a way of making a version gives when nobody kills it."""
+
+    @cache
+    def digest(way: str) -> str:
+        storage = cachelayer.Storage(tmp_path_factory.mktemp("undisturbed"))
+        storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
+        return WAYS[way](storage).digest
+
+    return digest
+
+
+CASES = [("local", way) for way in WAYS] + [("s3", "generator"), ("s3", "parts"), ("gcs", "sequence")]
+
+
+@pytest.mark.parametrize(("store", "way"), CASES)
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.soak)])
+def test_killed_again_and_again_the_version_is_that_of_one_run(
+    store: str,
+    way: str,
+    stride: int,
+    undisturbed: Callable[[str], str],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
+    url, options = str(tmp_path / "storage"), None
+    if store != "local":
+        server: Server = request.getfixturevalue(store)
+        url, options, stride = server.url(new_bucket(server)), server.storage_options(), min(stride, 4)
+    storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
+    storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
+    step, killed, kept = 3, 0, set[str]()
+    while True:
+        child = FORKS.Process(target=make, args=(url, options, way, step))
+        child.start()
+        child.join()
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+        # The next process goes on where this one was killed, so it dies later.
+        killed, step = killed + 1, step + stride
+        if "new" not in storage.versions("d"):
+            assert kept <= noted(storage)
+            kept = noted(storage)
+    ref = storage.fetch("d", "new")
+    assert killed > 2
+    assert ref.digest == undisturbed(way)
+    assert kept <= {shard.name for shard in ref._base.version.manifest.shards}
+    assert storage.verify("d", "new", progress=False)
+    assert_only_versions_are_left(storage, "d")
 
 
 @pytest.mark.sampled
@@ -118,13 +159,7 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     assert published == sorted(published)
     assert not published[0]
     assert (True, True) in tried.values()
-    storage.gc(grace=0.0)
-    builds = {path.name for path in (tmp_path / "rows" / "_builds").iterdir()}
-    named = {paths.attempt_of(info.manifest) for info in storage.versions("rows").values()}
-    named.update(
-        *(storage.fetch("rows", version)._base.version.manifest.attempts for version in storage.versions("rows"))
-    )
-    assert builds == named
+    assert_only_versions_are_left(storage, "rows")
 
 
 def running_attempt(folder: Path) -> str:

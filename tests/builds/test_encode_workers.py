@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rows_for_workers import RECORDS, Rows, row
-from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
@@ -83,7 +80,7 @@ def children() -> list[str]:
         # A thread of an earlier test may have ended meanwhile.
         with suppress(FileNotFoundError):
             found += (task / "children").read_text().split()
-    return [pid for pid in found if b"cachelayer.engines.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if b"cachelayer.engines.processes" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_elements_that_are_left_out_are_counted_over_all_workers(storage: Storage) -> None:
@@ -94,60 +91,11 @@ def test_elements_that_are_left_out_are_counted_over_all_workers(storage: Storag
     assert "record 3210" in ref.provenance["left_out"]["first"][0]
 
 
-def test_a_build_of_workers_is_resumed(storage: Storage) -> None:
-    with pytest.raises(cachelayer.SourceError):
-        submit(storage, Rows(4500, "fail"), workers=2, resume=True)
-    ref = submit(storage, Rows(), workers=2, resume=True)
-    assert len(ref._base.version.manifest.attempts) == 2
-    assert ref.digest == submit(storage, Rows(), "v2").digest
-
-
-@pytest.mark.filterwarnings("ignore:workers=2. a source of generator cannot be divided")
-class TestOneProcessMakesTheElementsAndAnotherWritesThem:
-    @staticmethod
-    def elements(fails_at: int = -1, do: Callable[[], object] = lambda: 1 // 0) -> Iterator[dict[str, Any]]:
-        for number in range(RECORDS):
-            if number == fails_at:
-                do()
-            yield row(number)
-
-    @pytest.mark.parametrize("records", [0, 1, RECORDS])
-    def test_the_version_is_that_of_one_process(self, storage: Storage, records: int) -> None:
-        with pytest.warns(cachelayer.CacheLayerWarning, match="one process makes its elements, and another writes"):
-            ref = submit(storage, islice(self.elements(), records), workers=3)
-        assert ref.digest == submit(storage, Rows(records=records), "v2").digest
-        assert children() == []
-
-    def test_it_is_resumed(self, storage: Storage) -> None:
-        with pytest.raises(cachelayer.SourceError, match="record 4500"):
-            submit(storage, self.elements(4500), workers=2, resume=True)
-        ref = submit(storage, self.elements(), workers=2, resume=True)
-        assert len(ref._base.version.manifest.attempts) == 2
-        assert ref.digest == submit(storage, Rows(), "v2").digest
-
-    def test_a_source_that_does_not_repeat_itself_is_refused(self, storage: Storage) -> None:
-        with pytest.raises(cachelayer.SourceError):
-            submit(storage, self.elements(4500), workers=2, resume=True)
-        with pytest.raises(cachelayer.SourceError, match=r"records 0 to .* have changed"):
-            submit(storage, (row(number) for number in range(1, RECORDS)), workers=2, resume=True)
-
-    def test_the_death_of_the_process_that_writes_is_an_error(self, storage: Storage, tmp_path: Path) -> None:
-        def kill() -> None:
-            for child in children():
-                os.kill(int(child), signal.SIGKILL)
-
-        with pytest.raises(
-            cachelayer.StorageError, match=r"the process that writes shards to .* was killed by SIGKILL"
-        ):
-            submit(storage, self.elements(3000, kill), workers=2)
-        assert not list(tmp_path.rglob("shard-*"))
-        assert children() == []
-
-    def test_shards_reach_an_object_store(self, s3: Server, storage: Storage) -> None:
-        remote = Storage(s3.url(new_bucket(s3)), storage_options=s3.storage_options(), local_cache_bytes=0)
-        ref = submit(remote, self.elements(), workers=2)
-        assert ref.digest == submit(storage, Rows()).digest
-        assert remote.verify("d", "v1", progress=False)
+@pytest.mark.parametrize("records", [0, 1, RECORDS])
+def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage, records: int) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="workers=3"):
+        ref = submit(storage, (row(number) for number in range(records)), workers=3)
+    assert ref.digest == submit(storage, Rows(records=records), "v2").digest
 
 
 def test_a_source_that_cannot_be_pickled_says_what_to_do(storage: Storage) -> None:
@@ -211,32 +159,3 @@ def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in told
     assert process.returncode != 0
     assert not list((tmp_path / "s").rglob("shard-*"))
-
-
-UNDIVIDED = """
-import sys
-import cachelayer
-
-def endless():
-    print("begun", flush=True)
-    while True:
-        yield {"x": bytes(1 << 20)}
-
-cachelayer.Storage(sys.argv[1]).cache(endless, "d", "v1", workers=2, compression="zstd:9", shard_bytes=20 << 20)
-"""
-
-
-def test_an_interrupt_ends_the_process_that_writes(tmp_path: Path) -> None:
-    script = tmp_path / "main.py"
-    script.write_text(UNDIVIDED)
-    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "s")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        pause = threading.Event()
-        while not list(tmp_path.rglob("shard-00001.array_record")):
-            assert process.poll() is None
-            pause.wait(0.01)
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
-    assert "KeyboardInterrupt" in told

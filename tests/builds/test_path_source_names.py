@@ -1,6 +1,8 @@
 """Paths as sources: names that careless users pass."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,33 @@ def test_paths_below_the_home_folder_are_read_like_others(tmp_path: Path, monkey
     assert len(storage.cache("~/dir.csv", "folder", "v1")) == 1
     with pytest.raises(cachelayer.InvalidArgumentError, match="its name does not tell how to read it"):
         storage.cache("~/data.bin", "file", "v1")
+
+
+@pytest.mark.needs("pyarrow")
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_list_of_files_is_read_like_one(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+    paths = [tmp_path / f"{name}.csv" for name in "ab"]
+    for number, path in enumerate(paths):
+        path.write_text(f"a\n{number}\n")
+    storage = cachelayer.Storage(tmp_path / "storage")
+    ref = storage.cache([kind(path) for path in paths], "rows", "v1")
+    assert [str(row["a"]) for row in ref] == ["0", "1"]
+    assert storage.cache(list(map(kind, paths)), "rows", "v1", on_change="error").digest == ref.digest
+    paths[1].write_text("a\n2\n3\n")
+    with pytest.raises(cachelayer.StaleVersionError, match="files"):
+        storage.cache([kind(path) for path in paths], "rows", "v1", on_change="error")
+
+
+def test_a_list_of_texts_is_one_of_files_only_if_each_is_a_file(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path / "storage")
+    file = tmp_path / "a.txt"
+    file.write_text("text")
+    assert storage.cache([str(file), "b" * 5000, "nul\0"], "texts", "v1")[0] == str(file)
+    assert len(storage.cache(["http://a/b.csv", "http://a/c.csv"], "texts", "v2")) == 2
+    with pytest.raises(cachelayer.InvalidArgumentError, match="absent"):
+        storage.cache([tmp_path / "absent.csv", tmp_path / "other.csv"], "texts", "v3")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="2 are files"):
+        storage.cache([file, file], "texts", "v3")
 
 
 @pytest.mark.parametrize(

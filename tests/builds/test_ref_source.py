@@ -78,7 +78,7 @@ def test_a_ref_is_appended_to_what_its_elements_fit(storage: Storage) -> None:
     for version, source in (("v2", other), ("v3", other.stream()), ("v4", cachelayer.wrap(other, identity="other"))):
         ref = storage.append("longer", "v1", version, source)
         assert (len(ref), ref.element_spec) == (3, base.element_spec)
-    with pytest.raises(InvalidArgumentError, match="cannot be appended to longer@v1"):
+    with pytest.raises(InvalidArgumentError, match="longer@v1"):
         storage.append("longer", "v1", "v5", storage.cache([np.zeros(3)], "floats", "v1"))
 
 
@@ -92,7 +92,7 @@ def test_a_copy_of_nothing_is_refused_and_has_the_spec_if_it_may_be(storage: Sto
 def test_an_endless_stream_needs_a_limit(storage: Storage) -> None:
     ref = storage.fetch("rows", "v1")
     for stream in (ref.stream(num_epochs=None), ref.stream(4, num_epochs=None), cachelayer.mix([(ref, 1)]).stream()):
-        with pytest.raises(InvalidArgumentError, match=r"endless .*num_epochs= to stream\(\), or max_records="):
+        with pytest.raises(InvalidArgumentError, match="max_records="):
             storage.cache(stream, "endless", "v1")
 
 

@@ -111,7 +111,7 @@ def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("pipeline:row", "no 'row' in pipeline: did you mean rows"),
+        ("pipeline:row", "no 'row' in pipeline"),
         ("pipeline:NUMBER", "pipeline:NUMBER is a int: name a function"),
         ("pipeline:no_source", "a int is not a source"),
         ("pipeline:exits", "called sys.exit(0): nothing was done"),
@@ -309,6 +309,23 @@ def test_names_tell_the_format(names: list[str], kind: str) -> None:
 
 
 @pytest.mark.needs("pyarrow")
+def test_a_storage_in_the_folder_is_not_imported(here: Path) -> None:
+    (here / "files").mkdir()
+    (here / "files" / "a.bin").write_bytes(b"a")
+    for version in ("v1", "v2"):
+        imported = document("import", "files", "files/cache", "--id", "d", "--version", version, "--format", "files")
+        assert imported["records"] == 1
+    refused("import", "files/cache/d", "other", *BUILD, "--format", "files")
+
+
+@pytest.mark.parametrize("command", [("build", "pipeline:rows"), ("import", "pipeline.py")])
+def test_a_version_in_the_place_of_a_storage_is_refused(here: Path, command: tuple[str, str]) -> None:
+    said = refused(*command, "local/rows@v3", *BUILD)
+    assert "'local/rows@v3'" in said
+    assert "'local'" in said
+    assert not (here / "local").exists()
+
+
 def test_files_that_cannot_be_imported_are_refused(here: Path) -> None:
     write_samples(here)
     assert "do not show one format" in refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)

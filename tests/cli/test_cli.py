@@ -15,12 +15,11 @@ from commands_imported import COMMANDS as IMPORTED
 from typer.testing import CliRunner
 
 import cachelayer
-from cachelayer.cli.addresses import Address, storage_options
+from cachelayer.cli.addresses import Address, nbytes, seconds, storage_options
 from cachelayer.cli.app import PANELS
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count
-from cachelayer.cli.quantities import nbytes, seconds
-from cachelayer.drawing.quantities import size
+from cachelayer.drawing.text import size
 
 COMMANDS = sorted(IMPORTED)
 FRAMEWORKS = sorted(OPTIONAL)
@@ -37,7 +36,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def test_the_commands_are_those_of_the_plan() -> None:
-    planned = "build import ls log show head sample stats bench verify diff tag cp mirror rewrite rm gc doctor demo"
+    planned = "build import ls log show head sample stats verify diff tag cp mirror rewrite rm gc doctor demo"
     assert set(planned.split()) <= set(COMMANDS)
 
 

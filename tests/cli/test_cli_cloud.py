@@ -69,7 +69,7 @@ def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None
     ]
     assert printed("gc", url, "--grace", "0", *options) == {"deleted": []}
     probed = printed("doctor", url, *options)["storage"]["checks"]
-    assert [check["ok"] for check in probed] == [True] * 5
+    assert [check["ok"] for check in probed] == [True] * 4
     assert open_store(url, server.storage_options()).names("") == ["people", "rows"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from commands import document, invoke, refused
 
 import cachelayer
-from cachelayer.cli.storage_probe import probe
+from cachelayer.cli.doctor import _probe
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, CopyOutcome
@@ -229,7 +229,7 @@ def checks(found: dict[str, Any]) -> dict[str, bool]:
 def test_doctor_probes_a_storage_and_leaves_nothing(storage: cachelayer.Storage) -> None:
     before = sorted(Path(storage.url).rglob("*"))
     found = document("doctor", storage.url)
-    assert list(checks(found).values()) == [True] * 5
+    assert list(checks(found).values()) == [True] * 4
     assert found["storage"]["url"] == storage.url
     assert found["versions"]["cachelayer"] == cachelayer.__version__
     assert sorted(Path(storage.url).rglob("*")) == before
@@ -254,42 +254,19 @@ class Overwriting(LocalStore):
 
 def test_a_store_that_writes_over_is_found(tmp_path: Path) -> None:
     store = Overwriting(tmp_path)
-    assert [(check.check, check.ok) for check in probe(store)] == [
+    assert [(check["check"], check["ok"]) for check in _probe(store)] == [
         ("puts an object where there is none", True),
         ("refuses to put another over it", False),
     ]
     assert store.names("") == []
 
 
-def test_doctor_tells_where_credentials_are_and_never_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "google.json").write_text('{"type": "service_account", "private_key": "hunter2"}')
-    (tmp_path / "aws").write_text("[default]\naws_secret_access_key = hunter2\n[profile work]\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "google.json"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hunter2")
-    monkeypatch.setenv("FSSPEC_S3_SECRET", "hunter2")
-    found = document("doctor")["credentials"]
-    assert {(each["where"], each["kind"]) for each in found} >= {
-        (str(tmp_path / "google.json"), "service_account"),
-        (str(tmp_path / "aws"), "profiles default, work"),
-        ("$AWS_ACCESS_KEY_ID", "environment variable"),
-        ("$FSSPEC_S3_SECRET", "environment variable"),
-    }
-    assert "hunter2" not in str(found) + invoke("doctor").stdout
-
-
 def test_doctor_measures_local_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
-    assert document("doctor")["local_cache"]["exists"] is False
+    assert document("doctor")["local_cache"] == {"folder": str(tmp_path / "copies"), "nbytes": 0}
     copies = CacheFolder(tmp_path / "copies")
     assert copies.group("gs://a").make("shard", 1000, lambda path: None) is CopyOutcome.HERE
-    (tmp_path / "copies" / "thesis").mkdir()
-    (tmp_path / "copies" / "thesis" / "chapter").write_bytes(bytes(1000))
-    found = document("doctor")["local_cache"]
-    assert (found["groups"], found["nbytes"]) == (1, 1000)
-    assert 0 < found["limit"] < found["free"] + 1000
-    assert document("doctor", "--local-cache", tmp_path / "none")["local_cache"]["folder"] == str(tmp_path / "none")
+    assert document("doctor")["local_cache"]["nbytes"] == 1000
 
 
 def test_what_others_stored_does_not_command_the_terminal(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ BEHIND: dict[str, Callable[[str], list[str]]] = {
     "head": lambda place: [place],
     "sample": lambda place: [place],
     "stats": lambda place: [place],
-    "bench": lambda place: [place, "--seconds", "0.01"],
     "verify": lambda place: [place],
     "diff": lambda place: [place, place],
     "tag": lambda place: [place, "best"],
@@ -120,7 +119,7 @@ def whole(value: Any) -> None:
         assert not (isinstance(value, str) and value.endswith(("...", "…"))), value
 
 
-READING = ["ls", "log", "show", "head", "sample", "stats", "bench", "verify", "diff", "mirror"]
+READING = ["ls", "log", "show", "head", "sample", "stats", "verify", "diff", "mirror"]
 
 
 def strict(text: str) -> Any:

@@ -15,11 +15,9 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import ArraySpec, ImageSpec
-from cachelayer.cli.measurements import Measurement, measure
 from cachelayer.statistics import survey
 
 RECORDS = 300
-COLOURS = {"FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm-256color"}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -60,12 +58,6 @@ def test_head_shows_the_first_records(ref: cachelayer.DataRef[Any], tmp_path: Pa
     assert numbers(script("head", "cache/rows@v1", "--json", cwd=tmp_path).stdout) == [0, 1, 2, 3, 4]
 
 
-def test_images_are_drawn_where_there_is_colour(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
-    drawn = script("head", "cache/rows[7:8]", cwd=tmp_path, environment=COLOURS).stdout
-    assert drawn.count("\x1b[38;2;7;7;7;48;2;7;7;7m▀") == 16 * 8
-    assert "▀" not in script("head", "cache/rows[7:8]", cwd=tmp_path).stdout
-
-
 def test_sample_draws_what_a_shuffled_stream_begins_with(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
     drawn = numbers(script("sample", "cache/rows", "--seed", 3, "-n", 7, "--json", cwd=tmp_path).stdout)
     assert drawn == ref.stream(7, shuffle=True, seed=3).records(0).tolist()
@@ -80,26 +72,14 @@ def test_sample_draws_what_a_shuffled_stream_begins_with(ref: cachelayer.DataRef
 
 
 @pytest.mark.needs("PIL")
-def test_images_of_records_are_saved(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
-    from PIL import Image
-
-    said = invoke("head", tmp_path / "cache/rows", "-n", 3, "--save-images", tmp_path / "images").stdout
-    assert f"3 images in {tmp_path / 'images'}" in said
-    assert np.asarray(Image.open(tmp_path / "images/000002-image.png")).tolist() == ref[2]["image"].tolist()
-    (drawn,) = document("sample", tmp_path / "cache/rows", "-n", 1, "--save-images", tmp_path / "sampled")
-    assert [path.name for path in (tmp_path / "sampled").iterdir()] == [f"{drawn['record']:06d}-image.png"]
-
-
-@pytest.mark.needs("PIL")
-def test_encoded_images_are_shown_decoded_and_saved_as_they_are(tmp_path: Path) -> None:
+def test_encoded_images_are_shown_decoded(tmp_path: Path) -> None:
     from PIL import Image
 
     file = io.BytesIO()
     Image.new("RGB", (4, 2), "red").save(file, "PNG")
     cachelayer.Storage(tmp_path / "cache").submit([file.getvalue()], "photos", "v1", element_spec=ImageSpec())
-    text = invoke("head", tmp_path / "cache/photos", "--save-images", tmp_path).stdout
+    text = invoke("head", tmp_path / "cache/photos").stdout
     assert "uint8[2, 4, 3]" in text
-    assert (tmp_path / "000000.png").read_bytes() == file.getvalue()
     found = invoke("stats", tmp_path / "cache/photos").stdout
     assert "PNG 1, RGB 1" in found
     assert "width" in found
@@ -129,51 +109,13 @@ def test_a_version_without_records_is_looked_at_too(tmp_path: Path) -> None:
     assert invoke("head", place).stdout == invoke("sample", place).stdout == "no records\n"
     assert document("head", place) == []
     assert "0 records" in invoke("stats", place).stdout
-    assert "has no records to read" in refused("bench", place)
 
 
 @pytest.mark.needs("PIL")
 def test_what_is_not_there_is_a_mistake_in_what_was_asked(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
-    for name in ("head", "sample", "stats", "bench"):
+    for name in ("head", "sample", "stats"):
         assert "v7" in refused(name, tmp_path / "cache/rows@v7", code=2)
-    assert "folder" in refused("head", tmp_path / "cache/rows", "--save-images", __file__ + "/folder", code=3)
     assert "--records" in invoke("stats", tmp_path / "cache/rows", "--records", 0, code=2).stderr
-
-
-def ways(found: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(each["reading"], each["state"]) for each in found["measurements"]]
-
-
-def test_bench_measures_each_way_of_reading(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
-    ended = script("bench", "cache/rows", "--seconds", 0.05, "--batch-size", 64, "--json", cwd=tmp_path)
-    found = json.loads(ended.stdout)
-    assert ways(found) == [
-        ("in order", "cold"),
-        ("in order", "hot"),
-        ("shuffled", "cold"),
-        ("shuffled", "hot"),
-        ("ref[i]", "hot"),
-    ]
-    for each in found["measurements"]:
-        assert (each["records_per_second"] is None) == (each["note"] is not None)
-        if each["note"] is None:
-            assert each["records_per_second"] == each["records"] / each["seconds"]
-        is_measured = each["note"] is None and each["reading"] != "ref[i]"
-        assert (each["stats"] is not None) == (each["verdict"] is not None) == is_measured
-    assert found["measurements"][1]["note"] is None
-    assert found["measurements"][1]["stats"]["records"] > 0
-    shown = invoke("bench", tmp_path / "cache/rows", "--seconds", 0.05).stdout
-    assert "records/s" in shown
-    assert "in order, hot: waited for data" in shown
-
-
-@pytest.mark.soak
-def test_a_cold_pass_reads_no_more_than_an_epoch(ref: cachelayer.DataRef[Any]) -> None:
-    found = {(each.reading, each.state): each for each in measure(ref, 64, 0.2)}
-    for reading in ("in order", "shuffled"):
-        cold = found[reading, "cold"]
-        assert cold.records == (RECORDS if cold.note is None else 0)
-        assert found[reading, "hot"].records > RECORDS
 
 
 def cloud(server: Server, tmp_path: Path) -> tuple[str, list[object]]:
@@ -196,28 +138,6 @@ def test_records_in_object_stores_are_looked_at_alike(server: Server, tmp_path: 
     expected = json.loads(json.dumps(survey(here).to_json()))
     assert found.pop("reference") != expected.pop("reference")
     assert found == expected
-
-
-def test_bench_of_an_object_store_tells_ranges_and_copies_apart(server: Server, tmp_path: Path) -> None:
-    address, options = cloud(server, tmp_path)
-    arguments = ("bench", address, *options, "--seconds", 0.1, "--json")
-    found = json.loads(script(*arguments, cwd=tmp_path).stdout)
-    assert ways(found) == [
-        (reading, state) for state in ("ranges", "copies") for reading in ("in order", "shuffled", "ref[i]")
-    ]
-    first, *_, last = found["measurements"]
-    assert first["records"] > 0
-    assert (last["records"], last["note"]) == (0, "not all shards are on this host: cachelayer mirror copies them")
-    ref = cachelayer.open(address, local_cache=tmp_path / "copies", storage_options=server.storage_options())
-    ref.mirror(progress=False)
-    last = document(*arguments[:-1])["measurements"][-1]
-    assert last["note"] is None
-    assert last["records"] > 0
-
-
-def test_what_was_not_measured_has_no_speed() -> None:
-    assert Measurement("in order", "cold", note="why").records_per_second is None
-    assert Measurement("in order", "cold", 10, 2.0, 100).bytes_per_second == 50
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from repository import ROOT, SUPPORT
 CHILD = SUPPORT / "client_child.py"
 ENVIRONMENT = {"KERAS_BACKEND": "torch", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 # `tests/clients/run` installs them. Some programs need less, but these tests take minutes, so they run there alone.
-pytestmark = [pytest.mark.slow, pytest.mark.needs("accelerate", "flax", "lightning", "timm", "torchvision")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("accelerate", "flax", "lightning")]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def run(folder: Path, name: str, kill_at: int, *hosts: str) -> list[list[Line]]:
 # The step at which a program is killed, the step of its last checkpoint (Keras also writes one at the end of an epoch),
 # and the steps of an epoch: 0 if the records of a step are rows of tokens.
 CASES = {
-    "timm": (18, 15, 12),
     "trainer": (18, 15, 13),
     "lightning": (18, 15, 13),
     "keras": (21, 18, 13),
@@ -116,7 +115,7 @@ def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(progra
         assert checkpoint % per_epoch
         assert len(whole) == 3 * per_epoch
         epoch = [record for line in whole[per_epoch : 2 * per_epoch] for record in line.records]
-        assert len(set(epoch)) == len(epoch) == (384 if name == "timm" else 400)
+        assert len(set(epoch)) == len(epoch) == 400
 
 
 def test_packs_in_maxtexts_pipeline_go_on_on_two_hosts(programs: Path) -> None:

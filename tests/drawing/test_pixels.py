@@ -8,12 +8,9 @@ import wave
 import numpy as np
 import pytest
 
-from cachelayer.drawing.clips import MOST_FRAMES, film, film_frames
-from cachelayer.drawing.drawn_leaf import Look, drawn_leaf
-from cachelayer.drawing.encoded import wav
-from cachelayer.drawing.leaf_paths import shown_path
-from cachelayer.drawing.pixels import fitted, heat, line, rgb
-from cachelayer.drawing.png import png
+from cachelayer.drawing.drawn_records import Look, drawn_leaf
+from cachelayer.drawing.pixels import fitted, heat, line, png, rgb, wav
+from cachelayer.drawing.text import shown_path
 from cachelayer.records.spec import ArraySpec
 
 
@@ -61,8 +58,7 @@ def test_the_highest_value_is_the_brightest() -> None:
     ("value", "kind"),
     [
         (np.zeros((9, 9), np.uint8), "picture"),
-        (np.zeros((4, 9, 9, 3), np.uint8), "clip"),
-        (np.full((4, 9, 9, 3), 0.5), "clip"),
+        (np.zeros((4, 9, 9, 3), np.uint8), "text"),
         (np.full((4, 9, 9, 3), 2.5), "text"),
         (np.zeros((4, 9, 9, 2), np.uint8), "text"),
         (np.full((9, 9, 3), 0.5), "picture"),
@@ -85,26 +81,13 @@ def test_a_leaf_is_drawn_as_what_it_is(value: object, kind: str) -> None:
     dtype = str if isinstance(value, str) else bytes if isinstance(value, bytes) else getattr(value, "dtype", np.int64)
     found = drawn_leaf(0, "", ArraySpec(dtype, getattr(value, "shape", ())), value, Look(96, 1))
     assert found.kind == kind
-    assert (found.pixels is not None) == (kind in ("picture", "clip"))
+    assert (found.pixels is not None) == (kind == "picture")
 
 
 def test_samples_come_back_from_wav() -> None:
     with wave.open(io.BytesIO(wav(np.array([[0.0, 1.0], [-1.0, 5.0]]), 8000))) as read:
         assert (read.getnchannels(), read.getframerate()) == (2, 8000)
         assert np.frombuffer(read.readframes(2), "<i2").tolist() == [0, 32767, -32767, 32767]
-
-
-@pytest.mark.parametrize(("frames", "side"), [(1, 9), (12, 40), (500, 64), (130, 320)])
-def test_the_film_of_a_clip_has_its_frames_one_below_the_other(frames: int, side: int) -> None:
-    clip = np.zeros((frames, side, side, 3), np.uint8)
-    clip[-1] = 255
-    drawn, count = film(clip, 320), film_frames(clip)
-    assert count == min(frames, MOST_FRAMES)
-    height = drawn.shape[0] // count
-    assert drawn.shape == (count * height, height, 3)
-    assert drawn.size <= 3 << 23
-    assert drawn[-height:].min() == 255 or count == 1
-    assert drawn[: height * (count - 1)].max(initial=0) == 0
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,17 @@ def test_class_names_stand_beside_labels_in_a_notebook(tmp_path: Path) -> None:
 def test_a_notebook_shows_the_spec_of_views_and_mixtures(tmp_path: Path) -> None:
     rows = [{"tokens": np.arange(number), "<b>": number} for number in range(1, 9)]
     ref = cachelayer.Storage(tmp_path).submit(rows, "d@v1", element_spec={"tokens": cachelayer.ArraySpec(int, (None,))})
-    for view in (ref.fields("tokens"), ref.windows("tokens", 4), ref.packed("tokens", 9), ref.padded({"tokens": 9})):
+    for view in (
+        ref.fields("tokens"),
+        ref.windows("tokens", 4),
+        ref.packed("tokens", 9),
+        ref.padded({"tokens": 9}, long="truncate"),
+    ):
         html = view._repr_html_()
         assert f"<strong>{type(view).__name__}(" in html
         assert "int64[" in html
         assert f"records {len(view)}" in html
-    assert "<b>" not in ref.padded({"tokens": 9})._repr_html_()
+    assert "<b>" not in ref.padded({"tokens": 9}, long="truncate")._repr_html_()
     html = cachelayer.mix([(ref, 3), (ref[:4], 1)])._repr_html_()
     assert "DataRef(&#x27;d@v1&#x27;, records=8) 3 · DataRef(&#x27;d@v1&#x27;, records=4) 1" in html
 

@@ -132,44 +132,6 @@ def test_a_build_survives_the_loss_of_a_node(cluster: Any, tmp_path: Path, expec
     assert storage.verify("d", "v1", progress=False)
 
 
-DRIVER = """
-import sys
-from pathlib import Path
-from cachelayer import Storage
-from test_ray import SPEC, held, submit
-
-submit(Storage(Path(sys.argv[1], "storage")), held(Path(sys.argv[1])), "ray", element_spec=SPEC)
-"""
-
-
-def held(folder: Path) -> Callable[[int, int], Iterator[Any]]:
-    """Parts that note that they were begun, of which the last is held up."""
-
-    def part(index: int, count: int) -> Iterator[Any]:
-        with (folder / f"begun-{index}").open("a") as file:
-            file.write(".")
-        if index == count - 1:
-            wait_until((folder / "go on").exists)
-        return rows(index, count)
-
-    return part
-
-
-def test_a_build_whose_program_was_killed_is_resumed(cluster: Any, tmp_path: Path, expected: str) -> None:
-    path = os.pathsep.join(sys.path)
-    environment = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], env=environment) as driver:
-        wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == PARTS or driver.poll() is not None)
-        driver.kill()
-    (tmp_path / "go on").touch()
-    ref = submit(Storage(tmp_path / "storage"), held(tmp_path), "ray", element_spec=SPEC, resume=True)
-    assert ref.digest == expected
-    begun = {path.name: len(path.read_text()) for path in tmp_path.glob("begun-*")}
-    assert begun[f"begun-{PARTS - 1}"] == 2
-    # Again came the parts that both processors were at, and the last finished one, which is compared.
-    assert sum(begun.values()) <= PARTS + 3
-
-
 OWN = """
 from cachelayer.engines import Ray
 import ray

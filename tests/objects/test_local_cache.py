@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -13,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from copies_child import total
+from killed_copies_child import CHANGES, LIMIT
 from repository import SUPPORT
 
 import cachelayer
@@ -102,7 +105,7 @@ def test_a_copy_that_failed_leaves_nothing(tmp_path: Path, error: BaseException)
 
 def test_a_copy_of_another_size_is_refused(tmp_path: Path) -> None:
     folder = CacheFolder(tmp_path, 1000)
-    with pytest.raises(StorageError, match="4 bytes were copied, expected 5"):
+    with pytest.raises(StorageError, match="4 bytes"):
         folder.group("gs://a").make("one", 5, filler(b"1234"))
     assert names(folder) == set()
 
@@ -274,7 +277,7 @@ def test_without_a_limit_a_fifth_of_the_disk_is_left_free(tmp_path: Path, monkey
 def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / where / "cache"
-    with pytest.raises(StorageError, match=rf"cannot write local copies to {path}"):
+    with pytest.raises(StorageError, match=str(path)):
         CacheFolder(path, 100).group("gs://a")
 
 
@@ -292,7 +295,7 @@ def test_the_default_folder_is_that_of_the_environment(tmp_path: Path, monkeypat
 def test_a_folder_is_a_path_of_this_host(path: str) -> None:
     with pytest.raises(InvalidArgumentError, match="local_cache"):
         folder_of(path)
-    with pytest.raises(InvalidTypeError, match="local_cache: expected the path of a folder, got a bytes"):
+    with pytest.raises(InvalidTypeError, match="local_cache"):
         folder_of(path.encode())  # type: ignore[arg-type]
 
 
@@ -319,7 +322,7 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, level: str
     put(folder.group("g"), "x", 100)
     path = folder.path if level == "the folder" else folder.group("g").path("")
     path.chmod(mode)
-    with pytest.raises(StorageError, match=r"are not used: other users may write to it.*chmod -R go-w .*cache"):
+    with pytest.raises(StorageError, match="chmod -R go-w"):
         folder.group("g")
     path.chmod(0o755)
     assert folder.group("g").has("x", 100)
@@ -332,7 +335,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, level: str) -> None
     put(folder.group("g"), "x", 100)
     path = folder.path if level == "the folder" else folder.group("g").path("")
     os.chown(path, 12345, -1)
-    with pytest.raises(StorageError, match=r"it belongs to user 12345, not to 0.*CACHELAYER_LOCAL_CACHE"):
+    with pytest.raises(StorageError, match="12345"):
         folder.group("g")
 
 
@@ -379,7 +382,7 @@ def test_no_link_in_the_folder_of_copies_is_followed(tmp_path: Path) -> None:
         put(group, "z", 10)
     other = folder.path / CacheFolder(tmp_path / "other").group("h").path("").name
     other.symlink_to(victim)
-    with pytest.raises(StorageError, match="it is a link"):
+    with pytest.raises(StorageError, match="link"):
         folder.group("h")
     assert {path.name for path in victim.iterdir()} == {"in-use", "precious"}
     assert {path.read_bytes() for path in victim.iterdir()} == {b"z" * 100}
@@ -397,3 +400,64 @@ def test_a_version_of_many_appends_holds_few_locks_of_its_copies(tmp_path: Path)
     opened = [path.readlink() for path in Path("/dev/fd").iterdir() if path.is_symlink()]
     held = [path for path in opened if path.name == "in-use" and path.is_relative_to(tmp_path)]
     assert 0 < len(held) <= 16
+
+
+def test_shards_that_are_uploaded_at_once_are_not_all_refused_for_one_that_has_no_room(tmp_path: Path) -> None:
+    group = CacheFolder(tmp_path, 250).group("gs://a")
+    shards = [group.path(f"shard-{number}") for number in range(3)]
+    for shard in shards:
+        shard.write_bytes(b"x" * 100)
+    assert [group.adopt([shard]) for shard in shards] == [False, True, True]
+    assert total(tmp_path) == 200
+
+
+@pytest.mark.parametrize("what", ["everything", "the group", "the lock", "in-use"])
+def test_a_folder_that_is_deleted_under_a_running_process_is_made_again_and_held(tmp_path: Path, what: str) -> None:
+    folder = CacheFolder(tmp_path / "cache", 100)
+    group = folder.group("gs://a")
+    assert put(group, "first", 60)
+    if what in ("everything", "the group"):
+        shutil.rmtree(folder.path if what == "everything" else group.path(""))
+    else:
+        (folder.path / "lock" if what == "the lock" else group.path("in-use")).unlink()
+    left = total(folder.path)
+    assert put(group, "second", 30)
+    assert total(folder.path) == left + 30
+    assert not put(folder.group("gs://b"), "third", 71)
+    assert group.has("second", 30)
+    assert put(folder.group("gs://b"), "third", 70 - left)
+
+
+def test_a_lock_that_is_deleted_while_a_process_waits_for_it_is_not_the_one_that_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = CacheFolder(tmp_path, 100).group("gs://a")
+    lock, deletions = fcntl.flock, [tmp_path / "lock"]
+
+    def late_lock(file: Any, how: int) -> None:
+        lock(file, how)
+        if how == fcntl.LOCK_EX and deletions:
+            deletions.pop().unlink()
+
+    monkeypatch.setattr(fcntl, "flock", late_lock)
+    assert put(group, "first", 60)
+    assert not deletions
+    assert total(tmp_path) == 60
+
+
+@pytest.fixture(scope="module")
+def kills(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[int, bool]]]:
+    command = [sys.executable, str(SUPPORT / "killed_copies_child.py"), str(tmp_path_factory.mktemp("kills"))]
+    left: dict[str, list[tuple[int, bool]]] = json.loads(subprocess.check_output(command))
+    return left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_process_killed_anywhere_leaves_no_more_than_fits_and_no_folder_that_stays_full(
+    kills: dict[str, list[tuple[int, bool]]], change: str
+) -> None:
+    for there, made_all in kills[change]:
+        assert there <= LIMIT or change == "adopted_too_large"
+        assert made_all
+    assert kills[change][-1][0] <= LIMIT

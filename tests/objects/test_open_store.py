@@ -76,6 +76,8 @@ def test_urls_are_shown_without_a_slash_at_the_end(url: str, shown: str) -> None
         ("gs://bucket/x?y=1", "no query"),
         ("s3:///x", "names no bucket"),
         ("gs://", "names no bucket"),
+        ("s3:/bucket/x", "s3://bucket/x"),
+        ("memory:/x", "memory://x"),
         ("s3://key:secret@bucket/x", "storage_options"),
         ("gs://key@bucket/x", "storage_options"),
         ("sftp://user:secret@host/x", "storage_options"),
@@ -113,7 +115,7 @@ def test_a_local_disk_takes_no_options(tmp_path: Path) -> None:
 
 @pytest.mark.needs("s3fs")
 def test_options_that_the_client_does_not_know_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"storage_options of s3://.*no_such_option"):
+    with pytest.raises(InvalidArgumentError, match="storage_options"):
         open_store("s3://bucket", {"no_such_option": 1}).read("a")
 
 
@@ -170,7 +172,7 @@ def test_a_store_without_put_if_absent_is_read_only(tmp_path: Path) -> None:
         lambda: store.delete("a"),
         lambda: store.delete_folder(""),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"plain:// has no put-if-absent.*unsafe_commit=True"):
+        with pytest.raises(InvalidArgumentError, match="unsafe_commit=True"):
             write()
     assert store.names("") == ["a"]
 
@@ -186,3 +188,25 @@ def test_plain_http_is_read(s3: Server) -> None:
     assert store.read_ranges([("a/b", 5, 10), ("a/b", 200_000, 200_010)]) == [TEXT[5:10], TEXT[200_000:200_010]]
     with pytest.raises(StorageError, match="refused"):
         store.exists("secret")
+
+
+class FullFileSystem(PlainFileSystem):
+    """A file system whose answers do not fit into memory."""
+
+    protocol = "full"
+    asked = 0
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        FullFileSystem.asked += 1
+        raise MemoryError(path)
+
+
+fsspec.register_implementation("full", FullFileSystem, clobber=True)
+
+
+def test_a_lack_of_memory_is_raised_at_once() -> None:
+    store = open_store("full://place", unsafe_commit=True)
+    store.put("name", b"x")
+    with pytest.raises(MemoryError):
+        store.read("name")
+    assert FullFileSystem.asked == 1

@@ -7,6 +7,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +18,7 @@ import samples
 from forks import beside_threads
 from servers import Server, new_bucket
 
+from cachelayer import CacheLayerWarning, StorageError
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 
@@ -50,17 +52,35 @@ def test_every_kind_of_process_reads_what_is_there(place: tuple[str, dict[str, A
     store = open_store(*place)
     assert store.read("a") == TEXT
     assert store.read_ranges([("a", 1, 2)]) == [TEXT[1:2]]
-    with beside_threads(), ProcessPoolExecutor(2, multiprocessing.get_context(kind)) as pool:
-        found = list(pool.map(digest_of, [store] * 4))
+    # Tasks of a pool are pickled without credentials; what its processes are started with is not.
+    pool = ProcessPoolExecutor(2, multiprocessing.get_context(kind), initializer=keep, initargs=(store,))
+    with beside_threads(), pool:
+        found = list(pool.map(digest_of, range(4)))
         assert store.read_ranges([("a", 5, 9)]) == [TEXT[5:9]]
     assert found == [hash_of(TEXT)] * 4
     assert is_right(store, 0)
 
 
-def digest_of(store: ObjectStore) -> str:
+_stores: list[ObjectStore] = []
+
+
+def keep(store: ObjectStore) -> None:
+    _stores.append(store)
+
+
+def digest_of(_task: int) -> str:
+    store = _stores[-1]
     (part,) = store.read_ranges([("a", 0, 100_000)])
     assert store.read("a") == part
     return hash_of(part)
+
+
+@pytest.mark.parametrize("place", ["s3", "s3 without obstore"], indirect=True)
+def test_ranges_without_credentials_are_refused_with_the_fix(place: tuple[str, dict[str, Any]]) -> None:
+    with pytest.warns(CacheLayerWarning, match="AWS_ACCESS_KEY_ID"):
+        store = pickle.loads(pickle.dumps(open_store(*place)))
+    with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
+        store.read_ranges([("a", 0, 10)])
 
 
 def hash_of(data: bytes) -> str:

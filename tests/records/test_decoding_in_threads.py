@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures_and_sounds import PIXELS, SOUNDS, png, wav
 from PIL import Image
+from reading_threads import reading_threads
 
 from cachelayer import AudioSpec, CacheLayerWarning, DataRef, ElementError, ImageSpec, Nullable, Ragged, Storage
-from cachelayer.records import threads
 
 COUNT = 40
 SPEC = {"image": ImageSpec(), "sound": AudioSpec(), "n": np.int64}
@@ -52,16 +52,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="module")
 def every_file_is_shared() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threads, "_LONG_SECONDS", 0)
-        patch.setattr(threads.Gain, "shares", lambda _: True)
+    with reading_threads(3):
         yield
 
 
 @cache
-def refs(folder: Path) -> tuple[DataRef[Any], DataRef[Any]]:
-    """The records, read by one thread, and by up to three."""
-    return Storage(folder, threads=1).fetch("d@v"), Storage(folder, threads=3).fetch("d@v")
+def ref_of(folder: Path) -> DataRef[Any]:
+    return Storage(folder).fetch("d@v")
 
 
 def plain(value: Any) -> Any:
@@ -94,17 +91,18 @@ WAYS: dict[str, Callable[[Any, list[int]], Any]] = {
 def test_any_number_of_threads_decodes_the_same_in_the_same_order(
     folder: Path, way: str, numbers: list[int], is_sized: bool
 ) -> None:
-    one, three = (ref.decoded(size=(3, 5)) if is_sized else ref for ref in refs(folder))
-    assert_equal(WAYS[way](one, numbers), WAYS[way](three, numbers))
+    ref = ref_of(folder).decoded(size=(3, 5)) if is_sized else ref_of(folder)
+    with reading_threads(1):
+        alone = WAYS[way](ref, numbers)
+    assert_equal(WAYS[way](ref, numbers), alone)
 
 
 def test_elements_of_any_number_of_threads_may_be_changed_and_do_not_share_memory(folder: Path) -> None:
-    for ref in refs(folder):
-        for view in (ref, ref.decoded(size=(3, 5))):
-            left, right = view.__getitems__([1, 1])
-            left["image"][:] = 0
-            left["sound"][:] = 0
-            np.testing.assert_equal(right, view[1])
+    for view in (ref_of(folder), ref_of(folder).decoded(size=(3, 5))):
+        left, right = view.__getitems__([1, 1])
+        left["image"][:] = 0
+        left["sound"][:] = 0
+        np.testing.assert_equal(right, view[1])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -119,9 +117,9 @@ def test_the_error_names_the_first_record_that_does_not_decode(
 ) -> None:
     rows = [{"image": damaged if number in (5, 6, 11) else png(PIXELS[number])} for number in range(14)]
     Storage(tmp_path).submit(rows, "d", "v", element_spec={"image": ImageSpec()})
-    for ref in refs(tmp_path):
-        view = ref if size is None else ref.decoded(size=size)
-        with pytest.raises(ElementError, match=r"record 5, leaf \['image'\]: expected the bytes of an image file"):
+    view = ref_of(tmp_path) if size is None else ref_of(tmp_path).decoded(size=size)
+    for count in (1, 3):
+        with reading_threads(count), pytest.raises(ElementError, match=r"record 5, leaf \['image'\]"):
             WAYS[way](view, [*range(1, 14)])
 
 
@@ -135,10 +133,11 @@ def test_any_number_of_threads_replaces_the_same_records(tmp_path: Path) -> None
     rows = [{"image": b"no image" if number % 4 == 2 else png(PIXELS[number])} for number in range(20)]
     Storage(tmp_path).submit(rows, "d", "v", element_spec={"image": ImageSpec()})
     found = []
-    for ref in refs(tmp_path):
+    ref = ref_of(tmp_path)
+    for count in (1, 3):
         stream = ref.decoded(size=(4, 4)).stream(10, shuffle=True, seed=1, num_epochs=1)
         batches = iter(stream.map(lambda one: one, on_error="replace", max_failures=99))
-        with pytest.warns(CacheLayerWarning, match="another record of the epoch stands in for it"):
+        with reading_threads(count), pytest.warns(CacheLayerWarning, match="stands in"):
             read = [*batches]
         found.append((read, [(failure.record, failure.position) for failure in batches.failures]))
     assert_equal(*found)
@@ -148,7 +147,7 @@ def test_any_number_of_threads_replaces_the_same_records(tmp_path: Path) -> None
 def test_an_interrupt_while_images_are_decoded_ends_the_read_and_the_next_one_works(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, three = refs(folder)
+    ref = ref_of(folder)
     opened, interrupted = Image.open, threading.Event()
 
     def interrupting(*args: Any) -> Any:
@@ -160,13 +159,15 @@ def test_an_interrupt_while_images_are_decoded_ends_the_read_and_the_next_one_wo
 
     monkeypatch.setattr(Image, "open", interrupting)
     with pytest.raises(KeyboardInterrupt):
-        three.read(range(COUNT))
+        ref.read(range(COUNT))
     monkeypatch.setattr(Image, "open", opened)
-    assert_equal(three.read(range(COUNT)), one.read(range(COUNT)))
+    after = ref.read(range(COUNT))
+    with reading_threads(1):
+        assert_equal(ref.read(range(COUNT)), after)
 
 
 def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
-    _, ref = refs(folder)
+    ref = ref_of(folder)
     before = ref.read(range(COUNT))
     child = os.fork()
     if child == 0:
@@ -191,12 +192,12 @@ def test_on_one_core_no_thread_is_started_and_elsewhere_they_end_with_the_progra
 import os, threading, cachelayer
 from cachelayer.records import threads
 assert threading.active_count() == 1
-threads._LONG_SECONDS = 0
-threads.Gain.shares = lambda _: True
-os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+affinity = os.sched_getaffinity(0)
+os.sched_setaffinity(0, {{min(affinity)}})
 cachelayer.Storage({str(folder)!r}).fetch("d@v").read(range({COUNT}))
 alone = threading.active_count()
-cachelayer.Storage({str(folder)!r}, threads=3).fetch("d@v").read(range({COUNT}))
+threads.cores = lambda: 2
+cachelayer.Storage({str(folder)!r}).fetch("d@v").read(range({COUNT}))
 print(alone, threading.active_count())
 """
     assert run(code) == "1 2"
@@ -212,7 +213,7 @@ def test_a_batch_takes_its_own_memory_or_twice_that_and_an_image_for_each_thread
     Storage(tmp_path).submit([image] * 24, "d", "v", element_spec=ImageSpec())
     code = f"""
 import resource, cachelayer
-ref = cachelayer.Storage({str(tmp_path)!r}, threads=2).fetch("d@v")
+ref = cachelayer.Storage({str(tmp_path)!r}).fetch("d@v")
 view = {view}
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 view.read([0])

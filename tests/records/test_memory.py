@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from samples import examples
 
 from cachelayer.records.memory import (
-    ALIGNMENT,
-    gather_aligned,
     gather_ranges,
     gather_rows,
     move_ranges,
     scatter_rows,
     splits_of,
-    windows,
 )
 
 LENGTHS = st.one_of(
@@ -107,25 +104,6 @@ def test_gather_and_scatter_move_rows_of_one_length(nbytes: int, rows: int, seed
     content = noise(seed, rows * nbytes).reshape(rows, nbytes)
     scatter_rows(target, apart, content)
     assert bytes(target) == b"".join(bytes(row) + bytes(3) for row in content) + b"\0"
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    st.lists(st.integers(ALIGNMENT, 9000), min_size=1, max_size=40),
-    st.integers(ALIGNMENT, 5000),
-    st.integers(0, 2**32),
-)
-@example([ALIGNMENT], ALIGNMENT, 0)
-@example([9000, ALIGNMENT, 9000], 3072, 0)
-def test_gathered_rows_are_aligned_wherever_numpy_puts_them(starts: list[int], nbytes: int, seed: int) -> None:
-    source, begins = noise(seed, 9000 + 5000), np.array(starts)
-    kept = []
-    for _ in range(3):
-        found = gather_aligned(lambda width: windows(source, width), begins, nbytes)
-        assert found.__array_interface__["data"][0] % ALIGNMENT == 0
-        np.testing.assert_array_equal(found.view(np.uint8).reshape(-1, nbytes), gather_rows(source, begins, nbytes))
-        # What is kept makes numpy choose another place.
-        kept.append(found)
 
 
 @pytest.mark.parametrize(("rows", "nbytes"), [(256, 10_000), (300, 8192), (100, 12_345), (3, 1 << 20), (600, 4096)])

@@ -24,8 +24,7 @@ import cachelayer
 from cachelayer import ArraySpec, ImageSpec, InvalidArgumentError, Ragged, RaggedSpec, Sparse
 from cachelayer.records import dtypes, tree
 from cachelayer.statistics import LeafStats, Statistics, survey
-from cachelayer.statistics.histogram import BINS, Histogram
-from cachelayer.statistics.numbers import VALUES, NumberStats, NumberSummary, are_numbers
+from cachelayer.statistics.numbers import BINS, VALUES, Histogram, NumberStats, NumberSummary, are_numbers
 
 
 def built(folder: Path, source: Any, **options: Any) -> cachelayer.DataRef[Any]:

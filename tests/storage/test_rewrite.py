@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
-import signal
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from threading import Thread, current_thread
 from typing import Any
 
 import numpy as np
 import pytest
 from faults import fault_proxy
 from forks import FORKS
-from rewrite_child import RECORDS, SEED, SHARD_BYTES, SPEC, cut_off, elements, interrupted, main, small_runs
+from rewrite_child import RECORDS, SEED, SHARD_BYTES, SPEC, cut_off, elements, main
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.engines import Processes
 from cachelayer.objects import paths
-from cachelayer.storage import rewrite
 from cachelayer.streams.permutation import permuted
 
 ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
 OPTIONS: dict[str, Any] = {"shuffle_seed": SEED, "shard_bytes": SHARD_BYTES, "progress": False}
-
-
-# An interrupt while open() makes a file leaves it to the interpreter, which closes it, and warns.
-OPENING = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <_io.FileIO name=.*[.]tmp:pytest.PytestUnraisableExceptionWarning"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -143,15 +132,8 @@ class Backwards:
     [{}, {"workers": 2}, {"engine": Backwards()}, {"hosts": (1, 2)}, {"resume": False}],
     ids=["alone", "workers", "backwards", "hosts", "anew"],
 )
-@pytest.mark.parametrize("by_runs", [False, True])
-def test_the_digest_is_the_same_however_it_is_built(
-    storage: Storage, expected: str, how: dict[str, Any], by_runs: bool
-) -> None:
-    if by_runs:
-        with small_runs():
-            new = storage.rewrite("d@v1", new="v3", **OPTIONS, **how)
-    else:
-        new = storage.rewrite("d@v1", new="v3", **OPTIONS, **how)
+def test_the_digest_is_the_same_however_it_is_built(storage: Storage, expected: str, how: dict[str, Any]) -> None:
+    new = storage.rewrite("d@v1", new="v3", **OPTIONS, **how)
     assert new.digest == expected
     assert storage.verify("d", "v3", progress=False)
     assert files(storage) == named(storage)
@@ -183,24 +165,20 @@ def test_many_small_shards_become_few(tmp_path: Path) -> None:
 def test_compression_is_that_of_the_base_unless_another_is_named(storage: Storage, expected: str) -> None:
     def kinds(version: str) -> set[str]:
         ref = storage.fetch("d", version)
-        shards = ref._base.version.manifest.shards
-        return {ref._base.open_shard(number, 0).header.compression for number in range(len(shards))}
+        shards = range(len(ref._base.version.manifest.shards))
+        return {"zstd" if ref._base.shards.is_compressed(number) else "none" for number in shards}
 
     packed = storage.rewrite("d", "v1", "packed", **OPTIONS, compression="zstd:1")
     assert packed.digest == expected
     storage.rewrite("d", "packed", "still", progress=False)
     plain = storage.rewrite("d", "packed", "plain", progress=False, compression=None)
-    with small_runs():
-        by_runs = storage.rewrite("d", "packed", "runs", **OPTIONS)
-    assert [kinds(version) for version in ("v2", "packed", "still", "plain", "runs")] == [
+    assert [kinds(version) for version in ("v2", "packed", "still", "plain")] == [
         {"none"},
         {"zstd"},
         {"zstd"},
         {"none"},
-        {"zstd"},
     ]
     assert same(list(plain), list(packed))
-    assert [element["number"] for element in by_runs] == ORDER[ORDER].tolist()
 
 
 @pytest.mark.slow
@@ -211,9 +189,6 @@ def test_only_some_fields_are_kept(storage: Storage) -> None:
     for element, number in zip(new, ORDER.tolist(), strict=True):
         assert same(element, {"meta": {"text": base[number]["meta"]["text"]}, "ragged": base[number]["ragged"]})
     assert storage.rewrite("d", "v1", "v3", **OPTIONS, fields=["ragged", "meta/text"]).digest == new.digest
-    with small_runs():
-        by_runs = storage.rewrite("d", "v1", "v4", **OPTIONS, fields=["meta/text", "ragged"], workers=2)
-    assert by_runs.digest == new.digest
     assert storage.rewrite("d", "v1", "v5", fields=["meta"], progress=False)[3] == {"meta": base[3]["meta"]}
 
 
@@ -260,8 +235,7 @@ def test_elements_of_any_structure_are_copied(tmp_path: Path, values: list[Any])
     storage = Storage(tmp_path)
     base = storage.cache(values, "d", "v1")
     order = permuted(len(values), SEED, 0, 0, len(values)).tolist()
-    with small_runs():
-        new = storage.rewrite("d", "v1", "v2", **OPTIONS)
+    new = storage.rewrite("d", "v1", "v2", **OPTIONS)
     assert same(list(new), [base[number] for number in order])
     assert new.element_spec == base.element_spec
     with pytest.raises(cachelayer.InvalidArgumentError, match="no field 'q'"):
@@ -279,8 +253,7 @@ def test_images_stay_the_files_that_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_runs", [False, True])
-def test_views_of_any_storage_are_written(storage: Storage, tmp_path: Path, by_runs: bool) -> None:
+def test_views_of_any_storage_are_written(storage: Storage, tmp_path: Path) -> None:
     target, base = Storage(tmp_path / "other"), storage.fetch("d", "v1")
     random = np.random.default_rng(0)
     views = {
@@ -290,32 +263,11 @@ def test_views_of_any_storage_are_written(storage: Storage, tmp_path: Path, by_r
         "concat": cachelayer.concat([base[500:], storage.fetch("d", "v2").select(random.permutation(RECORDS)[:300])]),
     }
     for name, view in views.items():
-        for seed in (SEED,) if by_runs else (None, SEED):
+        for seed in (None, SEED):
             order = np.arange(len(view)) if seed is None else permuted(len(view), SEED, 0, 0, len(view))
             arguments: dict[str, Any] = {"shuffle_seed": seed, "shard_bytes": 2 * SHARD_BYTES, "progress": False}
-            if by_runs:
-                with small_runs():
-                    new = target.rewrite("d", view, f"{name}-{seed}", **arguments)
-            else:
-                new = target.rewrite("d", view, f"{name}-{seed}", **arguments)
+            new = target.rewrite("d", view, f"{name}-{seed}", **arguments)
             assert [each["number"] for each in new] == [each["number"] for each in view.__getitems__(order)]
-
-
-def test_hosts_with_more_and_less_memory_write_one_version(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, expected: str
-) -> None:
-    found = {}
-
-    def host(index: int) -> None:
-        found[index] = Storage(storage.url).rewrite("d", "v1", "v3", **OPTIONS, hosts=(index, 2)).digest
-
-    threads = [Thread(target=host, args=(index,), name=str(index)) for index in range(2)]
-    monkeypatch.setattr(rewrite, "memory_nbytes", lambda: int(current_thread().name) << 40)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {0: expected, 1: expected}
 
 
 def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) -> None:
@@ -381,12 +333,11 @@ def test_an_empty_version_stays_empty_and_an_empty_view_is_refused(storage: Stor
         storage.rewrite("d", storage.fetch("d", "v1")[:0], "e3")
 
 
-def test_records_may_be_larger_than_a_shard_and_a_run(tmp_path: Path) -> None:
+def test_records_may_be_larger_than_a_shard(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     base = storage.cache([bytes([number]) * (40_000 + number) for number in range(6)], "d", "v1")
     order = permuted(6, SEED, 0, 0, 6).tolist()
-    with small_runs():
-        new = storage.rewrite("d", "v1", "v2", shuffle_seed=SEED, shard_bytes=1000, progress=False)
+    new = storage.rewrite("d", "v1", "v2", shuffle_seed=SEED, shard_bytes=1000, progress=False)
     assert list(new) == [base[number] for number in order]
     assert len(new._base.version.manifest.shards) == 6
 
@@ -396,48 +347,6 @@ def test_equal_records_in_several_parts_are_no_mistake(tmp_path: Path) -> None:
     base = storage.cache(np.arange(100), "d", "v1")
     new = storage.rewrite("d", base.select(np.tile(np.arange(100), 3)), "v2", shard_bytes=100 * 80, progress=False)
     assert [int(number) for number in new] == list(range(100)) * 3
-
-
-@pytest.mark.parametrize("stride", [16, pytest.param(1, marks=pytest.mark.soak)])
-@pytest.mark.slow
-def test_killed_in_either_pass_it_goes_on_and_leaves_nothing(storage: Storage, expected: str, stride: int) -> None:
-    step, killed = 3, 0
-    while True:
-        child = FORKS.Process(target=main, args=(storage.url, "{}", "v3", None, step))
-        child.start()
-        child.join()
-        assert child.exitcode in {0, -signal.SIGKILL}
-        if child.exitcode == 0:
-            break
-        # The next process goes on where this one was killed, so it dies in a later part.
-        killed, step = killed + 1, step + stride
-        if killed > 40:
-            break
-    with small_runs():
-        assert storage.rewrite("d", "v1", "v3", **OPTIONS).digest == expected
-    assert killed > 3
-    assert_clean(storage)
-
-
-@OPENING
-def test_an_interrupted_rewrite_takes_over_the_finished_runs(storage: Storage, expected: str) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(storage, "v3")
-    (attempt,) = storage._store.names("d/_unfinished/v3")
-    finished = [name for name in storage._store.names(f"d/_unfinished/v3/{attempt}") if name.endswith(".json")]
-    assert len(finished) > 2
-    begun: list[int] = []
-
-    class Counts:
-        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
-            for number in numbers:
-                begun.append(number)
-                yield task(number)
-
-    with small_runs():
-        assert storage.rewrite("d", "v1", "v3", **OPTIONS, engine=Counts()).digest == expected
-    assert not {int(name.partition(".")[0]) for name in finished if name != "plan.json"}.intersection(begun)
-    assert files(storage) == named(storage)
 
 
 def join(processes: Sequence[Any]) -> None:
@@ -458,22 +367,6 @@ def test_processes_at_once_make_one_version(
     assert_clean(storage)
 
 
-@pytest.mark.parametrize("step", [60, 100])
-@pytest.mark.slow
-def test_what_a_dead_host_leaves_is_written_by_the_other(storage: Storage, expected: str, step: int) -> None:
-    dies = FORKS.Process(target=main, args=(storage.url, "{}", "v3", (0, 2), step))
-    other = FORKS.Process(target=main, args=(storage.url, "{}", "v3", (1, 2)))
-    dies.start()
-    other.start()
-    dies.join()
-    other.join()
-    # If the other one was much quicker, there were fewer steps to die at.
-    assert dies.exitcode in {0, -signal.SIGKILL}
-    assert other.exitcode == 0
-    assert storage.fetch("d", "v3").digest == expected
-    assert_clean(storage)
-
-
 def test_a_base_that_is_deleted_meanwhile_is_named(storage: Storage) -> None:
     class Deletes:
         def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
@@ -487,14 +380,13 @@ def test_a_base_that_is_deleted_meanwhile_is_named(storage: Storage) -> None:
     assert "v3" not in storage.versions("d")
 
 
-@pytest.mark.parametrize("by_runs", [False, True])
-def test_a_damaged_record_is_not_written_again(storage: Storage, by_runs: bool) -> None:
+def test_a_damaged_record_is_not_written_again(storage: Storage) -> None:
     shard = storage.fetch("d", "v1")._base.version.manifest.shards[1]
     path = Path(storage.url, "d", shard.name)
     raw = bytearray(path.read_bytes())
     raw[raw.index(b"t" * 37) + 5] ^= 1
     path.write_bytes(raw)
-    with small_runs() if by_runs else nullcontext(), pytest.raises(cachelayer.CorruptionError, match="checksum"):
+    with pytest.raises(cachelayer.CorruptionError, match="checksum"):
         storage.rewrite("d", "v1", "v3", **OPTIONS)
     assert "v3" not in storage.versions("d")
 
@@ -509,57 +401,14 @@ def test_a_full_disk_is_said_and_nothing_is_published(storage: Storage, expected
     assert_clean(storage)
 
 
-def test_too_little_room_is_said_before_anything_is_written(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(storage.url)._replace(free=100_000)
-    monkeypatch.setattr(rewrite.shutil, "disk_usage", lambda _: usage)
-    before = files(storage)
-    with small_runs(), pytest.raises(cachelayer.StorageError, match=r"the runs beside it takes about .* free"):
-        storage.rewrite("d", "v1", "v3", **OPTIONS)
-    assert files(storage) == before
-
-
-@OPENING
-@pytest.mark.parametrize("other", [{"shuffle_seed": SEED + 1}, {"resume": False}])
-def test_what_cannot_be_taken_over_leaves_no_more_room(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(storage, "v3")
-    # It fits if what the interrupted attempt has written counts as written.
-    usage = shutil.disk_usage(storage.url)._replace(free=200_000)
-    monkeypatch.setattr(rewrite.shutil, "disk_usage", lambda _: usage)
-    before = files(storage)
-    with small_runs(), pytest.raises(cachelayer.StorageError, match=r"takes about .* free"):
-        storage.rewrite("d", "v1", "v3", **{**OPTIONS, **other})
-    assert files(storage) == before
-    with small_runs():
-        storage.rewrite("d", "v1", "v3", **OPTIONS)
-
-
-def test_from_store_to_store_it_takes_requests_for_runs_and_not_for_records(
-    gcs: Server, made: Path, expected: str
-) -> None:
-    bucket = new_bucket(gcs)
-    with fault_proxy(gcs.endpoint) as proxy, small_runs():
-        url, options = gcs.url(bucket), gcs.storage_options(proxy.endpoint)
-        remote = Storage(url, storage_options=options, local_cache_bytes=0)
-        Storage(made).copy("d", "v1", remote)
-        proxy.forget()
-        assert remote.rewrite("d", "v1", "v2", **OPTIONS).digest == expected
-        requests = [exchange for exchange in proxy.exchanges() if exchange.range]
-        stored = sum(
-            shard.stats.nbytes + shard.stats.index_nbytes
-            for shard in remote.fetch("d", "v1")._base.version.manifest.shards
-        )
-        manifest = remote.fetch("d", "v2")._base.version.manifest
-        assert len(requests) < RECORDS / 4
-        assert sum(exchange.received for exchange in requests) < 3 * stored
-        assert files(remote) == named(remote)
-        # Two hosts share both passes.
-        join([FORKS.Process(target=main, args=(url, json.dumps(options), "v3", (each, 2))) for each in range(2)])
-        assert remote.fetch("d", "v3").digest == expected
-        assert len(manifest.shards) > 3
-        assert_clean(remote)
+def test_a_shuffle_from_store_to_store_warns_of_its_requests(gcs: Server, made: Path, expected: str) -> None:
+    remote = Storage(gcs.url(new_bucket(gcs)), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    Storage(made).copy("d", "v1", remote)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="mirror"):
+        assert remote.rewrite("d", "v1", "v2", **OPTIONS, hosts=(0, 2)).digest == expected
+    in_order = remote.rewrite("d", "v1", "v3", shard_bytes=SHARD_BYTES, progress=False)
+    assert [element["number"] for element in in_order] == list(range(RECORDS))
+    assert files(remote) == named(remote)
 
 
 def test_a_base_that_is_mirrored_is_read_from_its_copies(

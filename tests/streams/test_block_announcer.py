@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,8 @@ def walked(
     while (step := steps.at(position)) is not None:
         announcer.reached(position)
         assert announcer.load([step]) is None  # type: ignore[func-returns-value]
-        while announcer._under_way is not None and not announcer._under_way.done():
-            announcer._under_way.wait()
+        if announcer._under_way is not None:
+            wait([announcer._under_way])
         position = steps.after(step)
 
 

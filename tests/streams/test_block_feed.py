@@ -34,9 +34,6 @@ class Holder:
     def fetch(self, numbers: Indices) -> Any:
         return Empty()
 
-    def expecting(self, blocks: Any) -> Any:
-        return self
-
     def reads(self, blocks: Sequence[Any], owner: Indices, rows: Indices) -> Any:
         raise AssertionError("the tests read nothing")
 

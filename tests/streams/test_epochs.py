@@ -117,7 +117,7 @@ def test_going_through_an_order_that_is_kept_does_not_warn() -> None:
 
 def test_a_seed_that_nothing_uses_warns_once() -> None:
     stream = numbers(10).stream(4, seed=3)
-    with pytest.warns(CacheLayerWarning, match=r"seed 3 changes nothing here: pass shuffle=True too"):
+    with pytest.warns(CacheLayerWarning, match="shuffle=True"):
         iter(stream)
     iter(stream)
     iter(stream.map(lambda n, rng: n + rng.random(), rng=True))

@@ -14,7 +14,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Buckets
-from cachelayer.streams.reading import Reading
+from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import reader_of
 

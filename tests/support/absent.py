@@ -17,7 +17,7 @@ FOLDERS = {"cachelayer.adapters": ROOT / "adapters", "cachelayer.view": ROOT / "
 OPTIONAL = {
     "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto", "mypy",
     "obstore", "optax", "orbax", "pandas", "polars", "playwright", "pyarrow", "ray", "s3fs", "sklearn", "soundfile",
-    "soxr", "starlette", "tensorflow", "tensorflow_datasets", "tensorpack", "torch", "torchdata", "uvicorn", "uvloop",
+    "soxr", "starlette", "tensorflow", "tensorflow_datasets", "torch", "torchdata", "uvicorn", "uvloop",
     "webdataset",
 }  # fmt: skip
 

@@ -61,6 +61,3 @@ class WindowOrder:
     def blocks_at(self, epoch: int, places: Indices) -> BlockSpans:
         spans = self._epoch(epoch)[1]
         return BlockSpans(spans.begin[places], spans.end[places], spans.last[places])
-
-    def expected(self, epoch: int, places: Indices, share: float) -> None:
-        """Return None: the order tells its blocks step by step."""

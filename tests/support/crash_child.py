@@ -1,11 +1,11 @@
-"""A child process that builds a version, for tests that kill it; as a program, with folder, version and records."""
+"""A child process that makes a version in one of several ways, for tests that kill it; as a program, it builds rows."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,62 @@ import cachelayer
 REVOKED = 3
 """Exit status of a child whose attempt was revoked."""
 STEPS = {"open", "os.mkdir", "os.link", "os.rename", "os.remove"}
+LEASE_SECONDS = 0.4
+RECORDS = 400
+OPTIONS: dict[str, Any] = {"shard_bytes": 40_000, "progress": False}
 
 
 def rows(records: int) -> Iterator[dict[str, Any]]:
     """The records of every build in these tests."""
     for number in range(records):
-        yield {"number": number, "payload": np.full(500, number % 251, np.uint8), "text": f"row {number}"}
+        yield row(number)
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"number": number, "payload": np.full(500, number % 251, np.uint8), "text": f"row {number}"}
+
+
+class Rows(Sequence[Any]):
+    """The records as a sequence, which can begin at any of them."""
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < RECORDS:
+            raise IndexError(number)
+        return row(number)
+
+
+def generated() -> Iterator[dict[str, Any]]:
+    return rows(RECORDS)
+
+
+def part(index: int, count: int) -> list[dict[str, Any]]:
+    return [row(number) for number in range(RECORDS * index // count, RECORDS * (index + 1) // count)]
+
+
+Make = Callable[[cachelayer.Storage], cachelayer.DataRef[Any]]
+WAYS: dict[str, Make] = {
+    "generator": lambda storage: storage.cache(generated, "d", "new", **OPTIONS),
+    "sequence": lambda storage: storage.cache(Rows(), "d", "new", **OPTIONS),
+    "workers": lambda storage: storage.cache(Rows(), "d", "new", workers=2, **OPTIONS),
+    "parts": lambda storage: storage.cache(cachelayer.sharded(part, 6), "d", "new", **OPTIONS),
+    "append": lambda storage: storage.append("d", "base", "new", generated, resume=True, **OPTIONS),
+    "rewrite": lambda storage: storage.rewrite("d", "base", "new", shuffle_seed=7, **OPTIONS),
+}
+
+
+def make(url: str, options: dict[str, Any] | None, way: str, step: int | None) -> None:
+    """Make a version in one of the ways; or die before that step in a folder, or that write to a bucket."""
+    os.environ["CACHELAYER_LEASE_SECONDS"] = str(LEASE_SECONDS)
+    storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
+    if step is not None:
+        if options is None:
+            die_before(url, step)
+        else:
+            _die_before_write(storage, step)
+    WAYS[way](storage)
 
 
 def die_before(folder: str, step: int) -> None:
@@ -36,6 +86,24 @@ def die_before(folder: str, step: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
+
+
+def _die_before_write(storage: cachelayer.Storage, number: int) -> None:
+    """Kill this process before it writes something to the store for the n-th time."""
+    store, left = storage._store, number
+
+    def before(write: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(*args, **kwargs)
+
+        return wrapped
+
+    for name in ("put", "put_if_absent", "upload"):
+        object.__setattr__(store, name, before(getattr(store, name)))
 
 
 def main(folder: str, version: str, records: int, step: int | None = None) -> None:

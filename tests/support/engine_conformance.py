@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rewrite_child import SEED, SHARD_BYTES, SPEC, elements, small_runs
+from rewrite_child import SEED, SHARD_BYTES, SPEC, elements
 
 from cachelayer import Storage
 from cachelayer.engines import Engine
@@ -114,11 +114,10 @@ class EngineConformance:
     def test_a_version_that_it_writes_again_is_that_of_one_worker(self, engine: Engine, tmp_path: Path) -> None:
         storage = Storage(tmp_path)
         storage.submit(elements(), "d", "v1", element_spec=SPEC, shard_bytes=SHARD_BYTES)
-        with small_runs():
-            alone, other = (
-                storage.rewrite("d", "v1", new, shuffle_seed=SEED, shard_bytes=SHARD_BYTES, engine=by, progress=False)
-                for new, by in (("alone", None), ("other", engine))
-            )
+        alone, other = (
+            storage.rewrite("d", "v1", new, shuffle_seed=SEED, shard_bytes=SHARD_BYTES, engine=by, progress=False)
+            for new, by in (("alone", None), ("other", engine))
+        )
         assert other.digest == alone.digest != storage.fetch("d", "v1").digest
         assert storage.verify("d", "other", progress=False)
 
@@ -162,7 +161,7 @@ class EngineConformance:
 
     def test_a_task_that_cannot_be_pickled_says_why(self, engine: Engine) -> None:
         lock = threading.Lock()
-        with pytest.raises(InvalidTypeError, match=r"the task cannot be sent .*'_thread.lock'"):
+        with pytest.raises(InvalidTypeError, match=r"_thread\.lock"):
             list(engine.run(lambda number: lock, [0]))
 
     def test_what_is_defined_in_the_main_program_is_sent_and_comes_back(self, tmp_path: Path) -> None:

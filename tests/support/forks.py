@@ -25,7 +25,6 @@ IMPORTED = [
     "parts_child",
     "resume_child",
     "rewrite_child",
-    "slow_child",
     "commands_imported",
     "s3fs",
     "gcsfs",

@@ -38,7 +38,7 @@ def test_views_of_documents_become_global_batches(ref: Any, sharding: NamedShard
     view = {
         "windows": ref.windows("tokens", 12),
         "packed": packed,
-        "padded": ref.padded({"tokens": 20}),
+        "padded": ref.padded({"tokens": 20}, long="truncate"),
         "joined": cachelayer.concat([packed, ref[::2].packed("tokens", 32)]),
         "in blocks": ref.windows("tokens", 12),
     }[name]
@@ -60,7 +60,7 @@ def test_buckets_become_global_batches(ref: Any, sharding: NamedSharding) -> Non
 
 
 def test_weighted_samples_become_global_batches(ref: Any, sharding: NamedSharding) -> None:
-    view = ref.padded({"tokens": 20})
+    view = ref.padded({"tokens": 20}, long="truncate")
     stream = view.sample("tokens_length", seed=1).stream(8)
     expected = [stream[step] for step in range(6)]
     iterator = iter(global_batches(stream, sharding))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import linecache
 import re
 from contextlib import redirect_stdout
 from typing import Any
@@ -16,9 +17,12 @@ def run_page(name: str, least: int = 3) -> dict[str, Any]:
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(), re.DOTALL)
     assert len(blocks) >= least
     names: dict[str, Any] = {}
-    for code, output in blocks:
+    for number, (code, output) in enumerate(blocks):
+        # As in a notebook: the source of what a block defines is known.
+        filename = f"{page}#{number}"
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
         printed = io.StringIO()
         with redirect_stdout(printed):
-            exec(compile(code, str(page), "exec"), names)
+            exec(compile(code, filename, "exec"), names)
         assert printed.getvalue() == output
     return names

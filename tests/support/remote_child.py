@@ -50,8 +50,17 @@ def wait(ref: Any) -> int:
 
 def in_a_process(method: str, ref: Any) -> list[int]:
     """What another process reads."""
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        return pool.apply(read_some, (ref,))
+    context = multiprocessing.get_context(method)
+    results = context.SimpleQueue()
+    process = context.Process(target=send_some, args=(ref, results))
+    process.start()
+    some = results.get()
+    process.join()
+    return some
+
+
+def send_some(ref: Any, results: Any) -> None:
+    results.put(read_some(ref))
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:

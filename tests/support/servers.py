@@ -78,6 +78,16 @@ def new_bucket(server: Server) -> str:
     return name
 
 
+def delete_bucket(server: Server, name: str) -> None:
+    """Delete an empty bucket."""
+    with closing(connect(server.endpoint)) as connection:
+        connection.request("DELETE", f"/{name}" if server.scheme == "s3" else f"/storage/v1/b/{name}")
+        reply = connection.getresponse()
+        answer = reply.read()
+    if reply.status not in {http.client.OK, http.client.NO_CONTENT}:
+        raise RuntimeError(f"{server} did not delete a bucket: {reply.status} {answer!r}")
+
+
 @contextmanager
 def s3_server() -> Iterator[Server]:
     """moto, with one lock around its writes."""

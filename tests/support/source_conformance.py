@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cachelayer import Ragged, Storage
-from cachelayer.builds.batches import Batch, Elements
+from cachelayer.builds.batches import Batch, ElementBatch
 from cachelayer.builds.source import Seekable, Skippable, Source, as_source, from_record, metadata_of
 from cachelayer.errors import SourceError
 from cachelayer.records import tree
@@ -118,7 +118,7 @@ def spec_of(source: Source) -> Tree:
     if source.element_spec is not None:
         return source.element_spec
     first = next(iter(source.batches(None)))
-    assert isinstance(first, Elements)
+    assert isinstance(first, ElementBatch)
     return from_elements(first.items)
 
 

@@ -1,4 +1,4 @@
-"""What every framework is held to: values come out of it, and go in, as the page says. Subclass it with a ``Row``."""
+"""What every framework is held to: values come out and go in as ``verdicts`` says. Subclass it with a ``Row``."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Rule:
         out, into: the verdicts of the two ways.
         becomes: what an equal value arrives as, if not as it is: a dtype, or a unit of time; "null" (of NaT);
             "text" (of fixed width).
-        why: a sentence for the page.
+        why: the reason.
     """
 
     names: list[str]
@@ -147,15 +147,11 @@ class Column:
 
     Args:
         name: the file's.
-        title: the column's heading.
-        family: the table that the column stands in.
         out, into: what crosses on each way, in Markdown; empty if there is no such way.
         values, nestings: the rules.
     """
 
     name: str
-    title: str
-    family: str
     out: str
     into: str
     values: list[Rule]
@@ -192,18 +188,11 @@ def column(name: str) -> Column:
     found = tomllib.loads((FOLDER / f"{name}.toml").read_text())
     return Column(
         name,
-        found["title"],
-        found["family"],
         found.get("out", ""),
         found.get("in", ""),
         [_rule(given, "values", list(VALUES), []) for given in found.get("values", [])],
         [_rule(given, "nestings", list(NESTINGS), list(DTYPES)) for given in found.get("nestings", [])],
     )
-
-
-def columns() -> list[Column]:
-    """Return every framework's verdicts, sorted by name."""
-    return [column(path.stem) for path in sorted(FOLDER.glob("*.toml"))]
 
 
 def _rule(given: dict[str, Any], what: str, names: list[str], dtypes: list[str]) -> Rule:

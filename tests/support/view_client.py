@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import cachelayer
+from cachelayer.view.render import Shelf
 from cachelayer.view.server import PageServer
-from cachelayer.view.shelf import Shelf
 
 
 @dataclass

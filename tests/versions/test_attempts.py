@@ -6,7 +6,6 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,7 @@ import cachelayer
 from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
-from cachelayer.versions.attempts import BeatingAttempts
-from cachelayer.versions.heartbeat import EXPIRY, Heartbeat, Life, Turn, Turns, Watch, expiry
+from cachelayer.versions.attempts import EXPIRY, BeatingAttempts, Heartbeat, expiry
 
 LEASE_SECONDS = 0.3
 
@@ -55,15 +53,15 @@ def test_of_attempts_those_are_running_that_beat(store: BucketStore) -> None:
 
 def test_who_begins_to_watch_between_two_beats_takes_nobody_for_dead(store: BucketStore) -> None:
     beat_once(store, "a")
-    watch = Watch(store, "d")
-    assert watch.look("a") is Life.UNKNOWN
+    watch = BeatingAttempts(store, "d")
+    assert watch.look("a") == "unknown"
     assert watch.shown("a") == "process 1 on a, 5 records"
     store.put(paths.build_lease("d", "a"), b"damaged")
-    assert watch.look("a") is Life.ALIVE
+    assert watch.look("a") == "running"
     assert watch.shown("a") == "another process"
     assert watch.shown("b") == "another process"
     store.delete(paths.build_lease("d", "a"))
-    assert watch.look("a") is Life.DEAD
+    assert watch.look("a") == "interrupted"
 
 
 class AnswersLate(BucketStore):
@@ -78,9 +76,8 @@ class AnswersLate(BucketStore):
 @pytest.mark.slow
 def test_a_late_answer_makes_nobody_dead(root: str, store: BucketStore) -> None:
     beat_once(store, "a")
-    watch = Watch(AnswersLate("memory", root), "d")
-    assert watch.look("a") is Life.UNKNOWN
-    assert watch.look("a") is Life.UNKNOWN
+    watch = BeatingAttempts(AnswersLate("memory", root), "d")
+    assert watch.look("a") == watch.look("a") == "unknown"
 
 
 class IsAway(BucketStore):
@@ -109,39 +106,35 @@ def test_an_attempt_whose_first_beat_cannot_be_written_does_not_begin(root: str)
     IsAway.away.set()
     try:
         with pytest.raises(StorageError, match="away"):
-            Heartbeat(IsAway("memory", root), "d", "a", lambda: "at work")
+            Heartbeat(IsAway("memory", root), "d/_running/a", lambda: "at work")
     finally:
         IsAway.away.clear()
     assert "cachelayer-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_turn_has_one_holder_and_leaves_nothing_behind(store: BucketStore) -> None:
-    turns = Turns(store, "d", "v1")
-    assert turns.last() == Turn(0, None)
+def test_a_version_has_one_leader_whose_claim_leaves_nothing_behind(store: BucketStore) -> None:
     together = threading.Barrier(8)
 
-    def take(attempt: str) -> bool:
-        last = turns.last()
+    def lead(_: int) -> bool:
         together.wait(60)
-        with turns.take(last, attempt) as taken:
+        with BeatingAttempts(store, "d").lead("v1", str) as lead:
             together.wait(60)
-            if taken:
-                assert turns.last() == Turn(1, attempt)
-        return taken
+            return lead.is_ours
 
     with ThreadPoolExecutor(8) as threads:
-        assert sorted(threads.map(take, "abcdefgh")) == [False] * 7 + [True]
-    assert store.names("d/_leases/v1") == []
+        assert sorted(threads.map(lead, range(8))) == [False] * 7 + [True]
+    assert store.names("d/_leases/v1") == store.names("d/_running") == []
 
 
-def test_who_was_taken_for_dead_leaves_the_turn_to_its_successor(store: BucketStore) -> None:
-    turns = Turns(store, "d", "v1")
+def test_who_was_taken_for_dead_leaves_the_lead_to_its_successor(store: BucketStore) -> None:
     with ExitStack() as slow:
-        assert slow.enter_context(turns.take(turns.last(), "slow"))
-        with turns.take(turns.last(), "next") as taken:
-            assert taken
+        first = slow.enter_context(BeatingAttempts(store, "d").lead("v1", str))
+        store.delete(paths.build_lease("d", first.attempt))
+        with BeatingAttempts(store, "d").lead("v1", str) as second:
+            assert (second.is_ours, second.dead) == (True, first.attempt)
             slow.close()
-            assert turns.last() == Turn(2, "next")
+            with BeatingAttempts(store, "d").lead("v1", str) as third:
+                assert (third.is_ours, third.attempt) == (False, second.attempt)
     assert store.names("d/_leases/v1") == []
 
 
@@ -151,33 +144,6 @@ def test_a_damaged_turn_is_one_of_somebody_dead(store: BucketStore) -> None:
         assert lead.is_ours
         assert lead.dead is None
     assert store.names("d/_leases/v1") == []
-
-
-def test_threads_that_cache_at_once_in_memory_build_once(root: str) -> None:
-    built = []
-
-    def source() -> range:
-        built.append(1)
-        return range(100)
-
-    def cached(_: int) -> Any:
-        return cachelayer.Storage(f"memory://{root}", local_cache_bytes=0).cache(source, "d", "v1")
-
-    with ThreadPoolExecutor(6) as threads:
-        refs = list(threads.map(cached, range(6)))
-    assert {ref.digest for ref in refs} == {refs[0].digest}
-    assert len(built) == 1
-
-
-def test_a_version_that_is_deleted_and_built_again_leaves_no_trace_of_earlier_turns(
-    root: str, store: BucketStore
-) -> None:
-    storage = cachelayer.Storage(f"memory://{root}", local_cache_bytes=0)
-    for number in range(3):
-        assert storage.cache([number], "d", "v1").read([0]).tolist() == [number]
-        assert store.names("d/_leases/v1") == []
-        storage.delete("d", "v1")
-    assert store.names("d/_running") == []
 
 
 @pytest.mark.parametrize("told", ["", "soon", "0", "-1", "nan", "inf"])

@@ -7,7 +7,6 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -128,17 +127,6 @@ def test_a_hint_that_cannot_be_written_fails_no_commit(tmp_path: Path) -> None:
     log = Log(WithoutHints(tmp_path), "d")
     assert [tag(log, name) for name in "abc"] == [1, 2, 3]
     assert sorted(log.head().tags) == list("abc")
-
-
-def test_a_decision_that_is_refused_appends_nothing(tmp_path: Path) -> None:
-    log = Log(LocalStore(tmp_path), "d")
-
-    def refuse(head: Snapshot) -> Any:
-        raise AlreadyExistsError("no")
-
-    with pytest.raises(AlreadyExistsError):
-        commit(log, refuse)
-    assert LocalStore(tmp_path).names("d") == []
 
 
 def test_a_lost_entry_is_an_error_and_no_older_head(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ PLACES = st.sampled_from([None, (8, 98), (70_000, 98)])
 
 
 def stats_of(
-    places: tuple[int, int] | None, lengths: tuple[int, int] | None, records: int, nbytes: int, **others: Any
+    places: tuple[int, int] | None, lengths: tuple[int, int], records: int, nbytes: int, **others: Any
 ) -> ShardStats:
     size, first = places or (None, None)
     least = (size or 0) * records + (first or 0)
-    total, checksum = lengths or (None, None)
+    total, checksum = lengths
     return ShardStats(
         records,
         max(nbytes, least),
@@ -32,15 +32,15 @@ def stats_of(
         index_nbytes=64 + 16 * records,
         record_nbytes=size,
         first_position=first,
-        lengths_crc32c=checksum,
-        length_totals=None if total is None else (total * records,),
+        lengths_crc32c=(checksum,),
+        length_totals=(total * records,),
     )
 
 
 STATS = st.builds(
     stats_of,
     PLACES,
-    st.none() | st.tuples(st.integers(0, 2**20), st.integers(0, 2**32 - 1)),
+    st.tuples(st.integers(0, 2**20), st.integers(0, 2**32 - 1)),
     records=st.integers(0, 2**40),
     nbytes=st.integers(0, 2**40),
     crc32c=st.integers(0, 2**32 - 1),
@@ -55,7 +55,7 @@ def some_kept(records: int) -> list[Kept | None]:
 
 
 SHARDS = st.lists(st.builds(ShardFile, st.sampled_from(["a1", "a2"]), st.integers(0, 5), STATS), max_size=8)
-STAT = ShardStats(3, 100, 7, "ab" * 32, 112, 9)
+STAT = ShardStats(3, 100, 7, "ab" * 32, 112, 9, lengths_crc32c=(1,), length_totals=(7,))
 
 
 def manifest(count: int = 3) -> Manifest:
@@ -95,7 +95,7 @@ def test_the_digest_is_of_the_data_alone() -> None:
         replace(base, provenance={}, token="other"),
         replace(base, shards=ShardTable.of(replace(shard, attempt="a9") for shard in base.shards)),
         with_stats(nbytes=1, crc32c=1, index_nbytes=1),
-        with_stats(lengths_crc32c=1, length_totals=(7,)),
+        with_stats(lengths_crc32c=(2,), length_totals=(8,)),
     ]
     other = [
         replace(base, codec="bytes/1"),
@@ -162,26 +162,11 @@ def test_a_manifest_of_a_newer_release_asks_for_an_update() -> None:
         Manifest.decode(json.dumps({**document, "format": FORMAT + 1}).encode(), "m.json")
 
 
-def test_only_lengths_raise_the_format() -> None:
-    without = json.loads(manifest().encode())
-    assert without["format"] == 1
-    assert not {"lengths_crc32c", "length_totals"} & shards_of(without).keys()
-    with_lengths = replace(manifest().shards[0], stats=replace(STAT, lengths_crc32c=1, length_totals=(7,)))
-    mixed = replace(manifest(), shards=ShardTable.of([*manifest().shards, with_lengths]))
-    document = json.loads(mixed.encode())
-    assert document["format"] == 2
-    assert shards_of(document)["length_totals"] == [[None, None, None, 7]]
-    assert Manifest.decode(mixed.encode(), "m") == mixed
-    with pytest.raises(CorruptionError, match="a manifest of format 1 has no lengths"):
-        Manifest.decode(json.dumps({**document, "format": 1}).encode(), "m")
-
-
 LENGTHS: dict[str, dict[str, Any]] = {
     "of fewer shards": {"length_totals": [[7, 7]]},
-    "of another number of leaves": {"length_totals": [[7, 7, 7]] * 2},
-    "of no leaves": {"length_totals": []},
-    "of no shard": {"length_totals": [[None] * 3], "lengths_crc32c": [None] * 3},
-    "without a checksum": {"lengths_crc32c": [1, None, 1]},
+    "of another number of leaves": {"length_totals": [[7, 7, 7]] * 2, "lengths_crc32c": [[1, 1, 1]] * 2},
+    "of no leaves": {"length_totals": [], "lengths_crc32c": []},
+    "without a checksum": {"lengths_crc32c": [[1, None, 1]]},
     "without checksums": {"lengths_crc32c": None},
     "without totals": {"length_totals": [[7, None, 7]]},
     "less than none": {"length_totals": [[7, -1, 7]]},
@@ -190,14 +175,13 @@ LENGTHS: dict[str, dict[str, Any]] = {
     "that are bools": {"length_totals": [[7, True, 7]]},
     "that are text": {"length_totals": [["7", 7, 7]]},
     "that are no lists": {"length_totals": [7, 7, 7]},
-    "with a checksum that is too large": {"lengths_crc32c": [2**32] * 3},
+    "with a checksum that is too large": {"lengths_crc32c": [[2**32] * 3]},
 }
 
 
 @pytest.mark.parametrize("which", LENGTHS)
 def test_lengths_that_no_build_writes_are_refused(which: str) -> None:
-    shards = [replace(shard, stats=replace(STAT, lengths_crc32c=1, length_totals=(7,))) for shard in manifest().shards]
-    document = json.loads(replace(manifest(), shards=ShardTable.of(shards)).encode())
+    document = json.loads(manifest().encode())
     Manifest.decode(json.dumps(document).encode(), "m.json")
     shards_of(document).update(LENGTHS[which])
     with pytest.raises(CorruptionError, match=r"m\.json"):

@@ -14,7 +14,7 @@ from rewrite_child import killed_at_work
 
 from cachelayer import Storage
 from cachelayer.versions import file_lock
-from cachelayer.versions.temporary_folder import remove_left_over, temporary_folder
+from cachelayer.versions.file_lock import remove_left_over, temporary_folder
 
 
 @pytest.fixture(autouse=True)

@@ -175,13 +175,3 @@ def names(storage: Storage) -> list[str]:
         found += below
         folders += below
     return sorted(found)
-
-
-def test_the_command_lists_what_it_would_delete(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    with pytest.raises(SourceError):
-        storage.submit(lambda: rows(900, fail), "d", "v3", resume=True, shard_bytes=SHARD_BYTES)
-    name = f"d/{only(storage).attempt}"
-    assert document("gc", tmp_path, "--grace", "0s", "--dry-run") == {"would_delete": [name]}
-    assert f"{name}\n1 build attempt would be deleted" in invoke("gc", tmp_path, "--grace", "0s", "--dry-run").stdout
-    assert document("gc", tmp_path, "--grace", "0s") == {"deleted": [name]}

@@ -31,7 +31,6 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
             "image": rng.integers(0, 256, (16, 16, 3), np.uint8),
             "signal": np.sin(np.arange(200) / (number + 1)),
             "text": f"{number} {HOSTILE}",
-            "clip": rng.integers(0, 256, (5, 12, 12, 3), np.uint8),
         }
         for number in range(300)
     ]
@@ -156,21 +155,6 @@ def test_keys_turn_pages(page: Any) -> None:
     page.wait_for_url("**/records?from=123")
     page.keyboard.press("ArrowRight")
     page.wait_for_url("**/records?from=147&count=24")
-
-
-def test_a_clip_is_played_stopped_and_moved_by_hand(page: Any) -> None:
-    page.goto("/d/d/v1/records/3")
-    player, shown = page.locator(".clip"), page.locator(".clip output")
-    assert shown.inner_text() == ""
-    player.get_by_role("slider").fill("4")
-    player.get_by_text("frame 5 of 5").wait_for()
-    assert player.locator("canvas").evaluate("each => [each.width, each.height]") == [156, 156]
-    colours = "each => new Set(each.getContext('2d').getImageData(0, 0, 156, 156).data).size"
-    assert player.locator("canvas").evaluate(colours) > 100
-    player.get_by_role("button").click()
-    player.get_by_text("frame 1 of 5").wait_for()
-    player.get_by_role("button", name="Play or pause").click()
-    assert player.get_by_role("button").inner_text() == "Play"
 
 
 def test_statistics_are_drawn_after_a_click(page: Any) -> None:

@@ -100,8 +100,8 @@ def test_no_path_leads_out_of_the_files_of_the_page(client: Client) -> None:
 
 
 def test_a_port_that_is_taken_is_an_error_of_ours(client: Client, tmp_path: Path) -> None:
+    from cachelayer.view.render import Shelf
     from cachelayer.view.server import PageServer
-    from cachelayer.view.shelf import Shelf
 
     with pytest.raises(cachelayer.InvalidArgumentError, match="--port"):
         PageServer(Shelf(cachelayer.Storage(tmp_path)), port=client.server.port)

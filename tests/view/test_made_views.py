@@ -19,7 +19,7 @@ from view_client import Client, serving
 
 import cachelayer
 from cachelayer import Buckets
-from cachelayer.view import shelf
+from cachelayer.view import render
 from cachelayer.view.made_views import MadeView, made_view, records_of_version
 
 RECORDS = 120
@@ -249,17 +249,17 @@ def test_a_view_that_two_requests_ask_for_at_once_is_made_once(
             both.wait(0.2)
         return made_view(*arguments)
 
-    monkeypatch.setattr(shelf, "made_view", slow)
-    views, ref = shelf.Shelf(storage), storage.fetch("d@v1")
+    monkeypatch.setattr(render, "made_view", slow)
+    views, ref = render.Shelf(storage), storage.fetch("d@v1")
     with ThreadPoolExecutor(2) as threads:
         one, other = threads.map(lambda text: views.made_view(ref, text, ""), 2 * ['.packed("tokens", 32)'])
     assert (one is other, len(made)) == (True, 1)
 
 
 def test_a_view_that_was_refused_is_tried_again(storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    views, ref = shelf.Shelf(storage), storage.fetch("d@v1")
+    views, ref = render.Shelf(storage), storage.fetch("d@v1")
     with monkeypatch.context() as patch:
-        patch.setattr(shelf, "made_view", lambda *_: 1 / 0)
+        patch.setattr(render, "made_view", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             views.made_view(ref, "[:3]", "")
     assert len(views.made_view(ref, "[:3]", "").view) == 3

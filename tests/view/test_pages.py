@@ -111,7 +111,6 @@ def test_a_storage_lists_its_datasets_and_a_dataset_its_versions(client: Client)
     text = shown(client, "/d/d")
     assert text.index("/d/d/v2") < text.index("/d/d/v1")
     assert '<span class="tag">best</span>' in text
-    assert re.search(r"v1 \(\d of \d\)", text)
     assert re.findall(r"<strong>(\w+)</strong>", text) == ["tag", "publish", "publish"]
 
 
@@ -261,7 +260,6 @@ def test_a_damaged_manifest_is_a_page_that_says_what_to_do(tmp_path: Path) -> No
         for manifest in tmp_path.rglob("manifest*"):
             manifest.write_bytes(b"<script>")
         assert "cachelayer verify" in shown(client, "/d/d/v1", 500)
-        assert "problem" in shown(client, "/d/d")
 
 
 def test_a_storage_that_goes_away_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
@@ -334,18 +332,3 @@ def test_a_huge_text_is_cut(tmp_path: Path) -> None:
         text = shown(client, "/d/d/v1/records/0")
         assert len(text) < 50_000
         assert "of 3,000,000 characters" in text
-
-
-def test_a_clip_has_a_strip_of_frames_and_a_film_for_the_player(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    clip = np.zeros((9, 20, 30, 3), np.uint8)
-    storage.submit([{"clip": clip, "x": 1}], "d@v1")
-    with serving(storage) as client:
-        assert shown(client, "/d/d/v1/records").count("data:image/png") == 1
-        assert 'data-frames="9"' in shown(client, "/d/d/v1/records/0")
-        film = client.get("/d/d/v1/records/0/0/film.png")
-        assert (film.status, film.headers["content-type"]) == (200, "image/png")
-        width, height = (int.from_bytes(film.body[at : at + 4], "big") for at in (16, 20))
-        assert (width % 30, height % 20, height // 9 * 30) == (0, 0, width * 20)
-        shown(client, "/d/d/v1/records/0/1/film.png", 400)
-        shown(client, "/d/d/v1/records/0/2/film.png", 404)

@@ -8,14 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from view_client import Client, serving
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
-from cachelayer.view import relations
-from cachelayer.view.relations import _shared
 
 
 def shown(client: Client, path: str, status: int = 200) -> str:
@@ -67,24 +63,6 @@ def test_folders_of_others_cost_a_page_a_few_requests_each(tmp_path: Path, monke
         assert "others1" not in shown(client, "/")
     assert len([name for name in asked if name.startswith("others0/")]) < 8
     assert len(asked) < 8 * 52
-
-
-@given(st.lists(st.sets(st.tuples(st.sampled_from("abcdef"), st.integers(0, 1))), max_size=6))
-def test_shared_shards_are_those_in_both(keys: list[set[tuple[str, int]]]) -> None:
-    counts = _shared(keys)
-    pairs = [(one, other) for one in range(len(keys)) for other in range(len(keys))]
-    assert [counts[pair] for pair in pairs] == [len(keys[one] & keys[other]) for one, other in pairs]
-
-
-def test_versions_of_very_many_shards_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relations, "MOST_SHARDS", 2)
-    storage = cachelayer.Storage(tmp_path)
-    for number in range(3):
-        storage.submit([number], f"d@v{number}")
-    with serving(storage) as client:
-        text = shown(client, "/d/d")
-        assert text.count("not compared") == 1
-        assert "The shards of the newest 2 versions are compared." in text
 
 
 @pytest.mark.parametrize("name", ["names", "read"])

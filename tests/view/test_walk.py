@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 from browsing import IN_BROWSER, chromium, place, tab
 from repository import ROOT
@@ -27,19 +26,8 @@ SHOWN = {
     "dataset": "/d/digits",
     "records": "/d/digits/v1/records?from=930",
     "statistics": "/d/digits/v1/statistics",
-    "record": "/d/clips/v1/records/3",
+    "record": "/d/digits/v1/records/937",
 }
-
-
-def clip(number: int) -> np.ndarray:
-    """A ball that flies."""
-    down, right = np.mgrid[:48, :64]
-    frames = np.zeros((12, 48, 64, 3), np.uint8)
-    for time, frame in enumerate(frames):
-        far = (right - 5 * time - 5) ** 2 + (down - 24 - 10 * np.sin(time / 2 + number)) ** 2
-        frame[..., 0] = 255 * np.exp(-far / 60)
-        frame[..., 2] = 60
-    return frames
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +38,6 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     storage.append("digits", "v1", "v2", rows[:300])
     storage.derive("digits", "v2", "odd", keep=range(1, len(rows), 2))
     storage.tag("digits", "v2", "best")
-    storage.submit([{"clip": clip(number), "caption": f"take {number}"} for number in range(5)], "clips@v1")
     return storage
 
 
@@ -165,9 +152,6 @@ def test_pictures_for_the_docs_are_made_if_asked_for(
             if name == "statistics" and page.get_by_role("button", name="Read all").count():
                 page.get_by_role("button", name="Read all").click()
                 page.get_by_text("Statistics of 1,797 records").wait_for()
-            if name == "record":
-                page.locator(".clip").get_by_role("slider").fill("5")
-                page.get_by_text("frame 6 of 12").wait_for()
             keep(page, storage, request, f"{name}-{scheme}")
 
 

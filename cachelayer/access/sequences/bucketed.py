@@ -10,28 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.elements import ViewRecords
 from cachelayer.access.sequences.padded import Padded, padded_of
 from cachelayer.access.view import View
-from cachelayer.access.view_records import ViewRecords
-from cachelayer.arrayrecord.length_column import LengthColumn
+from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Failed, Stacking, records_of
-from cachelayer.records.bit_sets import Marks, no_bits
+from cachelayer.protocols import Failed, Stacker, records_of
+from cachelayer.records.selection import Bitmap, no_bits
 from cachelayer.records.tree import Tree
 from cachelayer.streams.buckets import Buckets
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream, stream_of
 from cachelayer.streams.stream_options import make_options
 
-# Lengths that are read at a time; whole bytes of bits. Far shards are read whole, so it is more than most of them have.
-_AT_ONCE = 1 << 22
+# Lengths that are read at a time; whole bytes of bits.
+_AT_ONCE = 1 << 20
 
 Columns = Callable[[str], LengthColumn]
 
 
-class Table:
-    """The records in each bucket: 1.25 bits of memory a record and bucket.
+class LengthTable:
+    """The records in each bucket: two bits of memory a record and bucket.
 
     Args:
         view: the records.
@@ -39,7 +39,7 @@ class Table:
         marks: the records of each bucket.
     """
 
-    def __init__(self, view: View[Any], buckets: Buckets, marks: Sequence[Marks]) -> None:
+    def __init__(self, view: View[Any], buckets: Buckets, marks: Sequence[Bitmap]) -> None:
         self.buckets = buckets
         self.sizes = tuple(map(len, marks))
         self._view = view
@@ -56,7 +56,7 @@ class Table:
         return self._marks[bucket].take(ranks)
 
 
-def _table_of(view: Any, buckets: Buckets) -> Table:
+def _table_of(view: Any, buckets: Buckets) -> LengthTable:
     """Return the table of a view, made on the first call.
 
     Raises:
@@ -65,60 +65,38 @@ def _table_of(view: Any, buckets: Buckets) -> Table:
     tables = view.__dict__.setdefault("_bucket_tables", {})
     key = buckets.names, buckets.lengths, buckets.long
     if key not in tables:
-        tables[key] = Table(view, buckets, _marks(len(view), buckets, view._length_column))
-    found: Table = tables[key]
+        tables[key] = LengthTable(view, buckets, _marks(len(view), buckets, view._length_column))
+    found: LengthTable = tables[key]
     return found
 
 
-def _marks(records: int, buckets: Buckets, column_of: Columns) -> list[Marks]:
+def _marks(records: int, buckets: Buckets, column_of: Columns) -> list[Bitmap]:
     """Return the records of each bucket."""
+    last = len(buckets.lengths)
     bits = [no_bits(records) for _ in buckets.lengths]
-    too_long = _TooLong(buckets)
-    columns = [column_of(name) for name in buckets.names]
-    for first in range(0, records, _AT_ONCE):
-        pieces = [column.slice(first, min(first + _AT_ONCE, records)).values() for column in columns]
+    first = too_long = longest = longest_record = 0
+    for pieces in zip(*(column_of(name).pieces(_AT_ONCE) for name in buckets.names), strict=True):
         # The length of a record is that of its longest leaf.
-        lengths: NDArray[np.uint32] = reduce(np.maximum, pieces)
-        left = np.ones(len(lengths), bool)
-        for bound, marked in zip(buckets.lengths, bits, strict=True):
-            is_last = buckets.long == "truncate" and marked is bits[-1]
-            packed = np.packbits(left if is_last else left & (lengths <= bound), bitorder="little")
+        lengths = reduce(np.maximum, pieces)
+        bucket_of = np.searchsorted(buckets.lengths, lengths)
+        if buckets.long == "truncate":
+            bucket_of = np.minimum(bucket_of, last - 1)
+        for bucket, marked in enumerate(bits):
+            packed = np.packbits(bucket_of == bucket, bitorder="little")
             marked[first // 8 : first // 8 + len(packed)] = packed
-            left = lengths > bound
-        if buckets.long == "refuse":
-            too_long.add(first, lengths)
-    too_long.check(records)
-    return [Marks(marked) for marked in bits]
-
-
-class _TooLong:
-    """The records that no bucket takes."""
-
-    def __init__(self, buckets: Buckets) -> None:
-        self._buckets = buckets
-        self._count = 0
-        self._longest = (0, 0)
-
-    def add(self, first: int, lengths: NDArray[np.uint32]) -> None:
-        """Count those of some lengths that are too long."""
-        count = int(np.count_nonzero(lengths > self._buckets.lengths[-1]))
-        self._count += count
-        row = int(lengths.argmax()) if count else 0
-        if count and int(lengths[row]) > self._longest[0]:
-            self._longest = int(lengths[row]), first + row
-
-    def check(self, records: int) -> None:
-        """Raise if there are any."""
-        if self._count == 0:
-            return
-        length, record = self._longest
-        name, last = "/".join(self._buckets.names), self._buckets.lengths[-1]
-        are = "is" if self._count == 1 else "are"
+        too_long += int(np.count_nonzero(bucket_of == last))
+        row = int(lengths.argmax())
+        if lengths[row] > longest:
+            longest, longest_record = int(lengths[row]), first + row
+        first += len(lengths)
+    if too_long:
+        are, names = "is" if too_long == 1 else "are", "/".join(buckets.names)
         raise InvalidArgumentError(
-            f"{self._count} of {records} records {are} longer in {name!r} than the last bound, {last}: the longest is "
-            f"record {record}, with {length} values. Pass a last bound of at least {length}, or "
-            "cachelayer.Buckets(..., long='truncate') to keep the beginning"
+            f"{too_long} of {records} records {are} longer in {names!r} than the last bound, {buckets.lengths[-1]}: "
+            f"the longest is record {longest_record}, with {longest} values. Pass a last bound of at least {longest}, "
+            "or cachelayer.Buckets(..., long='truncate') to keep the beginning"
         )
+    return [Bitmap(marked) for marked in bits]
 
 
 @dataclass(frozen=True)
@@ -134,7 +112,7 @@ class PaddedBuckets:
     def reads(self, buckets: Sequence[int]) -> PaddedReads:
         return PaddedReads([self.views[bucket] for bucket in buckets])
 
-    def stacking(self) -> Stacking:
+    def stacking(self) -> Stacker:
         # Elements of all buckets have the same leaves of fixed shape, only other shapes.
         return records_of(self.views[0]).stacking()
 
@@ -153,15 +131,16 @@ class PaddedReads:
         return self.views[0].__getitems__(indices)
 
     def elements(self, indices: NDArray[np.int64], failed: Failed) -> list[Any]:
-        return self.views[0]._elements(indices, failed)
+        return self.views[0]._records.elements(indices, failed)
 
     def read(self, indices: NDArray[np.int64]) -> Any:
         return self.views[0].read(indices)
 
     def read_batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        found = self.views[0]._base.unpadded(batches)
+        found = self.views[0]._elements.unpadded(batches)
         return [
-            view._base.padded(numbers, batch) for view, numbers, batch in zip(self.views, batches, found, strict=True)
+            view._elements.padded(numbers, batch)
+            for view, numbers, batch in zip(self.views, batches, found, strict=True)
         ]
 
 
@@ -173,7 +152,7 @@ class _Records(ViewRecords):
 
     @cached_property
     def element_spec(self) -> Tree:
-        return self.view.element_spec if self.longest is None else self.longest._base.spec_of_any_length
+        return self.base.element_spec if self.longest is None else self.longest._elements.spec_of_any_length
 
     @property
     def declared_spec(self) -> Tree:
@@ -181,7 +160,7 @@ class _Records(ViewRecords):
 
     @property
     def record_nbytes(self) -> int:
-        return (self.view if self.longest is None else self.longest)._base.record_nbytes
+        return (self.base if self.longest is None else self.longest._elements).record_nbytes
 
     @property
     def read_nbytes(self) -> int:
@@ -206,6 +185,7 @@ def bucketed_stream(
         )
         for bound in buckets.lengths
     ]
-    nbytes = views[-1]._base.record_nbytes
+    nbytes = views[-1]._elements.record_nbytes
     checked = make_options(len(view), global_batch_size, nbytes, _table_of(view, buckets), **options)
-    return stream_of(StepReader(_Records(view, None, views[-1]), checked, buckets=PaddedBuckets(views)))
+    records = _Records(view._elements, view._selection, longest=views[-1])
+    return stream_of(StepReader(records, checked, buckets=PaddedBuckets(views)))

@@ -1,22 +1,30 @@
-"""Documents: the values of one or more leaves of varying length in each record of a view."""
+"""Documents: the values of one or more leaves of varying length in each record of a view, and what is made of them."""
 
 from __future__ import annotations
 
+import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import Read, RecordBase
-from cachelayer.arrayrecord.length_column import LengthColumn
+from cachelayer.access.elements import Elements, Read, chosen_leaves
+from cachelayer.access.record_elements import RecordElements
+from cachelayer.arguments import integer
+from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
+from cachelayer.protocols import Failed
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.memory import rows_apart, splits_of
 from cachelayer.records.pieces import Pieces
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.versions.manifest import canonical_json
 
 _UNNAMED = "values"
 
@@ -24,7 +32,7 @@ _UNNAMED = "values"
 class DocumentView(Protocol):
     """A view of stored records."""
 
-    _base: RecordBase
+    _elements: RecordElements
     _selection: Selection
 
     @property
@@ -55,8 +63,8 @@ class Documents:
     def __init__(self, view: DocumentView, names: Sequence[str]) -> None:
         self.view = view
         self.names = tuple(names)
-        specs = [spec for _, spec in tree.leaves(view._base.codec.spec)]
-        self._leaves = [leaf_number(view._base.codec.spec, name) for name in names]
+        specs = [spec for _, spec in tree.leaves(view._elements.codec.spec)]
+        self._leaves = [leaf_number(view._elements.codec.spec, name) for name in names]
         self._specs = [specs[leaf] for leaf in self._leaves]
         for name, spec in zip(names, self._specs, strict=True):
             if not has_documents(spec):
@@ -103,7 +111,7 @@ class Documents:
         """
         numbers = self.view._selection.numbers_of(pieces.record)
         wanted = (self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
-        base = self.view._base
+        base = self.view._elements
         found = base.leaf_values(*wanted) if read is None else base.leaf_values(*wanted, read)
         return [pieces.placed(values, rows, length, np.zeros((), values.dtype)) for values in found]
 
@@ -141,3 +149,100 @@ def leaf_names(leaves: Any) -> tuple[str, ...]:
     if not names:
         raise InvalidArgumentError("no leaf is named: pass the name of one, such as 'tokens'")
     return tuple(names)
+
+
+def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a value that a user passed, as an array without dimensions.
+
+    Raises:
+        InvalidArgumentError: if the dtype cannot hold it.
+        InvalidTypeError: if it is of another kind.
+    """
+    kind = dtypes.number_kind(dtype)
+    made: NDArray[Any] | None = None
+    if kind == "b" and isinstance(value, (bool, np.bool_)):
+        made = np.array(bool(value))
+    elif kind == "f" and isinstance(value, (float, np.floating)):
+        made = _rounded(float(value), dtype)
+    elif kind in "iuf":
+        number = integer(name, value)
+        made = _rounded(number, dtype) if kind == "f" else _cast(number, dtype)
+    elif isinstance(value, int) and value == 0:
+        made = np.zeros((), dtype)
+    if made is None:
+        raise InvalidArgumentError(f"{name} {value!r}: it is not a value of dtype {dtype}")
+    return made
+
+
+def _rounded(number: float, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return a number as an array of a float dtype; None if it is too large."""
+    try:
+        with np.errstate(over="ignore"):
+            made = np.array(float(number)).astype(dtype)
+    except OverflowError:
+        return None
+    return made if np.isfinite(made.astype(np.float64)) or not np.isfinite(float(number)) else None
+
+
+def _cast(number: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return an integer as an array of an integer dtype; None if it does not fit."""
+    for wide in (np.int64, np.uint64):
+        if np.iinfo(wide).min <= number <= np.iinfo(wide).max:
+            made = np.array(number, wide).astype(dtype)
+            return made if int(made) == number else None
+    return None
+
+
+def fill_hex(value: NDArray[Any] | None) -> str | None:
+    """Return the bytes of a value, little-endian, in hexadecimal."""
+    return None if value is None else dtypes.canonical_bytes(value).tobytes().hex()
+
+
+def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
+    """Return the digest of what is made of records.
+
+    It is SHA-256 over the name, the digest of the records (32 bytes), and the canonical JSON of the parameters.
+    """
+    return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
+
+
+class ArraysBase(Elements):
+    """Elements that are dicts of arrays of fixed shape.
+
+    Attributes:
+        documents: what they are made of.
+    """
+
+    documents: Documents
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.documents.view.metadata
+
+    @abstractmethod
+    def arrays(self, numbers: NDArray[np.int64], read: Read | None = None) -> dict[str, NDArray[Any]]:
+        """Return the elements of these numbers, stacked on a leading axis.
+
+        Args:
+            numbers: the elements.
+            read: reads the records that they are made of, if not their own base.
+        """
+
+    def elements(
+        self,
+        numbers: NDArray[np.int64],
+        failed: Failed | None = None,  # noqa: ARG002
+        read: Read | None = None,
+    ) -> list[Any]:
+        columns = {name: rows_apart(values) for name, values in self.arrays(numbers, read).items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None, read: Read | None = None) -> Any:
+        if names is not None:
+            chosen_leaves(self.element_spec, names)
+        return {name: values for name, values in self.arrays(numbers, read).items() if names is None or name in names}
+
+    def batches(self, batches: Sequence[NDArray[np.int64]], read: Read | None = None) -> list[Any]:
+        splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
+        arrays = self.arrays(np.concatenate([*batches, np.empty(0, np.int64)]), read)
+        return [{name: values[start:stop] for name, values in arrays.items()} for start, stop in pairwise(splits)]

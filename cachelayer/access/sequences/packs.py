@@ -1,27 +1,33 @@
-"""Packs: whole documents in rows of fixed length, with segment ids and positions."""
+"""Packs: whole documents in rows of fixed length, with segment ids and positions, as a plan beside the version says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import Read
-from cachelayer.access.sequences.derived import ArraysBase, derived_digest
-from cachelayer.access.sequences.documents import Documents, check_keys
-from cachelayer.access.sequences.pack_planner import PLAN_VERSION, Packing
-from cachelayer.access.sequences.pack_plans import plan_of
+from cachelayer.access.elements import Read
+from cachelayer.access.sequences.documents import ArraysBase, Documents, check_keys, derived_digest
+from cachelayer.access.sequences.pack_planner import PLAN_VERSION, Packing, plan
 from cachelayer.access.view import View
-from cachelayer.arrayrecord.pack_plan import PackPlan
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.pack_plan import PackPlan, write_plan
+from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError
 from cachelayer.locks import cached_property
-from cachelayer.records.memory import splits_of
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
+from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.pieces import DocumentPiece, Pieces
-from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
+from cachelayer.temporary_files import scratch_folder
+from cachelayer.user_warnings import warn
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +44,11 @@ class PacksBase(ArraysBase):
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def title(self) -> str:
+        names = ", ".join(map(repr, self.documents.names))
+        return f"Packed({self.documents.view._elements.name!r}, {names}, length={self.packing.length}"
 
     @cached_property
     def digest(self) -> str:
@@ -71,7 +82,7 @@ class PacksBase(ArraysBase):
 
     @property
     def records_per_read(self) -> int:
-        return self.documents.view._base.records_per_read
+        return self.documents.view._elements.records_per_read
 
     def documents_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the documents of which some packs hold values, ascending."""
@@ -113,15 +124,12 @@ def added_keys(keys: Sequence[str]) -> tuple[str, str]:
 class Packed(View[dict[str, Any]]):
     """Documents packed into rows of fixed length; :meth:`cachelayer.DataRef.packed` returns it."""
 
-    _base: PacksBase
-
-    def _with_selection(self, selection: Selection) -> Self:
-        return type(self)(self._base, selection)
+    _elements: PacksBase
 
     @property
     def fill(self) -> float:
         """The share of the cells of all packs, also of those that a slice leaves out, that are not padding."""
-        return self._base.plan.fill
+        return self._elements.plan.fill
 
     def document(self, index: int) -> list[DocumentPiece]:
         """Return the pieces of documents in a pack, in order.
@@ -136,15 +144,7 @@ class Packed(View[dict[str, Any]]):
         Raises:
             RecordIndexError: if there is no such pack.
         """
-        return self._base.plan.pieces(np.array([self._selection.number(index)])).listed()
-
-    def __repr__(self) -> str:
-        base = self._base
-        names = ", ".join(map(repr, base.documents.names))
-        return (
-            f"Packed({base.documents.view._base.name!r}, {names}, length={base.packing.length}, records={len(self)}, "
-            f"digest='sha256:{self.digest}')"
-        )
+        return self._elements.plan.pieces(np.array([self._selection.number(index)])).listed()
 
 
 def packed_of(documents: Documents, packing: Packing) -> Packed:
@@ -155,3 +155,90 @@ def packed_of(documents: Documents, packing: Packing) -> Packed:
     """
     check_keys(documents, added_keys(documents.keys))
     return Packed(PacksBase(documents, packing))
+
+
+def plan_of(documents: Documents, packing: Packing, digest: str) -> PackPlan:
+    """Return the plan of packs: the stored one, or else a new one, which is stored if that is possible.
+
+    Args:
+        documents: what is packed.
+        packing: how it is packed.
+        digest: the digest of the packed view.
+
+    Raises:
+        InvalidArgumentError: if the leaves of a record differ in length.
+    """
+    wanted = _WantedPlan(documents, packing, digest)
+    version = documents.view._elements.home
+    if version is None:
+        return wanted.in_memory()
+    store, name = version.store, f"{version.dataset_id}/{paths.plan(paths.attempt_of(version.info.manifest), digest)}"
+    try:
+        if store.exists(name):
+            return wanted.opened(store, name)
+    except (CorruptionError, FormatError) as error:
+        warn(f"a stored plan of packs cannot be used, so it is made again: {error}")
+    try:
+        wanted.store(store, name)
+        return wanted.opened(store, name)
+    except (StorageError, CorruptionError) as error:
+        warn(f"the plan of packs cannot be stored beside {version.name}, so each process makes it in memory: {error}")
+        return wanted.in_memory()
+
+
+@dataclass(frozen=True)
+class _WantedPlan:
+    """The plan that is wanted; the arguments are those of :func:`plan_of`."""
+
+    documents: Documents
+    packing: Packing
+    digest: str
+
+    def opened(self, store: ObjectStore, name: str) -> PackPlan:
+        """Return the stored plan: mapped, from a bucket after it was downloaded.
+
+        Raises:
+            FormatError, CorruptionError: if it is damaged, or not this plan.
+        """
+        if isinstance(store, LocalStore):
+            return self._of(MappedFile.open(store.path(name)).buffer, str(store.path(name)))
+        with scratch_folder() as folder:
+            store.download(name, folder / "plan", store.size(name) or 0)
+            return self._of(MappedFile.open(folder / "plan").buffer, f"{store.url}/{name}")
+
+    def store(self, store: ObjectStore, name: str) -> None:
+        """Make the plan, and store it in place of one that may be there."""
+        if isinstance(store, LocalStore):
+            store.receive(name, self._write)
+            return
+        with scratch_folder() as folder:
+            self._write(folder / "plan")
+            store.upload(folder / "plan", name)
+
+    def in_memory(self) -> PackPlan:
+        """Make the plan and keep it in memory."""
+        file = io.BytesIO()
+        write_plan(file, plan(self._lengths(), self.packing), self.digest)
+        return self._of(np.frombuffer(file.getbuffer(), np.uint8), "the plan of packs in memory")
+
+    def _write(self, path: Path) -> None:
+        with path.open("w+b") as file:
+            write_plan(file, plan(self._lengths(), self.packing), self.digest)
+
+    def _of(self, raw: Bytes, name: str) -> PackPlan:
+        return PackPlan(raw, name, self.digest, self.packing.length, len(self.documents))
+
+    def _lengths(self) -> Iterator[Ints]:
+        """Yield the lengths of all documents, some at a time."""
+        names, done = self.documents.names, 0
+        for first, *others in zip(*(column.pieces() for column in self.documents.columns), strict=True):
+            for name, other in zip(names[1:], others, strict=True):
+                wrong = np.flatnonzero(other != first)
+                if len(wrong):
+                    row = int(wrong[0])
+                    raise InvalidArgumentError(
+                        f"record {done + row} has {first[row]} values in {names[0]!r} and {other[row]} in {name!r}: "
+                        "leaves that are packed side by side have one length in each record"
+                    )
+            done += len(first)
+            yield first

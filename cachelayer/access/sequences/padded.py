@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import RecordBase, chosen_leaves
-from cachelayer.access.sequences.derived import derived_digest
-from cachelayer.access.sequences.fill_values import checked_fill, fill_hex
+from cachelayer.access.elements import Elements, chosen_leaves
+from cachelayer.access.sequences.documents import DocumentView, checked_fill, derived_digest, fill_hex
 from cachelayer.access.view import View
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
@@ -19,7 +19,6 @@ from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
-from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 
@@ -44,13 +43,27 @@ class Padding:
     fill: NDArray[Any]
     long: Long
 
-    @property
-    def spec(self) -> ArraySpec:
-        """The spec of the padded leaf."""
-        return ArraySpec(self.fill.dtype, (self.length,))
+    def specs(self, length: int | None) -> tuple[ArraySpec, ArraySpec, ArraySpec]:
+        """Return the specs of the padded leaf, of the length and of the mask."""
+        mask = ArraySpec(np.dtype(np.bool_), (length,))
+        return ArraySpec(self.fill.dtype, (length,)), ArraySpec(np.dtype(np.int32)), mask
 
-    def kept(self, lengths: Ints) -> Ints:
-        """Return how many values of each record are kept.
+    def batch(self, batch: Any) -> tuple[Any, Any, Any]:
+        """Return padded rows, their lengths and their mask, of a Ragged or of a Nullable of one."""
+        valid = getattr(batch, "valid", None)
+        ragged = batch if valid is None else batch.values
+        splits = np.asarray(ragged.row_splits, np.int64)
+        lengths = np.diff(splits) if valid is None else np.where(valid, np.diff(splits), 0)
+        return self._rows(ragged.values, splits, lengths)
+
+    def element(self, value: Any) -> tuple[Any, Any, Any]:
+        """Return the same for a single array or None."""
+        values = np.empty(0, self.fill.dtype) if value is None else value
+        rows, lengths, mask = self._rows(values, np.zeros(1, np.int64), np.array([len(values)]))
+        return rows[0], lengths[0], mask[0]
+
+    def _rows(self, values: NDArray[Any], splits: Ints, lengths: Ints) -> tuple[Any, Any, Any]:
+        """Return padded rows, their lengths and their mask.
 
         Raises:
             ElementError: if a record is too long and longer ones are refused; its ``record`` is the row.
@@ -61,76 +74,44 @@ class Padding:
             hint = "Pass a greater length, or long='truncate' to keep the beginning."
             expected = f"at most {self.length} values in {self.name!r}"
             raise ElementError(expected, str(int(lengths[row])), record=row, hint=hint)
-        return np.minimum(lengths, self.length)
-
-    def rows(self, values: NDArray[Any], splits: Ints, kept: Ints) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return padded rows and their mask, both of shape ``[rows, length]``."""
+        kept = np.minimum(lengths, self.length)
         out = np.full((len(kept), self.length), self.fill)
-        mask: NDArray[np.bool_] = np.arange(self.length) < kept[:, None]
         for row, start, count in zip(range(len(kept)), splits.tolist(), kept.tolist(), strict=False):
             out[row, :count] = values[start : start + count]
-        return out, mask
-
-    def batch(self, batch: Any) -> tuple[Any, Any, Any]:
-        """Return padded rows, their lengths and their mask, of a Ragged or of a Nullable of one."""
-        valid = getattr(batch, "valid", None)
-        ragged = batch if valid is None else batch.values
-        splits = np.asarray(ragged.row_splits, np.int64)
-        lengths = np.diff(splits) if valid is None else np.where(valid, np.diff(splits), 0)
-        kept = self.kept(lengths)
-        rows, mask = self.rows(ragged.values, splits, kept)
-        return rows, kept.astype(np.int32), mask
-
-    def element(self, value: Any) -> tuple[Any, Any, Any]:
-        """Return the same for a single array or None."""
-        values = np.empty(0, self.fill.dtype) if value is None else value
-        kept = self.kept(np.array([len(values)]))
-        rows, mask = self.rows(values, np.zeros(1, np.int64), kept)
-        return rows[0], np.int32(kept[0]), mask[0]
+        return out, kept.astype(np.int32), np.arange(self.length) < kept[:, None]
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedBase:
-    """The padded records of a view; see :class:`cachelayer.access.view.ViewBase`.
+class PaddedBase(Elements):
+    """The padded records of a view.
 
     Args:
         view: the view.
-        paddings: how each leaf is padded, by its number.
+        paddings: how each leaf is padded, by the keys of the dicts that lead to it, in the order of the leaves.
     """
 
     view: View[Any]
-    paddings: Mapping[int, Padding]
+    paddings: Mapping[tuple[str, ...], Padding]
+
+    @property
+    def title(self) -> str:
+        lengths = {each.name: each.length for each in self.paddings.values()}
+        return f"Padded({self.view!r}, {lengths}"
 
     @property
     def digest(self) -> str:
-        parameters = [
-            [each.name, each.length, fill_hex(each.fill), each.long] for _, each in sorted(self.paddings.items())
-        ]
+        parameters = [[each.name, each.length, fill_hex(each.fill), each.long] for each in self.paddings.values()]
         return derived_digest(self.view.digest, "padded", {"leaves": parameters})
 
     @cached_property
     def element_spec(self) -> Tree:
         """The spec of the elements."""
-        return self._changed(
-            self.view.element_spec,
-            lambda padding, _: (
-                padding.spec,
-                ArraySpec(np.dtype(np.int32)),
-                ArraySpec(np.dtype(np.bool_), (padding.length,)),
-            ),
-        )
+        return self._changed(self.view.element_spec, lambda padding, _: padding.specs(padding.length))
 
     @property
     def spec_of_any_length(self) -> Tree:
         """The spec of the elements if they were padded to another length in each batch."""
-        return self._changed(
-            self.view.element_spec,
-            lambda padding, _: (
-                ArraySpec(padding.fill.dtype, (None,)),
-                ArraySpec(np.dtype(np.int32)),
-                ArraySpec(np.dtype(np.bool_), (None,)),
-            ),
-        )
+        return self._changed(self.view.element_spec, lambda padding, _: padding.specs(None))
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -140,55 +121,47 @@ class PaddedBase:
         return len(self.view)
 
     @property
-    def stored_records(self) -> RecordBase | None:
-        return self.view._base.stored_records
-
-    @property
     def record_nbytes(self) -> int:
-        return self.view._base.record_nbytes + sum(
+        return self.view._elements.record_nbytes + sum(
             each.length * (each.fill.dtype.itemsize + 1) for each in self.paddings.values()
         )
 
     @property
     def records_per_read(self) -> int:
-        return self.view._base.records_per_read
+        return self.view._elements.records_per_read
 
     @property
     def reading_cost(self) -> ReadingCost:
-        return self.view._base.reading_cost
+        return self.view._elements.reading_cost
 
     @property
     def segments(self) -> tuple[int, ...]:
-        return self.view._selection.segment_sizes(self.view._base.segments)
+        return self.view._selection.segment_sizes(self.view._elements.segments)
 
     def element(self, number: int) -> Any:
-        return self._told(
-            np.array([number]),
-            lambda: self._changed(self.view[number], lambda padding, value: padding.element(value)),
-        )
+        return self._padded_element(number, self.view[number])
 
-    def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
-        elements = self.view._elements(numbers, failed)
-        return [self._element(row, element, numbers, failed) for row, element in enumerate(elements)]
+    def elements(self, numbers: NDArray[np.int64], failed: Failed | None = None) -> list[Any]:
+        elements: list[Any] = list(self.view._records.elements(numbers, failed))
+        for row, number in enumerate(numbers.tolist()):
+            if failed is not None and row in failed:
+                continue
+            try:
+                elements[row] = self._padded_element(number, elements[row])
+            except ElementError as error:
+                if failed is None:
+                    raise
+                elements[row], failed[row] = None, error
+        return elements
 
-    def _element(self, row: int, element: Any, numbers: NDArray[np.int64], failed: Failed | None) -> Any:
-        if failed is not None and row in failed:
-            return None
-        try:
-            return self._told(
-                numbers[row : row + 1],
-                lambda: self._changed(element, lambda padding, value: padding.element(value)),
-            )
-        except ElementError as error:
-            if failed is None:
-                raise
-            failed[row] = error
-            return None
+    def _padded_element(self, number: int, element: Any) -> Any:
+        with _naming(np.array([number])):
+            return self._changed(element, Padding.element)
 
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None) -> Any:
         if names is not None:
             chosen_leaves(self.element_spec, names)
-        found = self.padded(numbers, self.view._base.batch(self.view._selection.take(numbers), self._needed(names)))
+        found = self.padded(numbers, self.view._elements.batch(self.view._selection.take(numbers), self._needed(names)))
         return found if names is None else {name: found[name] for name in self.element_spec if name in names}
 
     def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
@@ -197,7 +170,7 @@ class PaddedBase:
 
     def unpadded(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
         """Return the batches as the view has them."""
-        return self.view._base.batches([self.view._selection.take(numbers) for numbers in batches])
+        return self.view._elements.batches([self.view._selection.take(numbers) for numbers in batches])
 
     def padded(self, numbers: NDArray[np.int64], batch: Any) -> Any:
         """Return a batch of the view with its leaves padded.
@@ -206,7 +179,8 @@ class PaddedBase:
             numbers: the records of the batch.
             batch: the batch.
         """
-        return self._told(numbers, lambda: self._changed(batch, lambda padding, value: padding.batch(value)))
+        with _naming(numbers):
+            return self._changed(batch, Padding.batch)
 
     def _needed(self, names: Sequence[str] | None) -> Sequence[str] | None:
         """Return the keys of the view's elements from which these keys are made."""
@@ -216,38 +190,32 @@ class PaddedBase:
         added = {key: name for name in spec for key in _added(name)}
         return [name for name in spec if name in names or any(added.get(key) == name for key in names)]
 
-    def _changed(self, value: Any, make: Callable[[Padding, Any], Sequence[Any]]) -> Any:
+    def _changed(
+        self, value: Any, make: Callable[[Padding, Any], Sequence[Any]], place: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
         """Return the structure of an element, or of a batch, with three leaves in place of each that is padded."""
-        if isinstance(self.view.element_spec, LeafSpec):
-            return dict(zip(_keys(_UNNAMED), make(self.paddings[0], value), strict=True))
-        return self._walked(self.view.element_spec, value, make, 0)
-
-    def _walked(self, spec: Tree, value: Any, make: Callable[[Padding, Any], Sequence[Any]], first: int) -> Any:
-        if not any(first <= leaf < first + len(tree.leaves(spec)) for leaf in self.paddings):
-            return value
+        if place in self.paddings:
+            key = place[-1] if place else _UNNAMED
+            return dict(zip((key, *_added(key)), make(self.paddings[place], value), strict=True))
         out: dict[str, Any] = {}
-        for key, child in spec.items():
-            count = len(tree.leaves(child))
-            # A batch of some keys does not have the others.
-            if key in value:
-                if first in self.paddings and isinstance(child, LeafSpec):
-                    out.update(zip(_keys(key), make(self.paddings[first], value[key]), strict=True))
-                else:
-                    out[key] = self._walked(child, value[key], make, first)
-            first += count
+        for key, child in value.items():
+            inner = (*place, key)
+            if inner in self.paddings:
+                out.update(self._changed(child, make, inner))
+            elif any(each[: len(inner)] == inner for each in self.paddings):
+                out[key] = self._changed(child, make, inner)
+            else:
+                out[key] = child
         return out
 
-    @staticmethod
-    def _told(numbers: NDArray[np.int64], make: Callable[[], Any]) -> Any:
-        """Return what a function makes; tell the number of the record in its error."""
-        try:
-            return make()
-        except ElementError as error:
-            raise error.at(record=int(numbers[error.record or 0])) from None
 
-
-def _keys(key: str) -> tuple[str, str, str]:
-    return key, *_added(key)
+@contextmanager
+def _naming(numbers: NDArray[np.int64]) -> Iterator[None]:
+    """Name the record in the errors of its row."""
+    try:
+        yield
+    except ElementError as error:
+        raise error.at(record=int(numbers[error.record or 0])) from None
 
 
 def _added(key: str) -> tuple[str, str]:
@@ -257,14 +225,20 @@ def _added(key: str) -> tuple[str, str]:
 class Padded(View[Any]):
     """Records with padded leaves; :meth:`cachelayer.DataRef.padded` returns it."""
 
-    _base: PaddedBase
+    _elements: PaddedBase
 
-    def _with_selection(self, selection: Selection) -> Self:
-        return type(self)(self._base, selection)
+    @cached_property
+    def kept(self) -> float:
+        """The share of the values of the padded leaves that is kept, from their stored lengths; 1 if there are none.
 
-    def __repr__(self) -> str:
-        lengths = {each.name: each.length for each in self._base.paddings.values()}
-        return f"Padded({self._base.view!r}, {lengths}, records={len(self)}, digest='sha256:{self.digest}')"
+        Records that a slice leaves out count too.
+        """
+        view, kept, total = cast(DocumentView, self._elements.view), 0, 0
+        for each in self._elements.paddings.values():
+            column = view._length_column(each.name)
+            kept += sum(int(np.minimum(lengths, each.length).sum()) for lengths in column.pieces())
+            total += column.total
+        return kept / total if total else 1.0
 
 
 def padded_of(view: View[Any], lengths: Mapping[str, int], value: Any, long: Long) -> Padded:
@@ -279,14 +253,11 @@ def padded_of(view: View[Any], lengths: Mapping[str, int], value: Any, long: Lon
     spec = view.element_spec
     specs = [leaf for _, leaf in tree.leaves(spec)]
     paddings = {}
-    for name, length in lengths.items():
-        leaf = leaf_number(spec, name)
+    for leaf, name in sorted((leaf_number(spec, name), name) for name in lengths):
         if type(specs[leaf]) is not ArraySpec or specs[leaf].shape != (None,) or specs[leaf].dtype in (bytes, str):
             raise InvalidArgumentError(f"{name!r} is {specs[leaf].describe()}: only arrays of shape [None] are padded")
         fill = checked_fill("value", _value_of(value, name), np.dtype(specs[leaf].dtype))
-        paddings[leaf] = Padding(name, length, fill, long)
-    if not isinstance(spec, LeafSpec):
-        _check_places(spec, paddings, 0)
+        paddings[_place_of(spec, leaf, name)] = Padding(name, lengths[name], fill, long)
     return Padded(PaddedBase(view, paddings))
 
 
@@ -298,18 +269,22 @@ def _value_of(value: Any, name: str) -> Any:
     return value[name]
 
 
-def _check_places(spec: Tree, paddings: Mapping[int, Padding], first: int) -> None:
-    """Raise unless each leaf that is padded is a value of a dict which has no such keys as those that are added."""
-    for step, child in tree.children(spec):
+def _place_of(spec: Tree, leaf: int, name: str) -> tuple[str, ...]:
+    """Return the keys of the dicts that lead to a leaf.
+
+    Raises:
+        InvalidArgumentError: if it lies in something else, or beside a key that padding would add.
+    """
+    if isinstance(spec, LeafSpec):
+        return ()
+    if not isinstance(spec, dict):
+        raise InvalidArgumentError(f"{name!r} lies in {tree.describe(spec)}: {_MAPPINGS}")
+    for key, child in spec.items():
         count = len(tree.leaves(child))
-        mine = [leaf for leaf in paddings if first <= leaf < first + count]
-        if mine and not isinstance(spec, dict):
-            raise InvalidArgumentError(f"{paddings[mine[0]].name!r} lies in {tree.describe(spec)}: {_MAPPINGS}")
-        if mine and isinstance(child, LeafSpec):
-            key = next(key for key in spec if f"[{key!r}]" == step)
-            for added in _added(key):
-                if added in spec:
-                    raise InvalidArgumentError(f"elements have a leaf {added!r}, which padded() would add: rename it")
-        elif mine:
-            _check_places(child, paddings, first)
-        first += count
+        if leaf < count:
+            clashes = [added for added in _added(key) if added in spec and isinstance(child, LeafSpec)]
+            if clashes:
+                raise InvalidArgumentError(f"elements have a leaf {clashes[0]!r}, which padded() would add: rename it")
+            return (key, *_place_of(child, leaf, name))
+        leaf -= count
+    raise IndexError(leaf)

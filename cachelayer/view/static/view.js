@@ -24,66 +24,6 @@ document.addEventListener("keydown", (event) => {
   keys[event.key]();
 });
 
-// A clip comes as one picture of all frames, one below the other, once it is played.
-const makePlayer = (clip) => {
-  const frames = Number(clip.dataset.frames);
-  const canvas = document.createElement("canvas");
-  const button = document.createElement("button");
-  const slider = document.createElement("input");
-  const shown = document.createElement("output");
-  const film = new Image();
-  let timer = null;
-
-  const draw = () => {
-    const height = film.naturalHeight / frames;
-    const frame = Number(slider.value);
-    canvas.width = film.naturalWidth;
-    canvas.height = height;
-    canvas.getContext("2d").drawImage(film, 0, frame * height, canvas.width, height, 0, 0, canvas.width, height);
-    shown.textContent = `frame ${frame + 1} of ${frames}`;
-  };
-  const stop = () => {
-    clearInterval(timer);
-    timer = null;
-    button.textContent = "Play";
-  };
-  const play = () => {
-    button.textContent = "Pause";
-    timer = setInterval(() => {
-      slider.value = (Number(slider.value) + 1) % frames;
-      draw();
-    }, 100);
-  };
-  // The film is loaded once, when it is first played.
-  const withFilm = async (then) => {
-    film.src ||= clip.dataset.film;
-    try {
-      await film.decode();
-      canvas.hidden = false;
-      then();
-    } catch {
-      shown.textContent = "The clip cannot be read: reload this page, or start `cachelayer view` again.";
-    }
-  };
-
-  button.type = "button";
-  button.textContent = "Play";
-  button.setAttribute("aria-label", `Play or pause ${clip.dataset.name}`);
-  slider.type = "range";
-  slider.max = frames - 1;
-  slider.value = 0;
-  slider.setAttribute("aria-label", `Frame of ${clip.dataset.name}`);
-  canvas.hidden = true;
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `The frame that is shown of ${clip.dataset.name}`);
-  button.addEventListener("click", () => (timer === null ? withFilm(play) : stop()));
-  slider.addEventListener("input", () => { stop(); withFilm(draw); });
-  clip.append(canvas, button, slider, shown);
-  clip.hidden = false;
-};
-
-document.querySelectorAll(".clip").forEach(makePlayer);
-
 const grid = document.querySelector("#grid");
 const slider = document.querySelector(".scroll");
 

@@ -26,7 +26,7 @@ def streams(ref: Any, **more: Any) -> dict[str, Any]:
         "windows": ref.windows("tokens", 12, stride=5, separator=0).stream(8, **options),
         "windows of a slice": ref[7:100].windows("tokens", 12).stream(8, **options),
         "packed": ref.packed("tokens", 32, seed=1).stream(8, **options),
-        "padded": ref.padded({"tokens": 20}).stream(8, **options),
+        "padded": ref.padded({"tokens": 20}, long="truncate").stream(8, **options),
         "buckets": ref.stream(8, **options, **buckets),
         "buckets of fields": ref[::-1].fields("tokens").stream(8, **options, **buckets),
         "buckets of joined fields": joined.stream(8, **options, **buckets),

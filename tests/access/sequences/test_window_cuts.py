@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from cachelayer.access.sequences.window_cuts import Windowing
-from cachelayer.arrayrecord.length_column import LengthColumn
-from cachelayer.records.memory import Ints
+from cachelayer.access.sequences.windows import Windowing
+from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.records.pieces import Pieces
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=30)
 WAYS = st.builds(Windowing, st.integers(1, 9), st.integers(1, 12), st.integers(0, 1), st.sampled_from(["drop", "pad"]))
 SEPARATOR, PAD = -1, -2
-
-
-class ListedColumn(LengthColumn):
-    """Lengths in memory."""
-
-    def __init__(self, lengths: list[int]) -> None:
-        self._lengths = np.array(lengths, np.int64)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    @property
-    def total(self) -> int:
-        return int(self._lengths.sum())
-
-    def _values(self, start: int, stop: int) -> Iterator[NDArray[np.uint32]]:
-        yield self._lengths[start:stop].astype(np.uint32)
-
-    def _take(self, numbers: Ints) -> Ints:
-        return self._lengths[numbers]
-
-    def _prefixes(self, numbers: Ints) -> Ints:
-        return np.concatenate([[0], np.cumsum(self._lengths)])[numbers]
-
-    def _locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
-        ends = np.cumsum(self._lengths + extra)
-        numbers = ends.searchsorted(offsets, side="right")
-        return numbers, offsets - (ends - self._lengths - extra)[numbers]
 
 
 def documents(lengths: list[int]) -> list[list[int]]:
@@ -81,8 +50,8 @@ def rows_of(pieces: Pieces, lengths: list[int], shape: tuple[int, int]) -> Any:
 @settings(deadline=None)
 def test_windows_are_cut_from_the_concatenation(lengths: list[int], how: Windowing, data: st.DataObject) -> None:
     expected = windows(lengths, how)
-    column = ListedColumn(lengths)
-    assert how.count(column.plus(how.extra).total) == len(expected)
+    column = LengthColumn.of_lengths(np.array(lengths, np.int64))
+    assert how.count(column.total + len(column) * how.extra) == len(expected)
     if not expected:
         return
     numbers = data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1, max_size=8))
@@ -97,8 +66,8 @@ def test_windows_are_cut_from_the_concatenation(lengths: list[int], how: Windowi
 @given(LENGTHS, WAYS)
 @settings(deadline=None)
 def test_pieces_are_placed_at_once_where_they_are_placed_one_by_one(lengths: list[int], how: Windowing) -> None:
-    column = ListedColumn(lengths)
-    numbers = np.arange(how.count(column.plus(how.extra).total))
+    column = LengthColumn.of_lengths(np.array(lengths, np.int64))
+    numbers = np.arange(how.count(column.total + len(column) * how.extra))
     if not len(numbers):
         return
     pieces = how.pieces(column, numbers)[0]

@@ -1,0 +1,246 @@
+"""Read files of text: CSV by pyarrow, as text or in declared types, and JSON lines by Python, value by value."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from copy import copy
+from itertools import chain
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from cachelayer.adapters._arrow_columns import is_text
+from cachelayer.adapters._arrow_leaves import spec_of
+from cachelayer.adapters._arrow_source import ArrowPart
+from cachelayer.adapters._files import File, Files, find, reading
+from cachelayer.adapters._python_rows import Unreadable, first_rows, packer, spec_of_rows
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.source_identity import FileFacts
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import cached_property
+from cachelayer.records.tree import Tree
+
+_BOM = b"\xef\xbb\xbf"
+_FIRST_LINES = 4096
+_LONG_NUMBER = re.compile(rb"[0-9][eE][+-]?[0-9]{3}|[0-9]{300}")
+"""What a line holds in which float64 may overflow, or become 0."""
+
+
+def stream_of(file: File) -> Any:
+    """Return the bytes of a file as a pyarrow stream, decompressed if its name ends in ``.gz``, ``.bz2`` or the like.
+
+    Raises:
+        SourceError: if it is empty although its name shows a compression.
+    """
+    raw = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
+    try:
+        codec = pa.Codec.detect(file.path.lower())
+    except (TypeError, ValueError):
+        return raw
+    if not raw.read(1):
+        raise SourceError(f"{file.name} is cut short: it has no bytes, but a compressed file always has some")
+    raw.seek(0)
+    return pa.CompressedInputStream(raw, codec.name)
+
+
+class JsonLinesSource:
+    """Files with one JSON object a line; see :func:`cachelayer.adapters.pyarrow.from_json`.
+
+    Args:
+        files: the files.
+        schema: a ``pyarrow.Schema`` of the columns to read, or None.
+        declared: the element spec that the user declares, in place of the one that the first lines show.
+    """
+
+    kind = "json"
+    length: int | None = None
+
+    def __init__(self, files: Files, schema: Any, declared: Tree | None = None) -> None:
+        self._files = files
+        self._schema = schema
+        self._declared = declared
+
+    def with_element_spec(self, spec: Tree) -> Self:
+        """Return this source with an element spec that a user declares."""
+        return type(self)(self._files, self._schema, spec)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files lie on this host."""
+        return self._files.is_local
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The facts that distinguish the files from others."""
+        return self._files.identity
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return the current size and modification time of each file."""
+        return self._files.facts()
+
+    @cached_property
+    def element_spec(self) -> Tree | None:
+        """The declared element spec, that of the schema, or the one that the first lines show; None without a line."""
+        if self._declared is not None:
+            return self._declared
+        if self._schema is not None:
+            return spec_of(pa.struct(list(self._schema)), "")
+        return spec_of_rows(first_rows(self._rows(), _FIRST_LINES))
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """Yield the rows, in batches; a line that is no object is refused as a record.
+
+        Raises:
+            SourceError: if a file cannot be read.
+        """
+        is_declared = self._declared is not None or self._schema is not None
+        pack = packer(self.element_spec, fill=True, declared=is_declared)
+        return IterableSource(map(pack, self._rows()), self.kind, None).batches(limit)
+
+    def _rows(self) -> Iterator[Any]:
+        names = None if self._schema is None else self._schema.names
+        for file in find(self._files.paths, self._files.storage_options):
+            for number, line in enumerate(_lines(file), 1):
+                if line.strip():
+                    row = _parsed(line, f"line {number} of {file.name}")
+                    yield (
+                        row if names is None or isinstance(row, Unreadable) else {name: row.get(name) for name in names}
+                    )
+
+
+def _lines(file: File) -> Iterator[bytes]:
+    with reading(file.name), stream_of(file) as stream:
+        rest, start = b"", _BOM
+        for chunk in chain(iter(lambda: stream.read(1 << 20), b""), [b"\n"]):
+            whole, mark, end = chunk.rpartition(b"\n")
+            if not mark:
+                rest += chunk
+                continue
+            yield from (rest + whole).removeprefix(start).split(b"\n")
+            rest, start = end, b""
+
+
+def _parsed(line: bytes, place: str) -> Any:
+    read_float = _float if _LONG_NUMBER.search(line) else None
+    try:
+        value = json.loads(line.decode(), object_pairs_hook=_object, parse_float=read_float)
+    except (ValueError, RecursionError) as error:
+        return Unreadable(f"{type(error).__name__}: {error}, {place}")
+    return value if isinstance(value, dict) else Unreadable(f"no JSON object, {place}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    items = dict(pairs)
+    if len(items) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    return items
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number) or (not number and text.lower().split("e")[0].strip("-0.")):
+        raise ValueError(f"no float64 holds {text[:40]}")
+    return number
+
+
+def csv_parts(files: Files, schema: Any, read: Any, parse: Any, convert: Any) -> Callable[[], Iterator[ArrowPart]]:
+    """Return a function that yields CSV files as parts: all columns as text, or those of a schema in its types."""
+    parse = pa_csv.ParseOptions(newlines_in_values=True) if parse is None else parse
+    convert = pa_csv.ConvertOptions() if convert is None else copy(convert)
+    # Text that is not UTF-8 is refused when its record is stored, so that only this record is skipped.
+    convert.check_utf8 = False
+    declared: dict[str, Any] = dict(convert.column_types or {})
+    if schema is not None:
+        if declared or convert.include_columns:
+            raise InvalidArgumentError("schema= declares columns and types: leave them out of convert_options=")
+        declared = dict(zip(schema.names, schema.types, strict=True))
+        convert.include_columns = schema.names
+
+    def part(file: File) -> ArrowPart:
+        options = copy(convert)
+        options.include_columns, options.column_types = [], {}
+        with reading(file.name, "does not parse"), _opened(file, read, parse, options) as reader:
+            header = reader.schema.names
+        names = convert.include_columns or header
+        twice = next((name for name in names if header.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidTypeError(f"two columns are named {twice!r}: rename one, or leave it out")
+        own = pa.schema([(name, declared.get(name, pa.string())) for name in names])
+
+        def batches(_: int) -> Iterator[pa.RecordBatch]:
+            options = copy(convert)
+            options.column_types = dict.fromkeys(names, pa.string())
+            with reading(file.name, "does not parse"), _opened(file, read, parse, options) as reader:
+                for batch in reader:
+                    columns = [
+                        column if is_text(kind) else _values(column, convert)
+                        for column, kind in zip(batch.columns, own.types, strict=True)
+                    ]
+                    yield pa.RecordBatch.from_arrays(columns, names=names)
+
+        return ArrowPart(file.name, own, None, batches, bool(declared))
+
+    return lambda: map(part, find(files.paths, files.storage_options))
+
+
+def _opened(file: File, read: Any, parse: Any, convert: Any) -> Any:
+    stream = _Text(stream_of(file), parse.quote_char or "", file.name)
+    return pa_csv.open_csv(pa.PythonFile(stream, mode="r"), read, parse, convert)
+
+
+def _values(column: pa.Array, convert: Any) -> pa.Array:
+    """Return texts without spaces around them, with null for those that stand for it, and a point in numbers."""
+    texts = pc.ascii_trim(column, " \t")
+    if convert.decimal_point != ".":
+        texts = pc.replace_substring(texts, convert.decimal_point, ".")
+    nulls = pa.array([text for text in convert.null_values if "nan" not in text.lower()], pa.string())
+    return pc.if_else(pc.is_in(texts, nulls), pa.scalar(None, pa.string()), texts)
+
+
+class _Text:
+    """A stream that never ends a read within a line break, of which pyarrow would drop the second half.
+
+    Args:
+        stream: the stream to read.
+        quote: the quotation mark; empty if there is none.
+        name: the name of the file.
+    """
+
+    closed = False
+
+    def __init__(self, stream: Any, quote: str, name: str) -> None:
+        self._stream = stream
+        self._quote = quote.encode()
+        self._name = name
+        self._quotes = 0
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` of the next bytes.
+
+        Raises:
+            SourceError: if the stream ends within quotes: pyarrow takes the rest of the file for one value.
+        """
+        new: bytes = self._stream.read(max(1, size - len(self._rest)))
+        if self._quote:
+            self._quotes += new.count(self._quote)
+            if not new and self._quotes % 2:
+                raise SourceError(
+                    f"{self._name} ends within quotes: its quotation marks are odd in number. Close them, or pass "
+                    "parse_options=pyarrow.csv.ParseOptions(quote_char=False) if they are part of its texts"
+                )
+        data, self._rest = self._rest + new, b""
+        if len(data) > 1 and data.endswith(b"\r"):
+            data, self._rest = data[:-1], b"\r"
+        return data
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()

@@ -1,0 +1,232 @@
+"""Weighted samples of the records of a view: their weights, and what ``ref.sample(...)`` returns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Generic, Protocol, TypedDict, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.protocols import RandomAccess, T
+from cachelayer.records import dtypes
+from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.tree import Tree, flatten_like, leaves
+from cachelayer.records.values import Nullable
+from cachelayer.streams.sampled_order import SampledOrder, sums_of
+from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.stream import BatchStream, Stream, stream_of
+from cachelayer.streams.stream_options import check_seed, make_options, takes_stream_options
+
+BALANCED = "balanced:"
+_ACCEPTED = 'pass an array with one number for each record, the name of a leaf, or "balanced:" and the name of a leaf'
+_DRAWN = "each position draws a record by its weight"
+# Records whose leaf is read at a time.
+_AT_ONCE = 1 << 16
+
+Floats = NDArray[np.float64]
+
+
+class SampleArguments(TypedDict, total=False):
+    """The keyword arguments of a stream of a weighted sample."""
+
+    shard: Any
+    start: int
+    prefetch: int
+
+
+class Sampled(Generic[T]):
+    """Endless streams of records that are drawn by their weights, with replacement.
+
+    :meth:`cachelayer.DataRef.sample` returns it.
+    """
+
+    def __init__(self, records: RandomAccess[T], order: SampledOrder) -> None:
+        self._records = records
+        self._order = order
+
+    @property
+    def digest(self) -> str:
+        """The digest of the records that are drawn from, in hexadecimal."""
+        return self._records.digest
+
+    @property
+    def element_spec(self) -> Tree:
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
+        return self._records.element_spec
+
+    @overload
+    def stream(self, global_batch_size: None = ..., **options: Unpack[SampleArguments]) -> Stream[T]: ...
+    @overload
+    def stream(self, global_batch_size: int, **options: Unpack[SampleArguments]) -> BatchStream[T, Any]: ...
+    @overload
+    def stream(self, global_batch_size: int | None, **options: Unpack[SampleArguments]) -> Stream[Any]: ...
+    @takes_stream_options(
+        shuffle=f"{_DRAWN}, so nothing is left to shuffle; for blocks, stream the records themselves",
+        seed="that of sample() keys the draws, and the random numbers of map(rng=True)",
+        reshuffle=f"{_DRAWN}, and there are no epochs that could repeat",
+        num_epochs="a weighted sample has no end and no epochs: take as many batches from it as you need",
+        remainder="a weighted sample has no end, so all of its batches are whole",
+        buckets="batches of similar lengths would change how often records are drawn: pad them with padded()",
+    )
+    def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
+        """Return the draws as an endless sequence: the same for any number of shards, resumable at any position.
+
+        Each position is a draw of its own, whatever the batch size. The arguments are those of
+        :meth:`cachelayer.DataRef.stream`, and ``stream.records(t)`` gives the numbers of the records that step ``t``
+        draws.
+
+        Raises:
+            InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+            InvalidTypeError: if an argument is of the wrong type.
+        """
+        checked = make_options(MOST_POSITIONS, global_batch_size, num_epochs=None, remainder="drop", **options)
+        return stream_of(StepReader(self._records, replace(checked, order=self._order)))
+
+    def __repr__(self) -> str:
+        return f"Sampled({self._records!r}, seed={self._order.seed}, weights='sha256:{self._order.weights}')"
+
+
+class Weighed(Protocol):
+    """A view whose records have weights."""
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of its elements."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: Any, fields: Sequence[str] | None = None) -> Any:
+        """Return some elements, stacked."""
+
+
+def sampled_of(view: Weighed, records: RandomAccess[T], weights: Any, seed: Any) -> Sampled[T]:
+    """Return weighted samples of a view.
+
+    Args:
+        view: the view.
+        records: its records.
+        weights, seed: the arguments of :meth:`cachelayer.DataRef.sample`.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: if an argument is invalid.
+    """
+    key = check_seed(seed)
+    sums = sums_of(weights_of(view, weights))
+    digest = hashlib.sha256(sums.astype("<i8", copy=False).data).hexdigest()
+    return Sampled(records, SampledOrder(len(view), seed=key, weights=digest, sums=sums))
+
+
+def weights_of(view: Weighed, weights: Any) -> Floats:
+    """Return the weights of all records: finite, not negative, and not all 0.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: if one is not, by its number, or there are no records.
+    """
+    if len(view) == 0:
+        raise InvalidArgumentError("there are no records to draw from: sample() needs at least one")
+    if not isinstance(weights, str):
+        return _positive(_numbers(weights, len(view)))
+    name = weights.removeprefix(BALANCED)
+    leaf = leaves(view.element_spec)[leaf_number(view.element_spec, name)][1]
+    if name != weights:
+        return _balanced(view, name, leaf)
+    if not isinstance(leaf, ArraySpec) or leaf.shape or not _is_number(leaf.dtype):
+        raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: a weight is one number, which is not a bool")
+    return _positive(np.concatenate([piece.astype(np.float64) for piece in _pieces(view, name)]))
+
+
+def _numbers(weights: Any, records: int) -> Floats:
+    """Return numbers that a user passed as float64 of shape ``[records]``."""
+    kind = type(weights).__name__
+    if kind == "MaskedArray":
+        raise InvalidTypeError("weights in a masked array hide numbers: pass a plain array, with 0 for what is masked")
+    if not isinstance(weights, (list, tuple, range)) and not hasattr(weights, "__array__"):
+        raise InvalidTypeError(f"weights of type {kind}: {_ACCEPTED}")
+    try:
+        array = np.asarray(weights)
+    except Exception as error:
+        raise InvalidTypeError(f"weights: the {kind} does not become an array: {error}") from error
+    if array.ndim != 1 or len(array) != records:
+        raise InvalidArgumentError(f"weights of shape {list(array.shape)}: pass one for each record, [{records}]")
+    if not _is_number(array.dtype):
+        raise InvalidTypeError(f"weights of dtype {array.dtype}: pass integers or floats of at most 64 bits")
+    return array.astype(np.float64)
+
+
+def _is_number(dtype: dtypes.DType) -> bool:
+    return isinstance(dtype, np.dtype) and dtype != np.bool_ and np.can_cast(dtype, np.float64)
+
+
+def _positive(weights: Floats) -> Floats:
+    """Return weights if they are finite and not negative, and not all 0.
+
+    Raises:
+        InvalidArgumentError: if they are not; it names the first record whose weight is wrong.
+    """
+    wrong = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
+    if len(wrong):
+        record = int(wrong[0])
+        more = f", as the first of {len(wrong)} such records" if len(wrong) > 1 else ""
+        raise InvalidArgumentError(
+            f"record {record} has the weight {weights[record]}{more}: weights are finite and not negative"
+        )
+    if not weights.any():
+        raise InvalidArgumentError(f"all {len(weights)} weights are 0, so no record can be drawn")
+    return weights
+
+
+def _balanced(view: Weighed, name: str, leaf: LeafSpec) -> Floats:
+    """Return for each record 1 divided by the number of records of its class."""
+    kind = leaf.dtype.kind if isinstance(leaf.dtype, np.dtype) else "U"
+    if not isinstance(leaf, ArraySpec) or leaf.shape or kind not in "iubSU":
+        raise InvalidArgumentError(
+            f"{name!r} is {leaf.describe()}: the label of a class is an integer, a string or a bool"
+        )
+    labels = np.concatenate(list(_pieces(view, name)))
+    if labels.dtype == np.object_:
+        # Sorting strings takes much longer.
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
+        labels = np.array([numbers[label] for label in labels.tolist()])
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(counts) == 1:
+        raise InvalidArgumentError(f"all {len(labels)} records have one {name!r}: there are no classes to balance")
+    weights: Floats = 1.0 / counts[classes]
+    return weights
+
+
+def _pieces(view: Weighed, name: str) -> Iterator[NDArray[Any]]:
+    """Yield a leaf of all records, some at a time.
+
+    Raises:
+        InvalidArgumentError: if it is None in a record; the message has its number.
+    """
+    spec, keys = _part_with(view.element_spec, leaf_number(view.element_spec, name))
+    number = leaf_number(spec, name)
+    for first in range(0, len(view), _AT_ONCE):
+        batch = view.read(range(first, min(first + _AT_ONCE, len(view))), keys)
+        values = flatten_like(spec, batch)[number]
+        if isinstance(values, Nullable):
+            missing = np.flatnonzero(~values.valid)
+            if len(missing):
+                raise InvalidArgumentError(
+                    f"record {first + int(missing[0])} has no {name!r}, it is None: exclude() the records that have "
+                    "none, or pass an array of weights"
+                )
+            values = values.values
+        yield np.asarray(values)
+
+
+def _part_with(spec: Tree, number: int) -> tuple[Tree, Sequence[str] | None]:
+    """Return the part of an element with a leaf, and the key of the dict by which it is read; None reads all."""
+    if not isinstance(spec, dict):
+        return spec, None
+    ends = accumulate(len(leaves(child)) for child in spec.values())
+    key = next(key for key, end in zip(spec, ends, strict=True) if number < end)
+    return {key: spec[key]}, (key,)

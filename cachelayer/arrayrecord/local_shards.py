@@ -1,0 +1,397 @@
+"""The shards of a version on this host, as one sequence of records that is read from memory.
+
+All shards have their places in one range of addresses, and their indices in its second half. Each is mapped there when
+it is first read, and stays mapped as long as this object or an array of its records lives.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, to_logical, to_position
+from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.footer import read_postscript
+from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, is_in_memory, opened, padded
+from cachelayer.arrayrecord.places import GroupedRecords, MappedRecords, check_inside, whole
+from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.errors import CorruptionError
+from cachelayer.locks import ProcessLock
+from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
+from cachelayer.records.record_buffers import RecordBuffer, Records
+
+Verify = Literal["never", "open", "always"]
+VERIFY: tuple[Verify, ...] = ("never", "open", "always")
+_MOST = 2**62
+_ROW = struct.Struct("<QII")
+# Longer records are not compared with their checksums when a shard is opened, because that takes too long.
+_SAMPLED_NBYTES = 1 << 20
+# For fewer records than this, reading ahead gains little.
+_FEW = 4
+_SAMPLES = 8
+# After records were in memory, do not look again for so long, so that looking costs almost nothing.
+_TRUSTED_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """The files of a shard.
+
+    Args:
+        path, index_path: the shard and its index.
+        stats: the facts about them in the manifest.
+    """
+
+    path: Path
+    index_path: Path
+    stats: ShardStats
+
+
+FindFiles = Callable[[int], AbstractContextManager[ShardFiles]]
+"""Finds the files of the shard of a number; the shard is opened within the context."""
+
+
+class _Plain(NamedTuple):
+    """A shard of uncompressed records that are not compared with their checksums."""
+
+    start: int
+    first: int
+    room: int
+    rows: int
+
+
+class LocalShards:
+    """Random access to the records of local shards. Thread-safe, and safe to use after a fork.
+
+    Args:
+        records, nbytes: the number of records of each shard, and the bytes of its file.
+        record_nbytes: the bytes of every record if all have one size and lie where arithmetic says, else None.
+        files: finds the files of a shard.
+        verify: ``"never"`` checks sizes, and the header of an index; ``"open"`` also checks the end of a shard and a
+            few of its records when it is first read; ``"always"`` also checks the rows of its index then, and each
+            record when it is read.
+
+    Raises:
+        CorruptionError: if a number is negative, or the numbers add up to too many.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[int],
+        nbytes: Sequence[int],
+        record_nbytes: int | None,
+        files: FindFiles,
+        verify: Verify,
+    ) -> None:
+        keep_freed_memory()
+        for counted, numbers in (("records", records), ("bytes", nbytes)):
+            if min(numbers, default=0) < 0 or sum(numbers) > _MOST:
+                raise CorruptionError(
+                    f"{len(numbers)} shards of {sum(numbers)} {counted} in total, the smallest of {min(numbers)}"
+                )
+        self._splits = splits_of(np.asarray(records, np.int64))
+        self._records = int(self._splits[-1])
+        self._starts: list[int] = self._splits[:-1].tolist()
+        self._nbytes = np.asarray(nbytes, np.int64)
+        self._record_nbytes = record_nbytes
+        self._stride = 0 if record_nbytes is None else index.chunk_nbytes(record_nbytes)
+        self._files = files
+        self._verify: Verify = verify
+        self._lock = ProcessLock()
+        self._range: MappedRange | None = None
+        self._memory: Bytes = np.empty(0, np.uint8)
+        self._view = memoryview(b"")
+        indices = index.nbytes_of(np.diff(self._splits))
+        places = splits_of(padded(np.concatenate([self._nbytes, indices])))
+        self._total = int(places[-1])
+        self._base, self._index = places[: len(records)], places[len(records) : -1]
+        self._room = to_logical(self._nbytes)
+        # What is found out when a shard is opened. The first is set last: then reading threads find the others.
+        self._is_open = np.zeros(len(records), np.bool_)
+        self._first = np.zeros(len(records), np.int64)
+        self._is_compressed = np.zeros(len(records), np.bool_)
+        self._has_compressed = False
+        self._all_are_open = False
+        self._paths: dict[int, Path] = {}
+        self._plain: dict[int, _Plain] = {}
+        self._trusted_until = 0.0
+        self._is_trusted: bool | None = None
+
+    @classmethod
+    def of_file(cls, files: AbstractContextManager[ShardFiles], stats: ShardStats, verify: Verify) -> LocalShards:
+        """Return one shard."""
+        return cls([stats.records], [stats.nbytes], stats.record_nbytes, lambda _: files, verify)
+
+    def __len__(self) -> int:
+        return self._records
+
+    def record(self, number: int) -> bytearray:
+        """Return one record; the caller may change it.
+
+        Raises:
+            CorruptionError: if there is no such record, or it is damaged.
+        """
+        if not 0 <= number < self._records:
+            raise self._no_record(number)
+        shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
+        plain = self._plain.get(shard)
+        if plain is None:
+            return bytearray(whole(self.records(np.array([number]))).memory())
+        number -= self._starts[shard]
+        memory = self._view
+        if self._record_nbytes is not None:
+            logical, length = plain.first + number * self._stride, self._record_nbytes
+        else:
+            position, length, _ = _ROW.unpack_from(memory, plain.rows + number * _ROW.size)
+            logical = position - (position // BLOCK + 1) * HEADER
+            if logical < 0 or logical + length > plain.room:
+                raise CorruptionError(f"{self._name(shard, number)} reaches past the end of the file")
+        block, place = divmod(logical, PAYLOAD)
+        start = plain.start + block * BLOCK + HEADER + place
+        room = PAYLOAD - place
+        if length <= room:
+            return bytearray(memory[start : start + length])
+        pieces = [memory[start : start + room]]
+        left = length - room
+        while left:
+            start += room + HEADER
+            room = min(PAYLOAD, left)
+            pieces.append(memory[start : start + room])
+            left -= room
+        return bytearray().join(pieces)
+
+    def records(self, numbers: Ints) -> Records:
+        """Return the records of these numbers; of uncompressed ones, no bytes are read before they are used.
+
+        Raises:
+            CorruptionError: if there is no such record, or one is damaged.
+            StorageError: if a shard cannot be mapped.
+        """
+        if len(numbers) == 0:
+            return RecordBuffer.of([])
+        shard_of, within = self._located(numbers)
+        self._announce(shard_of, within)
+        return self._found(shard_of, within)
+
+    def _found(self, shard_of: Ints, within: Ints) -> Records:
+        def name(row: int) -> str:
+            return self._name(int(shard_of[row]), int(within[row]))
+
+        logical, lengths = self._places(shard_of, within, name)
+        found: Records = MappedRecords(
+            [(slice(None), self._memory)], self._base[shard_of], logical, lengths, name, self._record_nbytes
+        )
+        if self._has_compressed:
+            is_compressed = self._is_compressed[shard_of]
+            if is_compressed.all():
+                found = decompressed(whole(found), name)
+            elif is_compressed.any():
+                groups = [np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed)]
+                read = [(rows, self._found(shard_of[rows], within[rows])) for rows in groups]
+                found = GroupedRecords(len(within), read)
+        if self._verify != "always":
+            return found
+        copied = whole(found)
+        check_records(copied, index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"], name)
+        return copied
+
+    def _places(self, shard_of: Ints, within: Ints, name: Callable[[int], str]) -> tuple[Ints, Ints]:
+        """Return the logical offsets and the stored bytes of records of open shards; all lie in their files."""
+        if self._record_nbytes is not None:
+            return self._first[shard_of] + within * self._stride, np.full(len(within), self._record_nbytes)
+        rows = index.mapped_rows(self._memory, self._index[shard_of], within)
+        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+        check_inside(logical, lengths, self._room[shard_of], name)
+        return logical, lengths
+
+    def checksums(self, numbers: Ints) -> NDArray[np.uint32]:
+        """Return the CRC32C of each of these records, from the index; only if ``verify`` is ``"always"``."""
+        shard_of, within = self._located(numbers)
+        checksums: NDArray[np.uint32] = index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"]
+        return checksums
+
+    def stored_nbytes(self, numbers: Ints) -> Ints:
+        """Return the bytes that these records take in their shards; reads the indices only."""
+        shard_of, within = self._located(numbers)
+        return self._places(shard_of, within, lambda row: self._name(int(shard_of[row]), int(within[row])))[1]
+
+    def is_compressed(self, shard: int) -> bool:
+        """Return whether the records of a shard are compressed."""
+        self._open_shards(np.array([shard]))
+        return bool(self._is_compressed[shard])
+
+    def announce(self, numbers: Ints) -> bool:
+        """Start to load records if they are not in memory; return whether any was not."""
+        if len(numbers) == 0:
+            return False
+        shard_of, within = self._located(numbers)
+        is_cold = self._sample(shard_of, within) is False
+        if is_cold:
+            self._will_need(shard_of, within)
+        return is_cold
+
+    def _announce(self, shard_of: Ints, within: Ints) -> None:
+        """Start to load records if a sample shows that they are not in memory.
+
+        Otherwise each record would cause a page fault of its own, which also reads much around the record.
+        """
+        if len(within) >= _FEW and time.monotonic() >= self._trusted_until and self._seen(shard_of, within) is False:
+            self._will_need(shard_of, within)
+
+    def _seen(self, shard_of: Ints, within: Ints) -> bool | None:
+        """Return whether records are in memory, as a sample of them shows, or an earlier one; None if not known."""
+        if time.monotonic() < self._trusted_until:
+            return self._is_trusted
+        found = self._sample(shard_of, within)
+        if found is not False:
+            self._is_trusted, self._trusted_until = found, time.monotonic() + _TRUSTED_SECONDS
+        return found
+
+    def _sample(self, shard_of: Ints, within: Ints) -> bool | None:
+        some = slice(None, None, -(-len(within) // _SAMPLES))
+        begins, _ = self._spans(shard_of[some], within[some])
+        positions = zip(shard_of[some].tolist(), (begins - self._base[shard_of[some]]).tolist(), strict=True)
+        found = {is_in_memory(self._paths[shard], position) for shard, position in positions}
+        return False if False in found else None if None in found else True
+
+    def _will_need(self, shard_of: Ints, within: Ints) -> None:
+        if self._range is not None:
+            self._range.will_need(*self._spans(shard_of, within))
+
+    def _spans(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
+        """Return where records begin and end in the memory."""
+        logical, lengths = self._places(shard_of, within, lambda row: self._name(int(shard_of[row]), int(within[row])))
+        base = self._base[shard_of]
+        return base + to_position(logical), base + to_position(logical + np.maximum(lengths, 1) - 1) + 1
+
+    def _located(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the shard of each record, all of which are open then, and its number there."""
+        # As unsigned integers, negative numbers are larger than all others: one comparison checks both ends.
+        if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
+            raise self._no_record(int(numbers[(numbers < 0) | (numbers >= len(self))][0]))
+        shard_of = self._splits[1:].searchsorted(numbers, side="right")
+        self._open_shards(shard_of)
+        return shard_of, numbers - self._splits[shard_of]
+
+    def _no_record(self, number: int) -> CorruptionError:
+        return CorruptionError(f"there is no record {number}: the shards hold {len(self)} records")
+
+    def _name(self, shard: int, within: int) -> str:
+        return f"{self._paths.get(shard, f'shard {shard}')}: record {within} of the shard"
+
+    def _open_shards(self, shard_of: Ints) -> None:
+        if self._all_are_open or self._is_open[shard_of].all():
+            return
+        with self._lock:
+            if self._range is None:
+                self._range = MappedRange(self._total)
+                self._memory = self._range.memory
+                self._view = memoryview(self._memory)  # type: ignore[arg-type]
+            for shard in distinct(shard_of[~self._is_open[shard_of]]).tolist():
+                with self._files(shard) as files:
+                    self._open(shard, files, self._range)
+
+    def _open(self, shard: int, files: ShardFiles, memory: MappedRange) -> None:
+        """Map a shard and check it.
+
+        Raises:
+            CorruptionError: if a file is missing or is not what was written.
+        """
+        records, nbytes = int(self._splits[shard + 1]) - self._starts[shard], int(self._nbytes[shard])
+        base, stats = int(self._base[shard]), files.stats
+        self._paths[shard] = files.path
+        if stats.records != records or stats.nbytes != nbytes:
+            raise CorruptionError(f"{files.path}: it holds {stats.records} records, expected {records}")
+        with opened(files.path) as descriptor:
+            memory.map(files.path, descriptor, base, nbytes)
+        with opened(files.index_path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size != stats.index_nbytes or size != int(index.nbytes_of(np.array(records))):
+                raise CorruptionError(
+                    f"{files.index_path}: expected {stats.index_nbytes} bytes, found {size}: it was cut or replaced"
+                )
+            head = os.pread(descriptor, index.HEADER_NBYTES, 0)
+            header = index.decode_published(head, size, stats.index_crc32c, records, str(files.index_path))
+            if self._record_nbytes is None or self._verify == "always":
+                memory.map(files.index_path, descriptor, int(self._index[shard]), size)
+            sampled = distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)
+            sample = b"".join(os.pread(descriptor, _ROW.size, index.row_range(row)[0]) for row in sampled.tolist())
+        if records:
+            self._first[shard] = self._first_of(files.path, header, records, nbytes)
+        self._is_compressed[shard] = header.compression != "none"
+        self._has_compressed |= header.compression != "none"
+        if self._verify == "always":
+            rows = self._memory[int(self._index[shard]) :][index.HEADER_NBYTES : size]
+            if google_crc32c.value(rows) != index.rows_checksum(head):
+                raise CorruptionError(f"{files.path}: the rows of its index do not match their checksum")
+        if self._verify != "never":
+            read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
+            self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
+        if header.compression == "none" and self._verify != "always":
+            first, room = int(self._first[shard]), int(self._room[shard])
+            self._plain[shard] = _Plain(base, first, room, int(self._index[shard]) + index.HEADER_NBYTES)
+        self._is_open[shard] = True
+        self._all_are_open = bool(self._is_open.all())
+
+    def _first_of(self, path: Path, header: index.IndexHeader, records: int, nbytes: int) -> int:
+        """Return the logical offset of the first of records of one size; 0 if they differ.
+
+        Raises:
+            CorruptionError: if the first or the last record does not lie in the file.
+        """
+        size = self._record_nbytes
+        if size is None:
+            return 0
+        if header.record_nbytes != size or header.compression != "none":
+            raise CorruptionError(f"{path}: its index has records of {header.record_nbytes} bytes, expected {size}")
+        first = int(to_logical(min(header.first_position, nbytes)))
+        if first < SIGNATURE:
+            raise CorruptionError(f"{path}: its index says that records begin in the signature of the file")
+        if to_position(first + (records - 1) * self._stride + max(0, size - 1)) >= nbytes:
+            raise CorruptionError(f"{path}: too short for {records} records of {size} bytes")
+        return first
+
+    def _check_sample(self, shard: int, within: Ints, rows: Any) -> None:
+        """Check a few records against the index, so that another file of the same size is detected."""
+        short = rows["length"] <= _SAMPLED_NBYTES
+        within, rows = within[short], rows[short]
+        if len(within):
+            found = whole(self._found(np.full(len(within), shard), within))
+            check_records(found, rows["crc32c"], lambda row: self._name(shard, int(within[row])))
+
+
+def check_records(records: RecordBuffer, checksums: NDArray[np.uint32], name: Callable[[int], str]) -> None:
+    """Compare records with their CRC32Cs.
+
+    Args:
+        name: returns what errors call a record, given its row.
+
+    Raises:
+        CorruptionError: with the first record that does not match.
+    """
+    # google_crc32c takes read-only memory alone.
+    memory: Bytes = records.buffer.view()
+    memory.setflags(write=False)
+    nbytes, count = records.packed_nbytes, len(records)
+    rows: Sequence[Bytes] | Bytes
+    if nbytes is not None:
+        begin = records.starts.item(0)
+        rows = memory[begin : begin + count * nbytes].reshape(count, nbytes)
+    else:
+        ends = records.starts + records.lengths
+        rows = [memory[start:end] for start, end in zip(records.starts.tolist(), ends.tolist(), strict=True)]
+    wrong = np.fromiter(map(google_crc32c.value, rows), np.uint32, count) != checksums
+    if wrong.any():
+        raise CorruptionError(f"{name(int(wrong.argmax()))} does not match its checksum")

@@ -1,0 +1,251 @@
+"""Draw records: decide for each leaf whether it is a picture, a heat map, a line, a sound or text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.drawing.pixels import CHANNELS, Pixels, fitted, heat, is_picture, is_share, line, picture, rgb
+from cachelayer.drawing.text import Names, leaf_text, name_of
+from cachelayer.errors import CacheLayerError, StorageError
+from cachelayer.records import dtypes, tree
+from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.values import Ragged, Sparse
+
+Kind = Literal["null", "picture", "line", "sound", "text", "long", "problem"]
+LINE_WIDTH, LINE_HEIGHT = 160, 40
+_LONG_TEXT = 20_000
+_TOKENS = 4096
+_LINE_FROM = 17
+Detokenize = Callable[[list[int]], Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How records are drawn.
+
+    Args:
+        side: the most pixels of a side of a picture.
+        leaves: the most leaves of a record that are drawn.
+        detokenize: turns a list of tokens into text.
+        names: the class names of leaves that are labels, by path.
+    """
+
+    side: int
+    leaves: int
+    detokenize: Detokenize | None = None
+    names: Names = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DrawnLeaf:
+    """A leaf as people see it.
+
+    Args:
+        number: which leaf of the element it is.
+        path: where it is in the element.
+        kind: how it is shown.
+        text: one line about it; for ``long`` its text, which may be cut.
+        pixels: those of a picture, else None.
+        points: those of a line.
+        tokens: what the detokeniser made of it.
+        name: the class name of a label.
+    """
+
+    number: int
+    path: str
+    kind: Kind
+    text: str
+    pixels: Pixels | None = None
+    points: str = ""
+    tokens: str = ""
+    name: str = ""
+
+
+def drawn_element(spec: tree.Tree, element: Any, look: Look) -> list[DrawnLeaf]:
+    """Return the first leaves of an element, drawn.
+
+    Args:
+        spec: the spec of elements as they are stored, with the files of images and sounds.
+        element: the element as it is stored.
+        look: how they are drawn.
+    """
+    leaves = list(zip(tree.leaves(spec), tree.flatten_like(spec, element), strict=True))[: look.leaves]
+    return [drawn_leaf(number, path, leaf, value, look) for number, ((path, leaf), value) in enumerate(leaves)]
+
+
+def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -> DrawnLeaf:
+    """Return one leaf, drawn."""
+    if value is None:
+        return DrawnLeaf(number, path, "null", "null")
+    if isinstance(spec, ImageSpec):
+        return _file(number, path, value, look.side)
+    if isinstance(spec, AudioSpec):
+        return DrawnLeaf(number, path, "sound", f"a sound file of {len(value):,} bytes")
+    if isinstance(value, str):
+        return _text(number, path, value)
+    if isinstance(value, (bytes, Sparse)):
+        return DrawnLeaf(number, path, "text", leaf_text(value))
+    tokens = "" if look.detokenize is None else _detokenized(look.detokenize, value)
+    if isinstance(value, Ragged):
+        return DrawnLeaf(number, path, "text", leaf_text(value), tokens=tokens)
+    array = np.asarray(value)
+    if not isinstance(spec.dtype, np.dtype) or dtypes.number_kind(array.dtype) not in "biuf" or array.size == 0:
+        return DrawnLeaf(number, path, "text", leaf_text(value))
+    if array.ndim == 0:
+        return DrawnLeaf(number, path, "text", leaf_text(value), name=named(look.names, path, value))
+    return _array(number, path, array, look.side, tokens)
+
+
+def named(names: Names, path: str, value: Any) -> str:
+    """Return the class name of a label; an empty text if it has none."""
+    return name_of(value, names[path]) if path in names else ""
+
+
+def _array(number: int, path: str, array: NDArray[Any], side: int, tokens: str) -> DrawnLeaf:
+    text = leaf_text(array)
+    with np.errstate(all="ignore"):
+        pixels = _pixels(array, side)
+        points = line(array, LINE_WIDTH, LINE_HEIGHT) if array.ndim == 1 and len(array) >= _LINE_FROM else ""
+    kind: Kind = "picture" if pixels is not None else "line" if points else "text"
+    return DrawnLeaf(number, path, kind, text, pixels, points, tokens)
+
+
+def _file(number: int, path: str, data: bytes, side: int) -> DrawnLeaf:
+    try:
+        pixels = picture(data, side)
+    except CacheLayerError as error:
+        return DrawnLeaf(number, path, "problem", str(error)[:500])
+    return DrawnLeaf(number, path, "picture", f"an image file of {len(data):,} bytes", pixels)
+
+
+def _text(number: int, path: str, text: str) -> DrawnLeaf:
+    if len(text) <= _LONG_TEXT:
+        return DrawnLeaf(number, path, "long", text)
+    return DrawnLeaf(
+        number, path, "long", f"{text[:_LONG_TEXT]} … the first {_LONG_TEXT:,} of {len(text):,} characters"
+    )
+
+
+def _pixels(array: Any, side: int) -> Pixels | None:
+    """Return the pixels of an array that is a picture or a table of numbers; None for any other."""
+    if is_picture(array):
+        return rgb(fitted(array, side))
+    if array.ndim == 3 and array.shape[2] in CHANNELS and array.dtype.kind == "f" and is_share(array):
+        return rgb(fitted((array.astype(np.float64) * 255).astype(np.uint8), side))
+    if array.ndim == 2 and min(array.shape) > 1:
+        return heat(array, side)
+    return None
+
+
+def _detokenized(detokenize: Detokenize, value: Any) -> str:
+    values = value.flat_values if isinstance(value, Ragged) else np.asarray(value)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        return ""
+    try:
+        return str(detokenize(values[:_TOKENS].tolist()))[:_LONG_TEXT]
+    except Exception as error:  # noqa: BLE001 - the user's function may raise anything about a stranger's data
+        return f"the detokeniser raised {type(error).__name__}: {error}"[:500]
+
+
+GRID_NBYTES = 64 << 20
+
+
+class Stored(Protocol):
+    """Records as they are stored, with the files of images and sounds."""
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of an element."""
+
+    def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[Any]:
+        """Return the elements of these record numbers."""
+
+    def stored_nbytes(self, indices: NDArray[np.int64], /) -> NDArray[np.int64]:
+        """Return the bytes that records take."""
+
+
+@dataclass(frozen=True)
+class DrawnRecord:
+    """A record as people see it.
+
+    Args:
+        number: its number.
+        leaves: its first leaves, drawn.
+        more: how many leaves it has besides.
+        problem: why it is not shown; empty if it is.
+    """
+
+    number: int
+    leaves: Sequence[DrawnLeaf] = ()
+    more: int = 0
+    problem: str = ""
+
+
+def drawn_records(stored: Stored, numbers: Sequence[int], look: Look, most: int = GRID_NBYTES) -> list[DrawnRecord]:
+    """Return records, drawn. One that is damaged says so, and so do those that exceed ``most`` bytes together.
+
+    Args:
+        stored: where they are read from.
+        numbers: the numbers of records that exist.
+        look: how they are drawn.
+        most: the most bytes that are read.
+
+    Raises:
+        StorageError: if the storage failed.
+    """
+    if not numbers:
+        return []
+    spec = stored.element_spec
+    more = max(0, len(tree.leaves(spec)) - look.leaves)
+    rows = np.asarray(numbers, np.int64)
+    sizes = _sizes(stored, rows)
+    small = np.cumsum(np.maximum(sizes, 0)) <= most
+    read = _read(stored, rows[small & (sizes >= 0)])
+
+    def drawn(number: int, nbytes: int, is_small: bool) -> DrawnRecord:
+        if nbytes >= 0 and not is_small:
+            return DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here")
+        found = read[number] if number in read else _tried(partial(_one, stored, number))
+        if isinstance(found, CacheLayerError):
+            return DrawnRecord(number, problem=str(found))
+        return DrawnRecord(number, drawn_element(spec, found, look), more)
+
+    return [drawn(*row) for row in zip(rows.tolist(), sizes.tolist(), small.tolist(), strict=True)]
+
+
+def _sizes(stored: Stored, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the stored bytes of records, with -1 for those whose shard is damaged."""
+    found = _tried(partial(stored.stored_nbytes, rows))
+    if not isinstance(found, CacheLayerError):
+        sizes: NDArray[np.int64] = found
+        return sizes
+    each = [_tried(partial(stored.stored_nbytes, row)) for row in rows.reshape(-1, 1)]
+    return np.asarray([-1 if isinstance(one, CacheLayerError) else one[0] for one in each], np.int64)
+
+
+def _read(stored: Stored, rows: NDArray[np.int64]) -> dict[int, Any]:
+    """Return the elements of records, each an error if it cannot be read."""
+    together = _tried(partial(stored.__getitems__, rows)) if len(rows) else []
+    if not isinstance(together, CacheLayerError):
+        return dict(zip(rows.tolist(), together, strict=True))
+    return {row: _tried(partial(_one, stored, row)) for row in rows.tolist()}
+
+
+def _one(stored: Stored, number: int) -> Any:
+    return stored.__getitems__(np.asarray([number]))[0]
+
+
+def _tried(read: Callable[[], Any]) -> Any:
+    """Return what a function returns, or the error that it raises; but if the storage failed, ask it nothing more."""
+    try:
+        return read()
+    except StorageError:
+        raise
+    except CacheLayerError as error:
+        return error

@@ -1,0 +1,149 @@
+"""Show leaves, their paths, the names of classes, sizes and times as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.records import dtypes
+from cachelayer.records.values import Ragged, Sparse
+
+# Arrays of up to _WHOLE values are shown whole, of longer ones the first FIRST values.
+_WHOLE, FIRST = 16, 8
+TEXT = 200
+
+
+def leaf_text(value: Any) -> str:
+    """Format a leaf in one line: short ones whole, long ones by type, shape and first values."""
+    if value is None:
+        return "None"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes {_clipped(repr(value[:TEXT]), len(value) > TEXT)}"
+    if isinstance(value, str):
+        return _clipped(repr(value[:TEXT]), len(value) > TEXT)
+    if isinstance(value, Ragged):
+        rows = ", ".join(leaf_text(row) for row in first_rows(value))
+        return f"ragged, {_counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"
+    if isinstance(value, Sparse):
+        places = [tuple(place) for place in value.indices[:FIRST].tolist()]
+        entries = ", ".join(f"{at}: {_scalar(one)}" for at, one in zip(places, value.values[:FIRST], strict=True))
+        shape = list(value.dense_shape.tolist())
+        return f"sparse {shape}, {_counted(len(value.values), 'value')}: {_clipped(entries, len(value.values) > FIRST)}"
+    return _array_text(np.asarray(value))
+
+
+def _array_text(array: NDArray[Any]) -> str:
+    if array.ndim == 0:
+        return _scalar(array[()])
+    name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
+    kind = f"{name}[{', '.join(map(str, array.shape))}]"
+    if array.size <= _WHOLE:
+        return f"{kind} {_nested(array)}" if array.size else kind
+    first = " ".join(_scalar(one) for one in array.reshape(-1)[:FIRST])
+    return f"{kind} {_clipped(first, is_clipped=True)}"
+
+
+def _nested(array: NDArray[Any]) -> str:
+    if array.ndim == 0:
+        return _scalar(array[()])
+    return "[" + " ".join(_nested(array[place, ...]) for place in range(len(array))) + "]"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, (str, bytes)):
+        return _clipped(repr(value[: TEXT // 4]), len(value) > TEXT // 4)
+    plain = plain_scalar(np.asarray(value))
+    return plain if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
+
+
+def plain_scalar(scalar: NDArray[Any]) -> bool | int | float | complex | str:
+    """Convert a scalar to Python's own type, and dates and durations to text."""
+    kind = dtypes.number_kind(scalar.dtype)
+    if kind in "Mm":
+        # A date without a unit has no text.
+        has_unit = np.datetime_data(scalar.dtype)[0] != "generic" or np.isnat(scalar)
+        return str(scalar[()]) if has_unit else str(scalar.view(np.int64)[()])
+    made: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+    value: bool | int | float | complex = made[kind](scalar[()])
+    return value
+
+
+def first_rows(ragged: Ragged) -> list[Any]:
+    """Return the rows that are shown of a ragged array."""
+    return [ragged[row] for row in range(min(len(ragged), FIRST))]
+
+
+def _clipped(text: str, is_clipped: bool) -> str:
+    return f"{text} …" if is_clipped else text
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+_STEP = re.compile(r"""\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|\.(\w+)""")
+
+
+def shown_path(path: str) -> str:
+    """Return the path of a leaf with slashes, as ``ref.fields`` takes it: ``meta/url`` for ``['meta']['url']``."""
+    return "/".join(next(filter(None, steps), "") for steps in _STEP.findall(path)) or path or "element"
+
+
+Names = Mapping[str, list[str]]
+
+
+def class_names(metadata: Mapping[str, Any]) -> Names:
+    """Return the class names of each leaf that is a label, by its path.
+
+    The metadata may be anybody's: what does not look like names is ignored.
+    """
+    found = {"['label']": metadata.get("classes")}
+    of_tfds = metadata.get("tfds")
+    named = of_tfds.get("class_names") if isinstance(of_tfds, Mapping) else None
+    found |= named if isinstance(named, Mapping) else {}
+    found |= dict(_labels(metadata.get("huggingface_features"), ""))
+    return {path: names for path, names in found.items() if names is not None and _are_names(names)}
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
+def _labels(features: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(features, Mapping):
+        return
+    if features.get("_type") == "ClassLabel":
+        yield path, features.get("names")
+        return
+    for name, feature in features.items():
+        yield from _labels(feature, f"{path}[{name!r}]")
+
+
+def name_of(value: Any, names: list[str]) -> str:
+    """Return the name of a label; an empty text if it is not the number of a class."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "iu" or not 0 <= array < len(names):
+        return ""
+    return names[int(array)]
+
+
+def size(nbytes: int) -> str:
+    """Format a number of bytes in powers of 1000, such as ``1.5 GB``."""
+    number, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if number < 999.5 or unit == "PB":
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
+
+
+def ago(seconds: float) -> str:
+    """Format a time in the past, such as ``5 min ago``."""
+    for unit, of in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * of:
+            return f"{seconds / of:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

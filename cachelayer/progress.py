@@ -1,0 +1,236 @@
+"""Show the progress of work on stderr: a bar in terminals and notebooks, a line every half minute in logs.
+
+Work counts in plain attributes. A daemon thread reads and shows them at fixed intervals, so that counting costs next to
+nothing, and users see when work stands still.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from functools import cache
+from typing import Any, ClassVar, Self, TypeVar
+
+R = TypeVar("R")
+
+
+class Progress:
+    """Shows the progress of the work in its ``with`` block.
+
+    Args:
+        title: the name of the work.
+        total: number of units, if it is known.
+        enabled: True shows it from the start, False never. None shows a bar in a terminal or a notebook, and elsewhere
+            lines: the first after :attr:`line_seconds`, so that short work writes nothing to logs.
+        unit: what is counted, in the singular.
+    """
+
+    line_seconds: ClassVar[float] = 30.0
+    """Seconds between two lines."""
+    bar_seconds: ClassVar[float] = 0.5
+    """Seconds between two updates of the bar."""
+    quiet_seconds: ClassVar[float] = 60.0
+    """Seconds without progress after which it says what the work is waiting for."""
+
+    def __init__(self, title: str, total: int | None, enabled: bool | None, *, unit: str = "record") -> None:
+        self.drawn = 0
+        """Units taken from the source, even if they are not written yet; sources add to it."""
+        self.waits_for = ""
+        """What the work is waiting for; empty if it is not."""
+        self._title = title
+        self._total = total
+        self._enabled = enabled
+        self._unit = f" {unit}s"
+        self._skipped = self._written = self._nbytes = 0
+        self._parts: tuple[int, int] | None = None
+        self._of_parts = (0, 0)
+        self._bar: Any = None
+        self._has_line = False
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._began = self._moved = time.monotonic()
+        self._seen = 0
+        self._token: Token[Progress | None] | None = None
+
+    def update(self, records: int, nbytes: int) -> None:
+        """Count units that were just written, and their bytes."""
+        self._written += records
+        self._nbytes += nbytes
+
+    def skip(self, records: int) -> None:
+        """Count units that were done before this run; the rate leaves them out."""
+        self._skipped += records
+
+    def parts(self, done: int, count: int) -> None:
+        """Set how many parts of the work are done."""
+        self._parts = (done, count)
+
+    def part_done(self, records: int, nbytes: int) -> None:
+        """Count a finished part. Units that were counted while the part was made do not count twice."""
+        if self._parts is not None:
+            self._parts = (self._parts[0] + 1, self._parts[1])
+        self._of_parts = (self._of_parts[0] + records, self._of_parts[1] + nbytes)
+
+    def waiting_for(self, who: str, items: Iterator[R]) -> Iterator[R]:
+        """Yield the items; say that the work waits for ``who`` while each is made."""
+        while True:
+            before, self.waits_for = self.waits_for, who
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            finally:
+                self.waits_for = before
+            yield item
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Units and bytes done in this run."""
+        return max(self.drawn, self._written, self._of_parts[0]), max(self._nbytes, self._of_parts[1])
+
+    def __str__(self) -> str:
+        total = "" if self._total is None else f" of {self._total:,}"
+        return f"{self._skipped + self.counts[0]:,}{total}{self._unit}"
+
+    def __enter__(self) -> Self:
+        self._token = _CURRENT.set(self)
+        self._began = self._moved = time.monotonic()
+        if self._enabled is False or sys.stderr is None:
+            return self
+        with harmless():
+            in_notebook = "ipykernel" in sys.modules
+            if in_notebook or sys.stderr.isatty():
+                # tqdm draws nothing in a terminal that reports no size, such as those of containers and CI.
+                columns, rows = shutil.get_terminal_size()
+                size = {} if in_notebook else {"ncols": columns, "nrows": rows}
+                self._bar = tqdm_of_process()(
+                    desc=self._title, total=self._total, unit=self._unit, unit_scale=True, **size
+                )
+        if self._bar is None and self._enabled:
+            self._write("started")
+        self._thread = threading.Thread(target=self._show_until_end, name="cachelayer-progress", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._token is not None:
+            _CURRENT.reset(self._token)
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        if self._bar is not None or self._has_line:
+            self._show("done" if kind is None else "stopped")
+        with harmless():
+            if self._bar is not None:
+                self._bar.close()
+
+    def _show_until_end(self) -> None:
+        while not self._ended.wait(self.line_seconds if self._bar is None else self.bar_seconds):
+            self._show()
+
+    def _show(self, end: str = "") -> None:
+        now, (records, nbytes) = time.monotonic(), self.counts
+        if records + nbytes != self._seen:
+            self._seen, self._moved = records + nbytes, now
+        seconds, quiet, done = now - self._began, now - self._moved, self._skipped + records
+        notes = [end, f"{nbytes / max(seconds, 1e-9) / 1e6:.1f} MB/s" if nbytes else ""]
+        if self._parts is not None:
+            notes.append(f"{self._parts[0]:,} of {self._parts[1]:,} parts")
+        if quiet >= self.quiet_seconds:
+            notes.append(f"nothing for {quiet:.0f} s{self.waits_for and ': waiting for '}{self.waits_for}")
+        text = ", ".join(filter(None, notes))
+        with harmless():
+            if self._bar is None:
+                self._write(_meter(done, self._total, seconds, self._unit, self._skipped, text))
+            else:
+                # Set n instead of calling update(): tqdm then shows the rate of the whole run.
+                self._bar.n, self._bar.initial = done, self._skipped
+                self._bar.set_postfix_str(text)
+
+    def _write(self, text: str) -> None:
+        self._has_line = True
+        notice(f"{self._title}: {text}", enabled=True)
+
+
+def _meter(done: int, total: int | None, seconds: float, unit: str, skipped: int, text: str) -> str:
+    from tqdm import tqdm
+
+    # A width of 0 leaves the bar out.
+    line = tqdm.format_meter(
+        done, total, seconds, ncols=0, unit=unit, unit_scale=True, initial=skipped, postfix=text or None
+    )
+    return str(line).strip()
+
+
+_CURRENT: ContextVar[Progress | None] = ContextVar("cachelayer_progress", default=None)
+
+
+def current() -> Progress:
+    """Return the progress of the work that the caller is part of; one that is not shown if there is none."""
+    return _CURRENT.get() or Progress("", None, enabled=False)
+
+
+class Waiting:
+    """Says on stderr whom some work is waiting for, at first and every half minute.
+
+    Args:
+        title: the name of the work.
+        enabled: False says nothing.
+        after: seconds before it says so for the first time.
+    """
+
+    def __init__(self, title: str, enabled: bool | None, *, after: float = 0.0) -> None:
+        self._title = title
+        self._enabled = enabled
+        self._next = time.monotonic() + after
+
+    def wait_for(self, who: str) -> None:
+        """Say whom the work is waiting for, if it is time to; call this whenever the work has looked in vain."""
+        if time.monotonic() >= self._next:
+            notice(f"{self._title}: waiting for {who}", self._enabled)
+            self._next = time.monotonic() + Progress.line_seconds
+
+
+def notice(text: str, enabled: bool | None) -> None:
+    """Write a line on stderr, unless ``enabled`` is False."""
+    if enabled is False or sys.stderr is None:
+        return
+    with harmless():
+        if "tqdm" not in sys.modules:
+            # One call: other processes may write to the same log.
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+        else:
+            # tqdm keeps the line out of its bars.
+            tqdm_of_process().write(text, file=sys.stderr)
+
+
+@cache
+def tqdm_of_process() -> Any:
+    """Return tqdm with a lock of this process.
+
+    tqdm's own lock is shared with forked processes: if one is killed while it draws, the lock stays taken for ever.
+    """
+    from tqdm.auto import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]
+        pass
+
+    def renew_lock() -> None:
+        Bar.set_lock(threading.RLock())
+
+    renew_lock()
+    os.register_at_fork(after_in_child=renew_lock)
+    return Bar
+
+
+def harmless() -> suppress:
+    """Return a context that ignores every error of stderr, which may be closed, full, or an object of the user."""
+    return suppress(Exception)

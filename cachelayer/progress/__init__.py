@@ -1,1 +1,0 @@
-"""Progress of running work on stderr: bars in terminals and notebooks, lines in logs. No other output."""

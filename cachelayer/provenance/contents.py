@@ -1,0 +1,261 @@
+"""Hash values by their content, the same in every process, and say how they are stored.
+
+Nobody can tell a secret by its name: it may be the second positional argument, a URL with a password in it, or a header
+in a dict. So only numbers, bools, None and lists of them are stored as they are. Of every other value a short hash is
+stored, which shows that it changed. Many values share one, so a guess cannot be confirmed.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import enum
+import hashlib
+import logging
+import math
+import os
+import re
+import sys
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from cachelayer.provenance.source_code import closure_of, is_users
+
+_MARK = "hash:"
+_DIGITS = 6
+"""Hexadecimal digits of the hash that is stored: one change in 16 million goes unnoticed."""
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
+_MOST_ITEMS = 300_000
+_MOST_OPEN = 100
+_WHOLE_NBYTES = 1 << 26
+_SAMPLES = 10_000
+_WITHOUT_CONTENT = (logging.Logger, threading.Event, threading.Condition, threading.Semaphore, threading.local)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/@]*:(?!\d+/)[^@]*|[^/]*)@", re.DOTALL)
+_QUERY = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
+
+
+class _IncomparableError(ValueError):
+    """A value has no content that another process could compare."""
+
+
+class _TooLargeError(ValueError):
+    """A value has more content than is compared."""
+
+
+def described(
+    value: object, follow: Callable[[object], None] = lambda _: None, miss: Callable[[str], None] = lambda _: None
+) -> Any:
+    """Return numbers, bools, None and lists of them as they are, and a hash of the content of anything else.
+
+    Args:
+        value: the value. Arrays of more than 64 MiB are compared by 10,000 of their elements.
+        follow: called with each function and class that belongs to the content.
+        miss: called with the type of each object in it that cannot be compared, such as an open file or a generator.
+    """
+    try:
+        if _is_open(value):
+            return list(map(described, value)) if isinstance(value, (list, tuple)) else value
+        content = _Content(follow)
+        found = content.bytes_of(value)
+        for kind in content.missed:
+            miss(kind)
+        return _MARK + _joined("", found).hex()
+    except (RecursionError, MemoryError, _TooLargeError):
+        miss(f"{type(value).__name__} of too many or too deep items")
+        return _MARK + _joined(type(value).__name__).hex()
+
+
+def stored(value: Any) -> Any:
+    """Return a described value as it is stored: the beginning of its hash."""
+    if isinstance(value, Mapping):
+        return {name: stored(item) for name, item in value.items()}
+    return value[: len(_MARK) + _DIGITS] if isinstance(value, str) else value
+
+
+def is_hash(value: Any) -> bool:
+    """Return whether a stored value is a hash."""
+    return isinstance(value, str) and value.startswith(_MARK)
+
+
+def is_constant(value: object) -> bool:
+    """Return whether a value is a number, a text, bytes, None or a tuple of these, which no code changes."""
+    return all(map(is_constant, value)) if type(value) is tuple else type(value) in _PLAIN
+
+
+def is_data(value: object) -> bool:
+    """Return whether a value is made of constants, paths, arrays and containers of these, and of no other objects."""
+    try:
+        if type(value) in (list, tuple, set, frozenset):
+            return all(map(is_data, cast(list[Any], value)))
+        if type(value) is dict:
+            return is_data(list(value)) and is_data(list(value.values()))
+    except RecursionError:
+        return False
+    return is_constant(value) or issubclass(type(value), (np.ndarray, np.generic, range, bytearray, os.PathLike))
+
+
+def shown(value: Any) -> Any:
+    """Return the stored form of a value that the user wants in clear: URLs lose their user, password and query."""
+    if isinstance(value, dict):
+        return {key: shown(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shown(item) for item in value]
+    return without_userinfo(value) if isinstance(value, str) else value
+
+
+def without_userinfo(text: str) -> str:
+    """Return a text without the user, password and query of its URLs: those may be credentials."""
+    return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", text))
+
+
+def _is_open(value: object) -> bool:
+    if type(value) in (list, tuple):
+        items = cast(list[Any], value)
+        return len(items) <= _MOST_OPEN and all(map(_is_open, items))
+    if type(value) is int:
+        return value.bit_length() < 64
+    return value is None or type(value) is bool or (type(value) is float and math.isfinite(value))
+
+
+def _joined(kind: str, *parts: bytes) -> bytes:
+    digest = hashlib.blake2b(kind.encode("utf-8", "surrogatepass") + b"\0", digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+class _Content:
+    """Hashes the content of one value."""
+
+    def __init__(self, follow: Callable[[object], None]) -> None:
+        self._follow = follow
+        self.missed: list[str] = []
+        """The types of the objects that cannot be compared."""
+        self._items = 0
+        self._around: list[int] = []
+        """The ids of the values around the one that is hashed."""
+
+    def bytes_of(self, value: Any) -> bytes:
+        """Return bytes that only equal values have, a hash if they would be many."""
+        kind = type(value)
+        if kind in (bytes, bytearray):
+            return b"bytes %d %b" % (len(value), value)
+        if kind in _PLAIN:
+            text = hex(value) if kind is int else ascii(value)
+            return f"{kind.__name__} {len(text)} {text}".encode()
+        if id(value) in self._around:
+            return _joined(f"around {self._around[::-1].index(id(value))}")
+        self._around.append(id(value))
+        try:
+            return self._compound(value, kind)
+        except _IncomparableError:
+            return self._unknown(kind)
+        finally:
+            self._around.pop()
+
+    def _all(self, values: Collection[Any]) -> list[bytes]:
+        self._count(values)
+        return [self.bytes_of(each) for each in values]
+
+    def _pairs(self, pairs: Collection[tuple[Any, Any]]) -> list[bytes]:
+        self._count(pairs)
+        return sorted(self.bytes_of(key) + self.bytes_of(item) for key, item in pairs)
+
+    def _count(self, items: Collection[Any]) -> None:
+        self._items += len(items)
+        if self._items > _MOST_ITEMS:
+            raise _TooLargeError
+
+    def _compound(self, value: Any, kind: type) -> bytes:
+        if kind in (list, tuple):
+            return _joined("list", *self._all(value))
+        if issubclass(kind, (set, frozenset)):
+            return _joined("set", *sorted(self._all(value)))
+        if kind in (dict, OrderedDict, defaultdict, MappingProxyType):
+            return _joined("dict", *self._pairs(value.items()))
+        if kind in (np.ndarray, np.memmap):
+            return self._array(value)
+        if issubclass(kind, os.PathLike):
+            return self.bytes_of(os.fspath(value))
+        if issubclass(kind, (FunctionType, type, BuiltinFunctionType, ModuleType)):
+            return self._code(value)
+        if issubclass(kind, _WITHOUT_CONTENT) or kind in _LOCKS:
+            return _joined(kind.__name__)
+        if kind.__module__.startswith("cachelayer."):
+            # Records have a digest, and a storage is known by its URL: to pickle one would hand on its credentials.
+            known = _of_user(lambda: getattr(value, "digest", None) or getattr(value, "url", None))
+            if isinstance(known, str):
+                return _joined(kind.__name__, known.encode())
+        return self._object(value, kind)
+
+    def _array(self, array: np.ndarray[Any, Any]) -> bytes:
+        shape = array.shape
+        if array.dtype.hasobject:
+            self._count(range(array.size))
+            return _joined(f"array {shape}", *map(self.bytes_of, array.ravel().tolist()))
+        if array.nbytes > _WHOLE_NBYTES:
+            array = array.flat[np.linspace(0, array.size - 1, _SAMPLES).astype(np.int64)]
+        return _joined(f"array {shape} {array.dtype.descr}", np.ascontiguousarray(array).tobytes())
+
+    def _code(self, value: Any) -> bytes:
+        self._follow(value)
+        name = getattr(value, "__qualname__", value.__name__).encode()
+        if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
+            held = [value.__defaults__, value.__kwdefaults__, closure_of(value)]
+            return _joined("code", name, *self._all(held))
+        owner = getattr(value, "__self__", None) if isinstance(value, BuiltinFunctionType) else None
+        return _joined("code", name, *self._all([] if isinstance(owner, ModuleType) else [owner]))
+
+    def _unknown(self, kind: type) -> bytes:
+        self.missed.append(kind.__name__)
+        return _joined(f"unknown {kind.__qualname__}")
+
+    def _object(self, value: Any, kind: type) -> bytes:
+        self._follow(kind)
+        if issubclass(kind, enum.Enum):
+            return _joined(f"{kind.__qualname__}.{value.name}", self.bytes_of(value.value))
+        torch = sys.modules.get("torch")
+        if torch is not None and issubclass(kind, torch.Tensor):
+            # The way of tensors to pickle themselves holds addresses.
+            bits = _of_user(lambda: _bits_of(torch, value))
+            return _joined(f"tensor {value.dtype} {tuple(value.shape)}", self._array(bits))
+        registered = copyreg.dispatch_table.get(kind)
+        reduced = _of_user(lambda: registered(value) if registered else value.__reduce_ex__(4))
+        if isinstance(reduced, str):
+            return _joined("name", reduced.encode())
+        _, args, state, listed, mapped = (*reduced, None, None, None)[:5]
+        parts = _of_user(lambda: [args, state, list(listed or ())]), _of_user(lambda: list(mapped or ()))
+        known = len(self.missed)
+        found = _joined(f"object {kind.__qualname__}", *self._all(parts[0]), *self._pairs(parts[1]))
+        if len(self.missed) > known and not is_users(_file_of(kind)):
+            # The rest of what a library holds may differ from process to process.
+            del self.missed[known:]
+            return self._unknown(kind)
+        return found
+
+
+def _file_of(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<typed in>"
+
+
+def _bits_of(torch: Any, tensor: Any) -> np.ndarray[Any, Any]:
+    whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+    bits: np.ndarray[Any, Any] = whole.view(torch.uint8).numpy()
+    return bits
+
+
+def _of_user(call: Callable[[], Any]) -> Any:
+    """Return what code of the user, or of a library, returns.
+
+    Raises:
+        _IncomparableError: if it raises anything.
+    """
+    try:
+        return call()
+    except Exception as error:
+        raise _IncomparableError(str(error)) from error

@@ -1,0 +1,122 @@
+"""Threads that work in the background for an object, and end with it or with the program."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from cachelayer.errors import StorageError
+from cachelayer.system_threads import start
+
+R = TypeVar("R")
+_Task = tuple[Future[Any], Callable[[], Any]]
+
+
+class Background:
+    """Runs tasks in threads, which hold no reference to the object that submits them.
+
+    After :meth:`close`, and at the end of the program, the tasks that run should end when they next look at ``closed``,
+    and the others are dropped. The program waits for that: no thread may run while the interpreter shuts down.
+
+    Args:
+        name: the name of the threads.
+        threads: the number of tasks that run at once; a thread is started for each of the first tasks.
+    """
+
+    def __init__(self, name: str, threads: int = 1) -> None:
+        self.closed = threading.Event()
+        self._name = name
+        self._most = threads
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, task: Callable[[], R]) -> Future[R]:
+        """Run a task after those before it.
+
+        Raises:
+            StorageError: if the system gives no thread at all; a few are as good as many.
+        """
+        if len(self._threads) < self._most:
+            self._start_thread()
+        future: Future[R] = Future()
+        self._tasks.put((future, task))
+        return future
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=_work, args=(self._tasks, self.closed), name=self._name, daemon=True)
+        _running[thread] = self.close
+        try:
+            start(thread, "to read in")
+        except StorageError:
+            del _running[thread]
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Let the threads end; return at once."""
+        self.closed.set()
+        self._tasks.put(None)
+
+
+# The running threads, and the function that ends each.
+_running: dict[threading.Thread, Callable[[], None]] = {}
+
+
+def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
+    try:
+        while _run_one(tasks.get(), closed):
+            pass
+        # Pass the end on to the other threads that share the tasks.
+        tasks.put(None)
+    finally:
+        _running.pop(threading.current_thread(), None)
+
+
+# Not in the loop, which must not hold a task or its result while it waits for the next task.
+def _run_one(item: _Task | None, closed: threading.Event) -> bool:
+    """Run a task; return False if there are no more."""
+    if item is None:
+        return False
+    future, task = item
+    if closed.is_set():
+        future.cancel()
+    elif future.set_running_or_notify_cancel():
+        try:
+            future.set_result(task())
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            future.set_exception(error)
+    # The traceback of an error may hold this frame, which must not hold the future.
+    item = None
+    del future, task
+    return True
+
+
+def is_good(future: Future[Any]) -> bool:
+    """Return whether a task has ended, and its result is there."""
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def is_lost(future: Future[Any]) -> bool:
+    """Return whether a task will give no result."""
+    return future.done() and not is_good(future)
+
+
+# The threads of the parent do not exist in a forked child.
+os.register_at_fork(after_in_child=_running.clear)
+
+
+@atexit.register
+def end_threads() -> None:
+    """End all threads, and wait for them. Register it once more for what they use, so that they end before that."""
+    running = list(_running.items())
+    for _, close in running:
+        close()
+    for thread, _ in running:
+        thread.join()

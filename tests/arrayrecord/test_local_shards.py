@@ -1,0 +1,389 @@
+"""Shards in memory: nothing is read outside of them, whatever files say, and any number of them can be open."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from samples import examples
+
+import cachelayer
+from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
+from cachelayer.arrayrecord.footer import Footer, read_footer
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
+from cachelayer.arrayrecord.mapping import MappedFile, _mapping_limit
+from cachelayer.arrayrecord.writer import ShardStats, file_checksum, mapped_checksum
+from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
+from cachelayer.records.memory import Ints
+from cachelayer.records.selection import Selection
+from cachelayer.versions.manifest import Kept
+
+N = 60
+WILD = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([0, 1, 23, 2**16 - 1, 2**16, 2**31, 2**32 - 1, 2**47, 2**48, 2**63 - 1, 2**63, 2**64 - 1]),
+    st.integers(0, 300_000),
+)
+
+
+def records(kind: str) -> list[bytes]:
+    rng = np.random.default_rng(0)
+    return [rng.bytes(1000 if kind == "uniform" else int(n)) for n in rng.integers(0, 5000, N)]
+
+
+class Shard:
+    """A shard of one version, to be opened as it is or with changes to its index."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.kind = kind
+        self.ref: Any = cachelayer.Storage(folder).submit(
+            records(kind), "d", "v1", compression="zstd" if kind == "zstd" else None
+        )
+        self.stats: ShardStats = self.ref._base.version.manifest.shards[0].stats
+        self.path = next(folder.rglob("*.array_record"))
+        self.index_path = self.path.with_suffix(".index")
+        self.rows = np.fromfile(self.index_path, index.ROW, offset=index.HEADER_NBYTES)
+        self.header = index.decode_header(
+            self.index_path.read_bytes()[: index.HEADER_NBYTES], self.stats.index_nbytes, "index"
+        )
+
+    def changed(self, rows: Any = None, **header: Any) -> tuple[Path, ShardStats]:
+        """An index of other rows or another header, and what a manifest that agrees with it says."""
+        raw = index.encode(replace(self.header, **header), self.rows if rows is None else rows)
+        path = self.path.with_suffix(".changed")
+        path.write_bytes(raw)
+        checksum = index.header_checksum(raw[: index.HEADER_NBYTES])
+        return path, replace(self.stats, index_nbytes=len(raw), index_crc32c=checksum)
+
+    def set_of(self, index_path: Path, stats: ShardStats, count: int = 2, verify: Any = "never") -> LocalShards:
+        files = ShardFiles(self.path, index_path, stats)
+        return LocalShards(
+            [N] * count, [stats.nbytes] * count, stats.record_nbytes, lambda _: nullcontext(files), verify
+        )
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shard]:
+    return {kind: Shard(tmp_path_factory.mktemp(kind), kind) for kind in ("uniform", "varying", "zstd")}
+
+
+def read(shards: LocalShards, numbers: Ints) -> list[bytes]:
+    found = shards.records(numbers)
+    ends = np.cumsum(found.lengths)
+    raw = found.ranges(np.zeros(len(found), np.int64), found.lengths).tobytes()
+    return [raw[end - length : end] for end, length in zip(ends.tolist(), found.lengths.tolist(), strict=True)]
+
+
+def outcome(attempt: Callable[[], list[bytes]]) -> list[bytes] | str:
+    """What was read, or what the error says."""
+    try:
+        return attempt()
+    except CacheLayerError as error:
+        return str(error)
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(
+    kind=st.sampled_from(["varying", "zstd"]),
+    row=st.integers(0, N - 1),
+    position=WILD,
+    length=st.one_of(st.none(), st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2**31, 2**32 - 1])),
+    count=st.sampled_from([1, 3]),
+)
+def test_an_index_that_points_anywhere_is_found_out_and_reads_nothing_else(
+    shards: dict[str, Shard], kind: str, row: int, position: int, length: int | None, count: int
+) -> None:
+    shard = shards[kind]
+    rows = shard.rows.copy()
+    rows["position"][row] = position
+    if length is not None:
+        rows["length"][row] = length
+    opened = shard.set_of(*shard.changed(rows), count)
+    expected, raw = records(kind), shard.path.read_bytes()
+    numbers = np.arange(N * count)
+    reads = [lambda: read(opened, numbers), lambda: [bytes(opened.record(row + N * (count - 1)))]]
+    for attempt in reads:
+        found = outcome(attempt)
+        if isinstance(found, str):
+            assert str(shard.path) in found
+            assert f"record {row} " in found
+        else:
+            # Within the file: other bytes of it, or those of the record.
+            plain = b"".join(raw[start + 24 : start + 65536] for start in range(0, len(raw), 65536))
+            mine = found[-1] if len(found) == 1 else found[row]
+            assert kind == "zstd" or mine in plain or mine == expected[row]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(first=WILD, nbytes=WILD, agrees=st.booleans())
+def test_a_header_of_an_index_that_points_anywhere_is_found_out(
+    shards: dict[str, Shard], first: int, nbytes: int, agrees: bool
+) -> None:
+    shard = shards["uniform"]
+    path, stats = shard.changed(first_position=first, record_nbytes=min(nbytes, 2**64 - 2))
+    opened = shard.set_of(path, replace(stats, record_nbytes=nbytes if agrees else stats.record_nbytes))
+    found = outcome(lambda: read(opened, np.arange(2 * N)))
+    if isinstance(found, str):
+        assert str(shard.path) in found
+    else:
+        assert [bytes(opened.record(number)) for number in (0, N, 2 * N - 1)] == [found[0], found[N], found[-1]]
+        assert {len(record) for record in found} == {nbytes}
+        assert nbytes * N < shard.stats.nbytes
+
+
+@pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("wrong", [-1, -(2**63), N * 3, 5000, 10_000_000, 2**62, 2**63 - 1])
+def test_no_record_is_read_that_the_shards_do_not_have(
+    shards: dict[str, Shard], kind: str, count: int, wrong: int
+) -> None:
+    opened = shards[kind].set_of(shards[kind].index_path, shards[kind].stats, count)
+    for _ in range(2):
+        for attempt in (lambda: opened.records(np.array([0, wrong])), lambda: opened.record(wrong)):
+            with pytest.raises(CorruptionError, match=f"record {wrong}:"):
+                attempt()
+        assert read(opened, np.array([N * count - 1])) == [records(kind)[-1]]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [(5000, 1, 10), (10_000_000, 1, 10), (-1, 1, 10), (0, 2, N), (N - 1, -1, N + 1), (0, 0, 3), (0, 2**62, 4)],
+)
+def test_a_selection_outside_of_its_shards_is_found_out(shards: dict[str, Shard], kept: tuple[int, int, int]) -> None:
+    ref = shards["uniform"].ref
+    version = replace(ref._base.version)
+    start, step, count = kept
+    numbers = range(start, start + step * count, step) if step else range(0)
+    digest = Selection(numbers).digest(ref._base.digest, N) if step and step < 2**60 else "0" * 64
+    wild = Kept(start=start, step=step, records=count, digest=digest, file=None)
+    version.__dict__["manifest"] = replace(ref._base.version.manifest, kept=wild)
+    with pytest.raises(CorruptionError, match=r"manifest\.json"):
+        _ = version.kept
+
+
+@pytest.mark.parametrize("numbers", [[-1] + [N] * 2, [2**62, 2**62, 2**62], [3, -3, 3]])
+def test_shards_of_impossible_numbers_of_records_are_refused(shards: dict[str, Shard], numbers: list[int]) -> None:
+    with pytest.raises(CorruptionError, match="3 shards"):
+        LocalShards(numbers, [10] * 3, None, lambda _: pytest.fail("opened"), "open")
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(row=st.integers(0, N - 1), offset=st.integers(-(2**63), 2**63 - 1), chunk=st.booleans())
+def test_a_footer_that_points_anywhere_is_found_out(
+    shards: dict[str, Shard], row: int, offset: int, chunk: bool
+) -> None:
+    shard = shards["varying"]
+    mapped = map_file(shard.path)
+    footer = read_footer(mapped)
+    offsets, counts = footer.chunk_offsets.copy(), footer.chunk_records.copy()
+    if chunk:
+        offsets[row] = offset
+    else:
+        counts[row] = abs(offset) % 5
+    file = ArrayRecordFile(mapped, Footer(offsets, counts, footer.footer_offset))
+    found = outcome(lambda: file.read(np.arange(len(file))))
+    assert str(shard.path) in found or "varint" in found if isinstance(found, str) else len(found) == len(file)
+
+
+def test_results_are_the_callers_own_after_their_shards_are_gone(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit(np.arange(5000).reshape(500, 10), "d", "v1")
+    batch, element, several = ref.read(range(500)), ref[7], ref.__getitems__([1, 2])
+    window = MappedFile.open(next(tmp_path.rglob("*.array_record"))).buffer
+    before = window[:64].tobytes()
+    shutil.rmtree(tmp_path)
+    del ref
+    assert batch.flags.owndata or batch.base is not None
+    np.testing.assert_array_equal(batch, np.arange(5000).reshape(500, 10))
+    assert element.tolist() == list(range(70, 80))
+    assert several[1].tolist() == list(range(20, 30))
+    assert window[:64].tobytes() == before
+
+
+def run(script: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+MANY = """
+import os, resource, sys
+from contextlib import nullcontext
+from pathlib import Path
+import numpy as np
+import cachelayer
+from cachelayer.arrayrecord import mapping
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
+base = cachelayer.open(sys.argv[1])._base
+path = next(Path(sys.argv[1].rsplit("/", 1)[0]).rglob("*.array_record"))
+stats = base.version.manifest.shards[0].stats
+files = ShardFiles(path, path.with_suffix(".index"), stats)
+count = 600
+shards = LocalShards(
+    [stats.records] * count, [stats.nbytes] * count, stats.record_nbytes, lambda _: nullcontext(files), "never"
+)
+numbers = np.arange(count) * stats.records + np.arange(count) % stats.records
+def whole(found):
+    return found.ranges(np.zeros(len(found), np.int64), found.lengths).tobytes()
+expected = whole(base.shards.records(np.arange(count) % stats.records))
+"""
+DESCRIPTORS = """
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+assert whole(shards.records(numbers)) == expected
+print(len(os.listdir("/dev/fd")))
+"""
+FORKED = """
+assert whole(shards.records(numbers[:300])) == expected[:len(expected) // 2] or sys.argv[2] != "uniform"
+if os.fork() == 0:
+    found = whole(shards.records(numbers)) == expected
+    del shards
+    os._exit(not found)
+assert os.wait()[1] == 0
+assert whole(shards.records(numbers)) == expected
+"""
+TOO_MANY = """
+mapping._mapping_limit = lambda: 500
+try:
+    shards.records(numbers)
+except cachelayer.StorageError as error:
+    print(error)
+assert whole(shards.records(numbers[:200])) == whole(base.shards.records(numbers[:200] % stats.records))
+"""
+USED_UP = """
+import mmap
+others = []
+try:
+    while True:
+        # Neighbours of one protection would be one mapping.
+        others += [
+            mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=prot)
+            for prot in (mmap.PROT_READ, mmap.PROT_WRITE)
+        ]
+except OSError:
+    del others[-200:]
+try:
+    shards.records(numbers)
+except cachelayer.StorageError as error:
+    del others[:]
+    print(error)
+"""
+NO_ADDRESSES = """
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
+try:
+    shards.records(numbers)
+except cachelayer.StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_hundreds_of_shards_are_open_with_a_handful_of_descriptors(shards: dict[str, Shard]) -> None:
+    assert int(run(MANY + DESCRIPTORS, shards["uniform"].ref.reference)) < 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["uniform", "varying"])
+def test_a_child_of_a_fork_reads_on_and_lets_go_without_the_parent_noticing(
+    shards: dict[str, Shard], kind: str
+) -> None:
+    run(MANY + FORKED, shards[kind].ref.reference, kind)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "varying"])
+def test_more_shards_than_may_be_mapped_are_an_error_that_says_what_to_do(shards: dict[str, Shard], kind: str) -> None:
+    said = run(MANY + TOO_MANY, shards[kind].ref.reference)
+    assert "vm.max_map_count" in said
+    assert "shard_bytes" in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_mapping_limit() > 100_000, reason="so many mappings take long to be used up")
+def test_mappings_that_other_code_has_used_up_are_an_error_too(shards: dict[str, Shard]) -> None:
+    assert "vm.max_map_count" in run(MANY + USED_UP, shards["uniform"].ref.reference)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs to know the addresses that are used")
+def test_addresses_that_the_system_does_not_grant_are_an_error_that_names_the_limit(shards: dict[str, Shard]) -> None:
+    assert "ulimit -v" in run(MANY + NO_ADDRESSES, shards["uniform"].ref.reference)
+
+
+def test_too_many_open_files_are_an_error_that_says_so(tmp_path: Path, shards: dict[str, Shard]) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = len([*Path("/dev/fd").iterdir()])
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 20, hard))
+        with suppress(OSError):
+            while True:
+                held.append(shards["uniform"].path.open("rb"))
+        with pytest.raises(StorageError, match="ulimit -n"):
+            MappedFile.open(shards["uniform"].path)
+    finally:
+        for file in held:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_has_one_checksum_mapped_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(np.random.default_rng(0).bytes((2 << 20) + 5))
+    assert mapped_checksum(MappedFile.open(path)) == file_checksum(path)
+
+
+@pytest.mark.parametrize("verify", ["never", "open", "always"])
+@pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])
+def test_threads_that_open_shards_at_once_read_the_same(shards: dict[str, Shard], kind: str, verify: Any) -> None:
+    opened = shards[kind].set_of(shards[kind].index_path, shards[kind].stats, 40, verify)
+    expected = records(kind)
+
+    def draw(seed: int) -> bool:
+        numbers = np.random.default_rng(seed).integers(0, 40 * N, 50)
+        found = [*read(opened, numbers), *(bytes(opened.record(number)) for number in numbers.tolist())]
+        return found == [expected[number % N] for number in numbers.tolist()] * 2
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(draw, range(40)))
+
+
+@pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])
+def test_the_files_of_a_version_stay_mapped_as_long_as_its_records(shards: dict[str, Shard], kind: str) -> None:
+    opened = shards[kind].set_of(shards[kind].index_path, shards[kind].stats, 3)
+    found = opened.records(np.array([1, N + 1]))
+    mapped = weakref.ref(opened._range)
+    del opened
+    gc.collect()
+    assert found.ranges(np.zeros(2, np.int64), found.lengths).tobytes() == records(kind)[1] * 2
+    del found
+    gc.collect()
+    assert mapped() is None
+
+
+@pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])
+def test_a_damaged_record_is_named(shards: dict[str, Shard], tmp_path: Path, kind: str) -> None:
+    shard = shards[kind]
+    damaged = bytearray(shard.path.read_bytes())
+    begin = int(shard.rows["position"][30]) + 100
+    damaged[begin : begin + 5] = bytes(5)
+    path = tmp_path / shard.path.name
+    path.write_bytes(damaged)
+    files = ShardFiles(path, shard.index_path, shard.stats)
+    opened = LocalShards([N], [shard.stats.nbytes], shard.stats.record_nbytes, lambda _: nullcontext(files), "always")
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=f"{path}: record 3[01]"):
+            read(opened, np.arange(N)[::-1] if kind == "uniform" else np.arange(N))

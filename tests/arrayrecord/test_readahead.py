@@ -1,0 +1,92 @@
+"""Records that are not in memory are announced to the kernel, those that are cost nothing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer.arrayrecord.mapping import MappedRange, is_in_memory, merged, opened
+
+
+def drop(path: Path) -> None:
+    """Drop the pages of a file that nobody has mapped from the page cache."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder of a disk: the folders of tests may be in memory, where no page is dropped."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def cold(on_disk: Path) -> Path:
+    path = on_disk / "file"
+    path.write_bytes(bytes(8 << 20))
+    drop(path)
+    if is_in_memory(path, 4 << 20) is not False:
+        pytest.skip("this file system does not drop pages, or does not tell which it has")
+    return path
+
+
+def test_what_is_announced_comes_into_memory(cold: Path) -> None:
+    size = cold.stat().st_size
+    files = MappedRange(size)
+    with opened(cold) as descriptor:
+        files.map(cold, descriptor, 0, size)
+    wanted = [5 << 20, 1 << 20, (1 << 20) + 4096]
+    assert not all(is_in_memory(cold, position) for position in wanted)
+    files.will_need(np.array(wanted), np.array(wanted) + 3000)
+    limit = time.monotonic() + 60
+    while not all(is_in_memory(cold, position) for position in wanted):
+        assert time.monotonic() < limit
+    assert not is_in_memory(cold, 3 << 20)
+
+
+def test_it_is_not_known_whether_a_file_that_is_gone_is_in_memory(tmp_path: Path) -> None:
+    assert is_in_memory(tmp_path / "gone", 0) is None
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_cold_shards_are_read_right(on_disk: Path, uniform: bool, compression: str | None) -> None:
+    rng = np.random.default_rng(0)
+    records = [rng.bytes(3000 if uniform else int(n)) for n in rng.integers(0, 6000, 2000)]
+    cachelayer.Storage(on_disk).submit(records, "d", "v1", shard_bytes=1 << 20, compression=compression)
+    for path in on_disk.rglob("*.array_record"):
+        drop(path)
+    ref = cachelayer.Storage(on_disk).fetch("d@v1")
+    order = rng.permutation(2000)
+    assert list(ref.read(order)) == [records[number] for number in order]
+
+
+@given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 9000)), min_size=1, max_size=30))
+def test_merged_ranges_cover_the_same_and_little_more(ranges: list[tuple[int, int]]) -> None:
+    starts = np.array([start for start, _ in ranges])
+    stops = starts + np.array([length for _, length in ranges])
+    found = list(zip(*(each.tolist() for each in merged(starts, stops)), strict=True))
+    assert len(found) <= len(ranges)
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        assert any(first <= start and stop <= last for first, last in found)
+    wanted = {byte // 4096 for start, length in ranges for byte in range(start, start + length, 1)}
+    assert {page for first, last in found for page in range(first // 4096, (last - 1) // 4096 + 1)} <= {
+        page + more for page in wanted for more in (0, 1)
+    }
+
+
+def test_neighbours_are_one_range() -> None:
+    starts = np.arange(0, 100_000, 3000)
+    assert [each.tolist() for each in merged(starts, starts + 2900)] == [[0], [int(starts[-1]) + 2900]]

@@ -1,0 +1,231 @@
+"""Mixtures: shares exact within a bound, turns that go on across stages, and states that tell only the past."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import run_page
+from repository import ROOT
+from samples import examples
+
+from cachelayer.streams.mixture import MOST_TURNS, MixedOrder, Turns, round_of, turns_of
+from cachelayer.streams.permutation import _sorted_permutation
+
+MOST = 2**62
+GOLDEN: dict[str, tuple[int, list[int], int]] = {
+    "{0: (3, 1)}": (10**15, [0, 1, 0, 0, 0, 1, 0, 0], 75 * 10**13),
+    "{0: (0.7, 0.3), 10: (0.2, 0.8)}": (6, [0, 0, 1, 0, 1, 1, 0, 1], 4),
+}
+
+
+def turns_by_stage(stages: dict[int, Any]) -> Turns:
+    rounds = [turns_of([Fraction(str(weight)) for weight in weights]) for weights in stages.values()]
+    return Turns(tuple(stages), tuple(rounds))
+
+
+WEIGHT = st.one_of(st.just(0), st.integers(1, 40), st.floats(0.01, 1.0))
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> dict[int, tuple[float, ...]]:
+    """Stages of 1 to 3,000 positions of 1 to 32 parts, each of which has a weight in one of them."""
+    parts = draw(st.integers(1, 32))
+    lengths = draw(st.lists(st.integers(1, 3000), max_size=4))
+    starts = [0, *np.cumsum(lengths).tolist()]
+    weights = [draw(st.lists(WEIGHT, min_size=parts, max_size=parts)) for _ in starts]
+    for stage in weights:
+        stage[draw(st.integers(0, parts - 1))] = 1
+    for part in range(parts):
+        if not any(stage[part] for stage in weights):
+            weights[-1][part] = 0.5
+    return dict(zip(starts, map(tuple, weights), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("weights", "turns"),
+    [
+        ([5], [1]),
+        ([0, 3, 0], [0, 1, 0]),
+        ([2, 4], [1, 2]),
+        ([0.7, 0.3], [7, 3]),
+        ([0.123456789, 1], [7202, 58334]),
+        ([65_536, 1], [65_535, 1]),
+        ([1e-300, 1], [0, 65_536]),
+        ([1] * 65_537, [1] * 65_536 + [0]),
+    ],
+)
+def test_weights_become_turns_of_a_round(weights: list[float], turns: list[int]) -> None:
+    assert list(turns_of([Fraction(str(weight)) for weight in weights])) == turns
+
+
+@given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40))
+@settings(max_examples=examples(40))
+def test_shares_are_rounded_by_less_than_a_turn(weights: list[float]) -> None:
+    exact = [Fraction(str(weight)) for weight in weights]
+    turns = turns_of(exact)
+    assert sum(turns) <= MOST_TURNS
+    for turn, weight in zip(turns, exact, strict=True):
+        assert abs(Fraction(turn, sum(turns)) - weight / sum(exact)) < Fraction(1, MOST_TURNS)
+
+
+FIBONACCI = st.tuples(st.integers(0, 14), st.floats(0.95, 1.05)).map(lambda pair: 1.618 ** -pair[0] * pair[1])
+
+
+@given(st.one_of(*(st.lists(kind, min_size=2, max_size=60) for kind in (st.integers(1, 40), FIBONACCI))))
+@settings(max_examples=examples(40), deadline=None)
+def test_no_part_is_ever_two_turns_ahead_or_behind(weights: list[float]) -> None:
+    turns = turns_of([Fraction(str(weight)) for weight in weights])
+    part_of = round_of(turns).part_of
+    assert np.bincount(part_of, minlength=len(turns)).tolist() == list(turns)
+    for part, turn in enumerate(turns):
+        ideal = np.arange(1, sum(turns) + 1) * turn / sum(turns)
+        assert abs(np.cumsum(part_of == part) - ideal).max() <= (0.5 if len(turns) == 2 else 1.7)
+
+
+@given(schedules())
+@settings(max_examples=examples(40), deadline=None)
+def test_turns_of_a_part_follow_one_another_through_all_stages(stages: dict[int, tuple[float, ...]]) -> None:
+    starts, end = list(stages), list(stages)[-1] + 3000
+    parts, turns = turns_by_stage(stages).at(np.arange(end))
+    for part in range(len(stages[0])):
+        assert turns[parts == part].tolist() == list(range(int((parts == part).sum())))
+    for (first, last), weights in zip(pairwise([*starts, end]), stages.values(), strict=True):
+        counts = np.bincount(parts[first:last], minlength=len(weights))
+        assert abs(counts - (last - first) * np.array(weights) / sum(weights)).max() <= 1.7 + 3000 / MOST_TURNS
+
+
+@given(schedules(), st.integers(0, 2**61), st.randoms(use_true_random=False))
+@settings(max_examples=examples(40), deadline=None)
+def test_any_position_is_found_without_those_before_it(
+    stages: dict[int, tuple[float, ...]], far: int, random: Any
+) -> None:
+    turns_of_parts, fresh = turns_by_stage(stages), turns_by_stage(stages)
+    positions = [*range(200), *(random.randrange(20_000) for _ in range(100)), *range(far, far + 40)]
+    random.shuffle(positions)
+    parts, turns = turns_of_parts.at(np.array(positions))
+    for place in range(0, len(positions), 17):
+        part, turn = fresh.at(np.array(positions[place : place + 1]))
+        assert (part.tolist(), turn.tolist()) == ([parts[place]], [turns[place]])
+    for part in np.unique(parts).tolist():
+        mine = parts == part
+        assert turns_of_parts.positions_of(part, turns[mine]).tolist() == np.array(positions)[mine].tolist()
+
+
+def test_a_part_that_ended_has_no_further_turns() -> None:
+    turns = turns_by_stage({0: (1, 1), 10: (0, 1), 30: (1, 0)})
+    # What is held for later turns of the part is let go after its last one.
+    assert turns.positions_of(1, np.array([24, 25, 10**9])).tolist() == [29, 29, 29]
+    assert turns.positions_of(0, np.array([5])).tolist() == [30]
+    assert [turns.end_of(0, 6), turns.end_of(1, 25), turns.end_of(1, 26)] == [31, 30, None]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6).map(tuple), st.data())
+@settings(max_examples=examples(40), deadline=None)
+def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[int, ...], data: st.DataObject) -> None:
+    sizes = tuple(data.draw(st.lists(st.integers(1, 60), min_size=len(weights), max_size=len(weights))))
+    turns, seed = turns_by_stage({0: weights}), data.draw(st.integers(0, 2**64 - 1))
+    order, first = MixedOrder(turns, sizes, shuffle=True, seed=seed), 0
+    records = order(0, 0, 5000)
+    for part, size in enumerate(sizes):
+        is_mine = (records >= first) & (records < first + size)
+        mine = records[is_mine] - first
+        for epoch in range(len(mine) // size):
+            assert sorted(mine[epoch * size : (epoch + 1) * size].tolist()) == list(range(size))
+        end = turns.end_of(part, size)
+        assert end is not None
+        assert is_mine[end - 1]
+        assert is_mine[:end].sum() == size
+        first += size
+
+
+def test_parts_of_one_size_have_orders_of_their_own() -> None:
+    records = MixedOrder(turns_by_stage({0: (1, 1)}), (50, 50), shuffle=True, seed=1)(0, 0, 100)
+    assert (records[records < 50] + 50).tolist() != records[records >= 50].tolist()
+
+
+def test_many_parts_cost_little_more_than_one() -> None:
+    order = MixedOrder(turns_by_stage({0: (1,) * 40}), (60_000,) * 40, shuffle=True, seed=1)
+    order(0, 0, 4096)
+    before = _sorted_permutation.cache_info().misses
+    for start in range(4096, 40_960, 4096):
+        order(0, start, start + 4096)
+    assert _sorted_permutation.cache_info().misses == before
+
+
+def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
+    stages = {0: (0.7, 0.3), 100: (0.5, 0.5), 200: (0.1, 0.9)}
+    whole = turns_by_stage(stages)
+    for position, count in ((0, 0), (1, 1), (100, 1), (101, 2), (200, 2), (201, 3), (MOST, 3)):
+        past = whole.past(position)["mixture"]
+        assert past["stages"] == count
+        assert past == turns_by_stage(dict(list(stages.items())[: max(1, count)])).past(position)["mixture"]
+    assert len({whole.past(position)["mixture"]["sha256"] for position in (0, 1, 101, 201)}) == 4
+
+
+def test_turns_travel_without_what_they_have_computed() -> None:
+    turns = turns_by_stage({start: (start + 1, 1, 2) for start in range(0, 10_000, 100)})
+    before = len(pickle.dumps(turns))
+    found = turns.at(np.arange(20_000))
+    assert len(pickle.dumps(turns)) == before
+    again = pickle.loads(pickle.dumps(turns)).at(np.arange(20_000))
+    assert all((one == other).all() for one, other in zip(found, again, strict=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 5000)), min_size=1, max_size=12), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_records_do_not_depend_on_what_was_asked_for_before(ranges: list[tuple[int, int]], is_shuffled: bool) -> None:
+    stages = {0: (5, 3, 0), 20_000: (1, 1, 2), 33_333: (0, 0.1, 0.9)}
+    sizes, seed = (1000, 70_000, 300), 3 if is_shuffled else None
+    turns = turns_by_stage(stages)
+    whole = MixedOrder(turns, sizes, is_shuffled, seed)(0, 0, 65_000)
+    order = MixedOrder(turns_by_stage(stages), sizes, is_shuffled, seed)
+    for start, count in ranges:
+        assert order(0, start, start + count).tolist() == whole[start : start + count].tolist()
+    ending = MixedOrder(turns, sizes, is_shuffled, seed, length=7001)
+    for epoch, start in ((0, 0), (1, 0), (3, 6900)):
+        assert ending(epoch, start, 7001).tolist() == whole[7001 * epoch + start : 7001 * (epoch + 1)].tolist()
+
+
+def test_the_records_are_these_for_ever() -> None:
+    order = MixedOrder(turns_by_stage({0: (3, 1)}), (5, 4), shuffle=True, seed=42)
+    assert order(0, 0, 16).tolist() == [4, 5, 3, 2, 1, 8, 0, 4, 2, 7, 0, 3, 1, 6, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Any]:
+    """What the code on the page defines."""
+    return run_page("order.md", 6)
+
+
+def test_the_documented_vectors_are_what_the_turns_are() -> None:
+    text = (ROOT / "docs" / "order.md").read_text()
+    listed = re.findall(r"^\| `(\{0: .*\})` \| (\d+) \| ([\d, ]+) \| (\d+) \|$", text, re.MULTILINE)
+    assert len(listed) >= 6
+    vectors = {text: (int(at), ast.literal_eval(f"[{parts}]"), int(turn)) for text, at, parts, turn in listed}
+    for text, (position, parts, turn) in {**vectors, **GOLDEN}.items():
+        found, turns = turns_by_stage(ast.literal_eval(text)).at(np.arange(position, position + 8))
+        assert (found.tolist(), int(turns[0])) == (parts, turn)
+
+
+@given(schedules(), st.data())
+@settings(max_examples=examples(20), deadline=None)
+def test_turns_and_records_are_what_the_documented_code_says(
+    documented: dict[str, Any], stages: Any, data: st.DataObject
+) -> None:
+    position = data.draw(st.one_of(st.integers(0, 15_000), st.integers(0, MOST - 1)))
+    parts, turns = turns_by_stage(stages).at(np.array([position]))
+    assert (parts[0], turns[0]) == documented["turn_at"](stages, position)
+    sizes = data.draw(st.lists(st.integers(1, 50), min_size=len(stages[0]), max_size=len(stages[0])))
+    seed = data.draw(st.integers(0, 2**64 - 1))
+    record = MixedOrder(turns_by_stage(stages), tuple(sizes), shuffle=True, seed=seed)(0, position, position + 1)[0]
+    part, number = documented["mixed_record"](sizes, stages, seed, position)
+    assert record == sum(sizes[:part]) + number
