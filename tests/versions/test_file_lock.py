@@ -121,10 +121,10 @@ from cachelayer.versions import file_lock
 with file_lock.hold(Path(sys.argv[1])):
     child = os.fork()
     if child == 0:
+        print(os.getpid(), flush=True)
         # It does nothing, as a data loader's worker whose parent is gone.
         sys.stdin.read()
         os._exit(0)
-    print(child, flush=True)
     time.sleep(600)
 """
 
