@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+import atexit
+import functools
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Generic, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.build_options import SubmitOptions
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
-from cachelayer.records.memory import aligning
+from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.storage.staleness import OnChange
 from cachelayer.storage.storage import Storage
-from cachelayer.streams.checkpoint import Awaited, load_state, save_state
-from cachelayer.streams.failures import Failure
+from cachelayer.streams.background import end_threads
+from cachelayer.streams.checkpoint import Awaited, save_state
+from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream, is_endless, reader_of
-from cachelayer.streams.stream_stats import StreamStats
-from cachelayer.user_warnings import warn
 
 try:
     import jax
-    from jax.sharding import NamedSharding
-
-    from cachelayer.adapters._jax_arrays import Sender, local_rows, of_rank
+    from jax.sharding import NamedSharding, PartitionSpec
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
+
+# Before JAX takes down its devices, which it does at the end of the program too, nothing may be sent any more.
+atexit.register(end_threads)
+
+_FIXES: tuple[tuple[type, str], ...] = (
+    (Ragged, "give its rows one shape with map(), or call its to_dense(length) in map_batches(), with a fixed length"),
+    (Nullable, "replace every None by a number with map(), or use its values and valid in map_batches()"),
+    (Sparse, "make each element an array with map(), for instance with its to_dense()"),
+)
+# What JAX has instead of 64 bits, unless it is told to have them.
+_NARROW = {
+    np.dtype(wide): np.dtype(narrow) for wide, narrow in (("i8", "i4"), ("u8", "u4"), ("f8", "f4"), ("c16", "c8"))
+}
 
 
 def shard_by_process() -> tuple[int, int]:
@@ -65,18 +80,6 @@ def cache(
     return ref
 
 
-def _unguarded(send: Callable[[], Any]) -> Any:
-    """Send a batch although the consumer's thread, which sends some of them, may forbid transfers for a while."""
-    try:
-        return send()
-    except jax.errors.JaxRuntimeError as error:
-        if "Disallowed" not in str(error):
-            raise
-    # Only then: to ask before each batch would take longer than to send a small leaf.
-    with jax.transfer_guard_host_to_device("allow"):
-        return send()
-
-
 def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None = None) -> GlobalBatches[T]:
     """Return the batches of a stream as global arrays: the same on any mesh and any number of processes.
 
@@ -92,10 +95,9 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None
 
     Returns:
         An iterable of batches, which can be iterated any number of times; if the stream is endless, each iteration goes
-        on where the last one stopped. A batch has the structure of the stream's,
-        with ``jax.Array`` leaves in JAX's dtypes: 64 bits become 32 unless ``jax_enable_x64`` is set. If values of a
-        leaf are too large for that, there is one warning for the leaf; floats are rounded without a warning. With
-        remainder "pad" an item is ``(batch, mask)``.
+        on where the last one stopped. A batch has the structure of the stream's, with ``jax.Array`` leaves in JAX's
+        dtypes: 64 bits become 32 unless ``jax_enable_x64`` is set; floats are rounded. Values that are too large for
+        that are an error that names the leaf. With remainder "pad" an item is ``(batch, mask)``.
 
     Raises:
         InvalidArgumentError: if the stream has no batches, is one shard of several, or has a step that the sharding
@@ -122,45 +124,32 @@ class GlobalBatches(Generic[T]):
     """The batches of a stream as global arrays. Made by :func:`global_batches`."""
 
     def __init__(self, stream: Stream[T], sharding: NamedSharding, depth: int | None) -> None:
-        self.stream = stream
-        self.sharding = sharding
-        self.depth = depth
-        self._sender = Sender(sharding)
-        # The leaves that a warning was given for.
-        self._warned: set[str] = set()
+        self._stream = stream
+        self._sharding = sharding
+        self._depth = depth
         # Of an endless stream.
         self._only: GlobalBatchIterator[T] | None = None
-        self.check_steps(reader_of(stream).options.start)
-
-    def reader(self) -> StepReader:
-        """Return what reads the rows that this process holds, and sends them to its devices."""
-        # In this thread: another does not see what a context manager of JAX sets.
-        wide = bool(jax.config.jax_enable_x64)
-        reader = reader_of(self.stream)
-        if not self.sharding.is_fully_addressable:
-            reader = reader.of_rows(lambda size: local_rows(self.sharding, size))
-        if self.depth is not None:
-            reader = replace(reader, options=replace(reader.options, prefetch=self.depth))
-        on_cpu = self.sharding.mesh.devices.flat[0].platform == "cpu"
-        return replace(
-            reader,
-            sent=lambda batch, size: _unguarded(lambda: self._sender(batch, size, wide=wide)),
-            within=aligning if on_cpu else nullcontext,
-        )
-
-    def warn(self) -> None:
-        """Warn of leaves with values that JAX does not hold, once for each, in the thread of the consumer."""
-        for leaf in [*self._sender.lost.keys() - self._warned]:
-            self._warned.add(leaf)
-            warn(self._sender.lost[leaf])
+        _check_steps(reader_of(stream), sharding, reader_of(stream).options.start)
 
     def __iter__(self) -> GlobalBatchIterator[T]:
         """Return an iterator from the start, independent of others; of an endless stream, the only one."""
-        if not is_endless(self.stream):
-            return GlobalBatchIterator(self)
-        if self._only is None:
-            self._only = GlobalBatchIterator(self)
-        return self._only
+        if self._only is not None:
+            return self._only
+        iterator: GlobalBatchIterator[T] = GlobalBatchIterator(self._reader(), self._sharding)
+        if is_endless(self._stream):
+            self._only = iterator
+        return iterator
+
+    def _reader(self) -> StepReader:
+        """Return what reads the rows that this process holds, and sends them to its devices."""
+        # In this thread: another does not see what a context manager of JAX sets.
+        wide = bool(jax.config.jax_enable_x64)
+        sharding, reader = self._sharding, reader_of(self._stream)
+        if not sharding.is_fully_addressable:
+            reader = reader.of_rows(lambda size: _local_rows(sharding, size))
+        if self._depth is not None:
+            reader = replace(reader, options=replace(reader.options, prefetch=self._depth))
+        return replace(reader, sent=lambda batch, size: _sent(batch, size, sharding, wide=wide))
 
     def __len__(self) -> int:
         """Return the number of batches.
@@ -168,60 +157,18 @@ class GlobalBatches(Generic[T]):
         Raises:
             TypeError: if the stream has no end.
         """
-        return len(self.stream)
-
-    def rows_at(self, position: int) -> int:
-        """Return the number of rows of the global batch at a position, including padding."""
-        steps = reader_of(self.stream).options.steps
-        step = steps.at(position) if steps.remainder == "keep" else None
-        return steps.global_batch if step is None else step.end - step.begin
-
-    def check_steps(self, position: int) -> None:
-        """Raise unless the sharding divides every step from a position on.
-
-        Raises:
-            InvalidArgumentError: names the number of rows that it does not divide.
-        """
-        rows, over = of_rank(self.sharding, 1), f"{self.sharding.spec} over the mesh {dict(self.sharding.mesh.shape)}"
-        for size in reader_of(self.stream).options.steps.sizes(position):
-            try:
-                rows.shard_shape((size,))
-            except ValueError:
-                whole = size == reader_of(self.stream).options.steps.global_batch
-                what = f"global_batch_size {size}" if whole else f"the last step of an epoch, {size} rows,"
-                fix = "pass a multiple" if whole else "pass remainder='drop' or 'pad' to stream()"
-                raise InvalidArgumentError(f"{what} is not divisible by {over}: {fix}") from None
+        return len(self._stream)
 
 
-class GlobalBatchIterator(Iterator[T]):
-    """An iterator over global batches, with a state. Only one thread may use it at a time."""
+class GlobalBatchIterator(StreamIterator[T]):
+    """An iterator over global batches, with a state. Only one thread may use it at a time.
 
-    def __init__(self, batches: GlobalBatches[T]) -> None:
-        self._batches = batches
-        reader = batches.reader()
-        self._identity = reader.identity
-        # Batches are sent in the thread that reads ahead, and handed out in the order of the stream.
-        self._local = iter(Stream[T](reader))
+    Its ``failures`` are those of the rows that this process reads; ``get_state`` is the same on every process.
+    """
 
-    def __iter__(self) -> GlobalBatchIterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        batch = next(self._local)
-        self._batches.warn()
-        return batch
-
-    @property
-    def failures(self) -> list[Failure]:
-        """The elements of the batches so far that others stand in for, in the rows that this process reads.
-
-        See :attr:`cachelayer.StreamIterator.failures`.
-        """
-        return self._local.failures
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the stream after the last batch that was returned; it is the same on every process."""
-        return self._local.get_state()
+    def __init__(self, reader: StepReader, sharding: NamedSharding) -> None:
+        super().__init__(reader)
+        self._sharding = sharding
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was, on any mesh.
@@ -233,12 +180,8 @@ class GlobalBatchIterator(Iterator[T]):
             StateError: if the state belongs to other records or another order, or lies past the end.
             InvalidArgumentError: if the sharding does not divide a step from there on.
         """
-        self._batches.check_steps(self._identity.position(state))
-        self._local.set_state(state)
-
-    def stats(self) -> StreamStats:
-        """Return what the iterator of this process has done."""
-        return self._local.stats()
+        _check_steps(self._reader, self._sharding, self._identity.position(state))
+        super().set_state(state)
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model, as ``state.json``; process 0 writes it.
@@ -249,10 +192,128 @@ class GlobalBatchIterator(Iterator[T]):
         """
         return save_state(self.get_state(), directory, writes=jax.process_index() == 0)
 
-    def load(self, directory: Any) -> Awaited:
-        """Continue at once from a state that :meth:`save` wrote, on any number of processes; Orbax calls this too.
 
-        Raises:
-            StateError: if there is no state, or it belongs to other records or another order.
-        """
-        return load_state(directory, self.set_state)
+def _check_steps(reader: StepReader, sharding: NamedSharding, position: int) -> None:
+    """Raise unless the sharding divides every step from a position on."""
+    rows, steps = _of_rank(sharding, 1), reader.options.steps
+    for size in steps.sizes(position):
+        try:
+            rows.shard_shape((size,))
+        except ValueError:
+            whole = size == steps.global_batch
+            what = f"global_batch_size {size}" if whole else f"the last step of an epoch, {size} rows,"
+            fix = "pass a multiple" if whole else "pass remainder='drop' or 'pad' to stream()"
+            over = f"{sharding.spec} over the mesh {dict(sharding.mesh.shape)}"
+            raise InvalidArgumentError(f"{what} is not divisible by {over}: {fix}") from None
+
+
+@lru_cache(maxsize=256)
+def _of_rank(sharding: NamedSharding, rank: int) -> NamedSharding:
+    """Return the sharding of leaves with ``rank`` axes."""
+    if len(sharding.spec) <= rank:
+        return sharding
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:rank]), memory_kind=sharding.memory_kind)
+
+
+@lru_cache(maxsize=256)
+def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
+    """Return the rows of a global batch that devices of this process hold, ascending."""
+    is_local = np.zeros(size, bool)
+    for (rows,) in _of_rank(sharding, 1).addressable_devices_indices_map((size,)).values():
+        is_local[rows] = True
+    local: NDArray[np.int64] = np.flatnonzero(is_local)
+    local.setflags(write=False)
+    return local
+
+
+def _sent(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
+    """Return a batch of this process's rows as global arrays of ``size`` rows.
+
+    Args:
+        batch: the rows that this process holds.
+        size: the number of rows of the global batch.
+        sharding: where the rows go.
+        wide: whether JAX has 64 bits. The thread that reads ahead cannot ask.
+    """
+    rows = _local_rows(sharding, size)
+    leaves, structure = jax.tree.flatten(batch)
+    for place, leaf in enumerate(leaves):
+        if not _fits(leaf, len(rows)):
+            raise _leaf_error(_name(batch, place), leaf, len(rows))
+        leaves[place] = np.asarray(leaf)
+        if not wide and leaf.dtype in _NARROW:
+            leaves[place] = _narrowed(leaves[place], functools.partial(_name, batch, place))
+    shardings = [_of_rank(sharding, leaf.ndim) for leaf in leaves]
+    with jax.enable_x64(wide):
+        if sharding.is_fully_addressable:
+            arrays = jax.device_put(leaves, shardings)
+        else:
+            arrays = [_global_array(leaf, rows, size, each) for leaf, each in zip(leaves, shardings, strict=True)]
+    return structure.unflatten(arrays)
+
+
+def _global_array(array: NDArray[Any], rows: NDArray[np.int64], size: int, sharding: NamedSharding) -> jax.Array:
+    """Return the global array of the rows that this process holds: none if it has no device of the mesh."""
+
+    def part(index: tuple[slice, ...]) -> NDArray[Any]:
+        first, last, _ = index[0].indices(size)
+        place = int(np.searchsorted(rows, first))
+        found: NDArray[Any] = array[(slice(place, place + last - first), *index[1:])]
+        return found
+
+    return jax.make_array_from_callback((size, *array.shape[1:]), sharding, part, dtype=array.dtype)
+
+
+def _fits(leaf: Any, rows: int) -> bool:
+    return isinstance(leaf, (np.ndarray, jax.Array)) and _is_known(leaf.dtype) and leaf.shape[:1] == (rows,)
+
+
+@functools.cache
+def _is_known(dtype: np.dtype[Any]) -> bool:
+    """Return whether JAX has arrays of a dtype."""
+    try:
+        jax.device_put(np.empty(0, dtype))
+    except TypeError:
+        return False
+    return True
+
+
+def _narrowed(array: NDArray[Any], name: functools.partial[str]) -> NDArray[Any]:
+    """Return a 64-bit array in the dtype that JAX has for it.
+
+    Raises:
+        InvalidArgumentError: if that changes a value; floats may be rounded.
+    """
+    dtype = _NARROW[array.dtype]
+    with np.errstate(over="ignore"):
+        narrow: NDArray[Any] = array.astype(dtype)
+    if dtype.kind in "iu":
+        is_same = np.array_equal(narrow, array)
+    else:
+        infinite = np.isinf(narrow)
+        is_same = not infinite.any() or np.array_equal(infinite, np.isinf(array))
+    if not is_same:
+        raise InvalidArgumentError(
+            f"{name()} has values of {array.dtype} that {dtype} does not hold, and JAX has no {array.dtype}: call "
+            "jax.config.update('jax_enable_x64', True), split or scale them with map(), or leave them out"
+        )
+    return narrow
+
+
+def _name(batch: Any, place: int) -> str:
+    path = jax.tree_util.tree_flatten_with_path(batch)[0][place][0]
+    return f"leaf {jax.tree_util.keystr(path)}" if path else "the batch"
+
+
+def _leaf_error(name: str, leaf: Any, rows: int) -> CacheLayerError:
+    if hasattr(leaf, "dtype") and _is_known(leaf.dtype):
+        return InvalidArgumentError(
+            f"{name} has shape {list(leaf.shape)} for {rows} rows: functions passed to map_batches() must keep every "
+            "row, on the first axis"
+        )
+    dtype = getattr(leaf, "dtype", type(leaf).__name__)
+    what = type(leaf.flat[0]).__name__ if str(dtype) == "object" and leaf.size else dtype
+    fix = next(
+        (fix for kind, fix in _FIXES if isinstance(leaf, kind)), "turn it into numbers with map(), or leave it out"
+    )
+    return InvalidTypeError(f"{name} has type {what}, which JAX has no array for: {fix}")

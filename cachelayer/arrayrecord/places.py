@@ -14,8 +14,6 @@ from cachelayer.locks import cached_property
 from cachelayer.records.memory import (
     Bytes,
     Ints,
-    aligns,
-    empty,
     gather_ranges,
     gather_rows,
     groups_of,
@@ -88,10 +86,10 @@ class MappedRecords:
         # Gather the rows as if no block header cut them. Then repair the few that a header does cut.
         blocks, places = in_blocks(logical)
         starts = logical + HEADER * (blocks + 1) + self.base
-        if len(self.groups) == 1 and not aligns(len(self) * nbytes):
+        if len(self.groups) == 1:
             out = gather_rows(self.groups[0][1], starts, nbytes)
         else:
-            out = empty((len(self), nbytes), np.uint8)
+            out = np.empty((len(self), nbytes), np.uint8)
             for rows, memory in self.groups:
                 out[rows] = gather_rows(memory, starts[rows], nbytes)
         (cut,) = (places > PAYLOAD - nbytes).nonzero()
@@ -150,7 +148,7 @@ class MappedRecords:
 
     def _copy_pieces(self, logical: Ints, nbytes: int) -> Bytes:
         """Return ranges of one length as rows, each piece copied in a call that releases the GIL."""
-        out = empty((len(self), nbytes), np.uint8)
+        out = np.empty((len(self), nbytes), np.uint8)
         owner, inside, begins, counts = self._pieces(logical, np.full(len(self), nbytes))
         bounds = (bound.tolist() for bound in (owner, inside, inside + counts, begins, begins + counts))
         for memory, row, to, to_end, start, end in zip(self._memories(owner), *bounds, strict=True):
@@ -186,7 +184,7 @@ class GroupedRecords:
         return sizes.pop() if len(sizes) == 1 else None
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
-        out = empty((self.rows, nbytes), np.uint8)
+        out = np.empty((self.rows, nbytes), np.uint8)
         for rows, records in self.groups:
             out[rows] = records.slab(offset, nbytes)
         return out

@@ -30,7 +30,7 @@ from cachelayer.records.column import Column, Flat
 from cachelayer.records.conform import conform, conform_batch, is_stored_as_it_is, stacked_rows
 from cachelayer.records.flat_values import Values, decode_strings, encode_strings
 from cachelayer.records.leaf_parts import U32, FixedPart, as_u32
-from cachelayer.records.memory import Ints, empty, rows_apart, splits_of
+from cachelayer.records.memory import Ints, rows_apart, splits_of
 from cachelayer.records.ragged_rows import flat_rows, wrong_row
 from cachelayer.records.ragged_sparse_codecs import RaggedLeaf, SparseLeaf
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
@@ -91,7 +91,7 @@ class StaticLeaf:
 
     def empty(self, rows: int) -> NDArray[Any]:
         """Return an array for the part of so many rows."""
-        return empty((rows, *self._shape), self._dtype)
+        return np.empty((rows, *self._shape), self._dtype)
 
     def is_stack(self, array: NDArray[Any]) -> bool:
         """Return whether an array holds rows as they are stored."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
@@ -40,43 +38,7 @@ _LARGEST_WINDOW = 1 << 13
 _LEAST_WINDOW = 1 << 9
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
 KEPT_BESIDE = 1 << 16
-# Where libraries of accelerators use memory without a copy.
-ALIGNMENT = 64
-# Copying less takes less time than to ask for aligned memory.
-_ALIGNED_NBYTES = 1 << 15
 _LARGEST_BLOCK = (32 << 20) - (64 << 10)
-
-
-_ALIGNED: ContextVar[bool] = ContextVar("cachelayer_aligned", default=False)
-
-
-@contextmanager
-def aligning() -> Iterator[None]:
-    """Have this thread read large leaves into memory that begins at a multiple of ``ALIGNMENT``."""
-    token = _ALIGNED.set(True)
-    try:
-        yield
-    finally:
-        _ALIGNED.reset(token)
-
-
-def aligns(nbytes: int) -> bool:
-    """Return whether an array of this size is to be aligned."""
-    return nbytes >= _ALIGNED_NBYTES and _ALIGNED.get()
-
-
-def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array of new memory, which is aligned if the thread asked for it and the array is large."""
-    dtype = np.dtype(dtype)
-    nbytes = math.prod(shape) * dtype.itemsize
-    return aligned_empty(shape, dtype) if aligns(nbytes) else np.empty(shape, dtype)
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array of new memory that begins at a multiple of ``ALIGNMENT``."""
-    dtype = np.dtype(dtype)
-    memory = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
-    return np.ndarray(shape, dtype, memory, int(-memory.__array_interface__["data"][0] % ALIGNMENT))
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -42,7 +41,6 @@ class StepReader:
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         buckets: the records as batches of each bucket have them; None if there are no buckets.
         sent: given an item and the number of rows of its global batch, returns what to hand out; None to hand it out.
-        within: makes the context in which batches are read.
     """
 
     records: RandomAccess[Any]
@@ -53,7 +51,6 @@ class StepReader:
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
     buckets: BucketedRecords | None = None
     sent: Callable[[Any, int], Any] | None = None
-    within: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @cached_property
     def _stacking(self) -> Stacker:
@@ -132,10 +129,6 @@ class StepReader:
 
     def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
-        with self.within():
-            self._read_batches(steps, out, reading)
-
-    def _read_batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
         together = len(steps) > 1 and not (self.maps and self.buckets is not None)
         read = reading.tried(lambda: self._read_at_once(steps, reading)) if together else None

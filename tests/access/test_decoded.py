@@ -14,7 +14,6 @@ from PIL import Image
 
 import cachelayer
 from cachelayer import ArraySpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, Nullable
-from cachelayer.records.memory import ALIGNMENT, aligning
 from cachelayer.records.spec import IMAGE_MODES
 
 SIZE = (24, 40)
@@ -68,12 +67,6 @@ def test_a_batch_of_images_of_one_size_is_one_array(ref: DataRef[Any]) -> None:
         np.testing.assert_array_equal(row, resized(FILES[number]))
     assert [step["image"].shape for step in sized.stream(4)] == [(4, 24, 40, 3), (2, 24, 40, 3)]
     batch["image"][:] = 0
-
-
-def test_batches_are_aligned_if_the_reader_asks_for_it(ref: DataRef[Any]) -> None:
-    with aligning():
-        batches = [ref.decoded(size=(200, 200)).read(range(6))["image"] for _ in range(3)]
-    assert {batch.__array_interface__["data"][0] % ALIGNMENT for batch in batches} == {0}
 
 
 def test_records_their_digest_and_states_stay_as_they_are(ref: DataRef[Any]) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 import subprocess
 import sys
 import threading
-import warnings
 from collections import namedtuple
 from itertools import islice
 from pathlib import Path
@@ -29,10 +27,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stream
-from cachelayer.adapters import _jax_arrays
-from cachelayer.adapters._jax_arrays import Sender
 from cachelayer.adapters.jax import GlobalBatchIterator, global_batches, shard_by_process
-from cachelayer.streams.stream import reader_of
 
 AXES = ("a", "b", "c")
 Point = namedtuple("Point", ["x", "y"])
@@ -110,14 +105,6 @@ def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case,
             assert_same(found, expected)
 
 
-@settings(max_examples=examples(200), deadline=None)
-@given(cases())
-def test_the_sizes_of_steps_are_known_before_they_come(case: Case) -> None:
-    steps = reader_of(ref(case.n).stream(case.batch, **case.arguments())).options.steps
-    expected = {case.batch if case.remainder == "pad" else len(records) for _, records in case.steps()}
-    assert steps.sizes(case.start) == expected | {case.batch}
-
-
 def test_a_state_from_which_a_step_does_not_divide_is_refused_at_once() -> None:
     iterator = iter(global_batches(ref(64).stream(8), devices(4)))
     batch = next(iterator)
@@ -145,14 +132,6 @@ def test_a_state_counts_what_was_handed_out_and_is_that_of_the_stream() -> None:
         assert_same(found, expected)
         assert_same(same, expected)
     assert iterator.get_state() == others.get_state() == plain.get_state()
-
-
-def test_an_iterator_measures_the_stream_of_its_process() -> None:
-    iterator = iter(global_batches(ref(50).stream(8, remainder="drop"), devices(8)))
-    assert str(iterator.stats()) == "nothing read yet"
-    assert len(list(iterator)) == 6
-    stats = iterator.stats()
-    assert 0 < stats.waited <= stats.seconds
 
 
 def test_iterators_are_independent_of_each_other() -> None:
@@ -202,26 +181,6 @@ def test_a_stream_of_nothing_hands_out_nothing() -> None:
     assert list(batches) == []
 
 
-UNKNOWN = {
-    "text": ("words", ["a", "b"], "str"),
-    "bytes": ("words", [b"a", b"b"], "bytes"),
-    "ragged": ("words", [np.arange(2), np.arange(3)], "Ragged"),
-    "null": ("words", [np.int32(1), None], "Nullable"),
-    "time": ("words", [np.datetime64("2020-01-01"), np.datetime64("2020-01-02")], "datetime64"),
-}
-
-
-@pytest.mark.parametrize(("name", "values", "what"), UNKNOWN.values(), ids=UNKNOWN)
-def test_a_leaf_that_jax_has_no_array_for_is_refused_by_name(
-    name: str, values: list[Any], what: str, tmp_path: Path
-) -> None:
-    elements = [{"inner": {name: value}} for value in values]
-    declared = {"inner": {name: cachelayer.ArraySpec(np.int64, (None,))}} if what == "Ragged" else None
-    stored = cachelayer.Storage(tmp_path).cache(elements, "data", "v1", element_spec=declared)
-    with pytest.raises(InvalidTypeError, match=rf"leaf \['inner'\]\['{name}'\].*{what}.*map\(\)"):
-        next(iter(global_batches(stored.stream(2), devices(1))))
-
-
 ADVICE: dict[str, Any] = {
     "pad": lambda stream: stream.map(
         lambda e: {**e, "v": np.pad(e["v"], (0, 4 - len(e["v"]))), "n": np.int32(e["n"] or 0)}
@@ -240,54 +199,6 @@ def test_what_is_advised_for_leaves_that_vary_works(follow: Any, tmp_path: Path)
     for number, batch in enumerate(global_batches(follow(stored.stream(8)), devices(8))):
         assert batch["v"].shape == (8, 4)
         assert batch["n"].tolist() == [0 if n == 5 else n for n in range(number * 8, number * 8 + 8)]
-
-
-NARROW: dict[str, tuple[Any, Any]] = {
-    "int64": (np.int64(2**32 + 5), np.int64(2**31 - 1)),
-    "negative int64": (np.int64(-(2**31) - 1), np.int64(-(2**31))),
-    "uint64": (np.uint64(2**64 - 1), np.uint64(2**32 - 1)),
-    "float64": (1e300, 0.1),
-    "complex128": (1e300 + 1j, 0.1 + 1j),
-    "infinity beside": (np.array([np.inf, 1e300]), np.array([np.inf, np.nan])),
-}
-
-
-@pytest.mark.parametrize("case", NARROW)
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_value_that_jax_does_not_hold_is_warned_of_once_with_its_leaf(case: str, depth: int) -> None:
-    lost, held = NARROW[case]
-    for value, warned in ((held, 0), (lost, 1)):
-        elements = [{"row": [leaf], "id": np.int32(0)} for leaf in [held] * 8 + [value] * 16]
-        stream = cachelayer.wrap(elements, identity=case).stream(8)
-        for sharding in (devices(1), devices(4)):
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                batches = global_batches(stream, sharding, depth)
-                assert len(list(batches)) + len(list(batches)) == 6
-            assert len(caught) == warned
-            for warning in caught:
-                assert issubclass(warning.category, cachelayer.CacheLayerWarning)
-                assert re.search(r"leaf \['row'\]\[0\] .*jax_enable_x64", str(warning.message))
-                assert warning.filename == __file__
-
-
-def test_values_of_64_bits_are_whole_where_jax_has_64() -> None:
-    stream = cachelayer.wrap([np.int64(2**32 + 5)] * 8, identity="wide").stream(8)
-    jax.config.update("jax_enable_x64", True)
-    try:
-        assert next(iter(global_batches(stream, devices(4)))).tolist() == [2**32 + 5] * 8
-    finally:
-        jax.config.update("jax_enable_x64", False)
-
-
-@pytest.mark.parametrize("records_nbytes", [32, 1 << 18], ids=["small", "large"])
-def test_batches_go_to_the_devices_that_the_mesh_names(records_nbytes: int) -> None:
-    stream = cachelayer.wrap([np.full(records_nbytes, n, np.uint8) for n in range(16)], identity="rows").stream(8)
-    for last in (jax.devices()[-1:], jax.devices()[-4:]):
-        batches = list(global_batches(stream.map_batches(jax.numpy.asarray), NamedSharding(Mesh(last, "a"), P("a"))))
-        for found, expected in zip(batches, stream, strict=True):
-            assert_same(found, expected)
-            assert found.devices() == set(last)
 
 
 def test_functions_of_batches_keep_the_rows() -> None:
@@ -333,80 +244,51 @@ def test_failures_are_those_of_the_batches_handed_out() -> None:
         assert [failure.record for failure in iterator.failures] == [3, 9]
 
 
-def test_batches_are_sent_ahead_in_another_thread_and_no_more_than_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[int, threading.Thread]] = []
+NARROW: dict[str, tuple[Any, Any]] = {
+    "int64": (np.int64(2**31 - 1), np.int64(2**32 + 5)),
+    "negative int64": (np.int64(-(2**31)), np.int64(-(2**31) - 1)),
+    "uint64": (np.uint64(2**32 - 1), np.uint64(2**64 - 1)),
+    "float64": (0.1, 1e300),
+    "complex128": (0.1 + 1j, 1e300 + 1j),
+    "infinity beside": (np.array([np.inf, np.nan]), np.array([np.inf, 1e300])),
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_a_value_that_jax_does_not_hold_is_refused_with_its_leaf(case: str) -> None:
+    fits, large = NARROW[case]
+    for leaf in (fits, large):
+        stream = cachelayer.wrap([{"row": [leaf], "id": np.int32(0)}] * 16, identity=case).stream(8)
+        batches = iter(global_batches(stream, devices(4)))
+        if leaf is fits:
+            assert len(list(batches)) == 2
+            continue
+        with pytest.raises(InvalidArgumentError, match=r"leaf \['row'\]\[0\] .*jax_enable_x64"):
+            next(batches)
+
+
+def test_batches_are_sent_ahead_in_another_thread_and_no_more_than_depth() -> None:
+    read: list[tuple[int, threading.Thread]] = []
     third = threading.Event()
-    send = Sender.__call__
+    pixels = np.zeros((8, 1 << 20), np.uint8)
 
-    def noted(self: Sender, batch: Any, size: int, *, wide: bool) -> Any:
-        found = send(self, batch, size, wide=wide)
-        sent.append((int(batch["id"][0]), threading.current_thread()))
-        if len(sent) == 3:
+    def noted(batch: dict[str, Any]) -> dict[str, Any]:
+        read.append((int(batch["id"][0]), threading.current_thread()))
+        if len(read) == 3:
             third.set()
-        return found
+        # Batches of 8 MB are not read several at a time.
+        return batch | {"pixels": pixels}
 
-    monkeypatch.setattr(Sender, "__call__", noted)
-    pixels = np.zeros(1 << 20, np.uint8)
-    # Batches of 8 MB are not read several at a time, and only the thread reads those with functions of the user.
-    stream = ref(80).stream(8, prefetch=5).map_batches(lambda batch: batch | {"pixels": np.stack([pixels] * 8)})
-    iterator = iter(global_batches(stream, devices(1), depth=2))
-    assert int(next(iterator)["id"][0]) == 0
+    iterator = iter(global_batches(ref(80).stream(8, prefetch=5).map_batches(noted), devices(1), depth=2))
+    with jax.transfer_guard("disallow"):
+        first = next(iterator)
+    assert int(first["id"][0]) == 0
     assert iterator.get_state()["position"] == 8
     assert third.wait(60)
     iterator.set_state(iterator.get_state())
-    assert [number for number, _ in sent] == [0, 8, 16]
-    assert threading.main_thread() not in {thread for _, thread in sent}
+    assert [number for number, _ in read] == [0, 8, 16]
+    assert threading.main_thread() not in {thread for _, thread in read}
     assert [int(batch["id"][0]) for batch in iterator] == list(range(8, 80, 8))
-
-
-@pytest.mark.parametrize("public", [False, True], ids=["quickest call", "public calls"])
-@pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
-def test_guards_of_transfers_do_not_stop_batches_whichever_thread_sends_them(
-    guard: str, public: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if public:
-        monkeypatch.setattr(_jax_arrays, "_batched_device_put", None)
-    stored = cachelayer.Storage(tmp_path).cache({"id": np.arange(64), "x": np.ones((64, 256), np.float32)}, "d", "v1")
-    for prefetch in (0, 2):
-        _jax_arrays._target.cache_clear()
-        _jax_arrays._is_known.cache_clear()
-        with jax.transfer_guard(guard):
-            batches = list(global_batches(stored.stream(8, prefetch=prefetch), devices(2)))
-            with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"):
-                jax.numpy.add(batches[0]["x"], np.ones(256, np.float32))
-        assert [int(batch["id"][0]) for batch in batches] == list(range(0, 64, 8))
-    _jax_arrays._target.cache_clear()
-
-
-def test_without_reading_ahead_batches_are_sent_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    send, threads = Sender.__call__, set()
-
-    def noted(self: Sender, batch: Any, size: int, *, wide: bool) -> Any:
-        threads.add(threading.current_thread())
-        return send(self, batch, size, wide=wide)
-
-    monkeypatch.setattr(Sender, "__call__", noted)
-    stream = ref(32).stream(8, prefetch=0)
-    for found, expected in zip(global_batches(stream, devices(4)), stream, strict=True):
-        assert_same(found, expected)
-    assert threads == {threading.main_thread()}
-
-
-@pytest.mark.parametrize("public", [False, True], ids=["quickest call", "public calls"])
-@pytest.mark.parametrize(("rows", "nbytes"), [(64, 3072), (1024, 3072), (32, 1 << 15)])
-def test_records_of_all_sizes_become_global_arrays_on_one_device_and_several(
-    rows: int, nbytes: int, public: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if public:
-        monkeypatch.setattr(_jax_arrays, "_batched_device_put", None)
-    _jax_arrays._target.cache_clear()
-    values = np.random.default_rng(0).integers(0, 256, (2 * rows, nbytes), np.uint8)
-    stored = cachelayer.Storage(tmp_path).cache({"id": np.arange(2 * rows), "long": values}, "data", "v1")
-    stream = stored.stream(rows, shuffle=True, seed=3)
-    for sharding in (devices(1), devices(2)):
-        for found in list(global_batches(stream, sharding)):
-            np.testing.assert_array_equal(found["long"], values[found["id"]])
-    _jax_arrays._target.cache_clear()
 
 
 def test_the_consumer_decides_whether_jax_has_64_bits() -> None:
@@ -416,31 +298,6 @@ def test_the_consumer_decides_whether_jax_has_64_bits() -> None:
             for batch in global_batches(stream, sharding):
                 assert batch.dtype == np.int64
                 assert batch.tolist() == [2**32 + 5] * 8
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_an_interrupt_while_a_batch_is_sent_loses_no_batch(prefetch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    send, left = Sender.__call__, [16, 40]
-
-    def interrupted(self: Sender, batch: Any, size: int, *, wide: bool) -> Any:
-        if left and int(batch["id"][0]) == left[0]:
-            left.pop(0)
-            raise KeyboardInterrupt
-        return send(self, batch, size, wide=wide)
-
-    monkeypatch.setattr(Sender, "__call__", interrupted)
-    iterator = iter(global_batches(ref(80).stream(8, prefetch=prefetch), devices(4)))
-    found: list[int] = []
-    interrupts = 0
-    while len(found) < 10:
-        try:
-            found += [int(batch["id"][0]) for batch in islice(iterator, 1)]
-        except KeyboardInterrupt:
-            interrupts += 1
-        assert iterator.get_state()["position"] == 8 * len(found)
-    assert found == list(range(0, 80, 8))
-    # What was read ahead of an interrupt is read again, so the second may come in what is dropped.
-    assert interrupts >= 1
 
 
 LEFT = """
