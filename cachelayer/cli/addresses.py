@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -16,9 +14,9 @@ import typer
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.open_store import refuse_query, without_credentials
+from cachelayer.objects.open_store import without_credentials
 from cachelayer.storage.storage import Storage
-from cachelayer.versions.reference import split_slice
+from cachelayer.versions.reference import Reference
 
 StorageArgument = Annotated[str, typer.Argument(metavar="STORAGE", help="A path, or a URL such as gs://bucket/prefix.")]
 ReferenceArgument = Annotated[
@@ -67,15 +65,12 @@ class Address:
         Raises:
             InvalidArgumentError: if the text names no dataset.
         """
-        refuse_query(text)
-        whole, rows = split_slice(text)
-        head, slash, name = whole.rstrip("/").rpartition("/")
-        dataset_id, at, version = name.partition("@")
-        if not slash or not dataset_id or head.endswith(":/"):
+        reference = Reference.split(text.rstrip("/"))
+        if not reference.url:
             raise InvalidArgumentError(
                 f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
             )
-        return cls(head or "/", dataset_id, version if at else None, rows)
+        return cls(reference.url, reference.dataset_id, reference.name, reference.rows)
 
     @classmethod
     def whole(cls, text: str) -> Self:
@@ -115,22 +110,12 @@ def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
     """Open a storage that must exist.
 
     Raises:
-        InvalidArgumentError: if it is a local folder that does not exist.
+        InvalidArgumentError: if it is a local path that is no folder.
     """
     storage = open_storage(url, options)
-    store = storage._store
-    if not isinstance(store, LocalStore) or os.path.isdir(store.root):  # noqa: PTH112 - Path raises for long names
-        return storage
-    if os.path.isfile(store.root):  # noqa: PTH113 - the same
-        raise InvalidArgumentError(f"{url} is a file, not a storage: name the folder that builds publish to")
-    raise InvalidArgumentError(f"there is nothing at {url}{_datasets_beside(store.root)}")
-
-
-def _datasets_beside(path: Path) -> str:
-    """Suggest datasets beside a path if their names are close to its name."""
-    known = Storage(path.parent)._probable_datasets() if os.path.isdir(path.parent) else []  # noqa: PTH112 - the same
-    near = get_close_matches(path.name, known, n=3)
-    return f"; did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
+    if isinstance(storage._store, LocalStore) and not storage._store.root.is_dir():
+        raise InvalidArgumentError(f"there is nothing at {url}: name the folder that builds publish to")
+    return storage
 
 
 def open_reference(text: str, options: Sequence[str] | None, local_cache: Path | None = None) -> DataRef[Any]:

@@ -26,7 +26,7 @@ from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, WELL, Answer, count, made
 from cachelayer.drawing.text import size
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.storage.rewrite import AS_BASE
+from cachelayer.storage.storage import AS_BASE
 
 
 @command(
@@ -50,8 +50,7 @@ def cp(
             source.dataset_id,
             source.version,
             open_storage(target.url, to_option),
-            new_id=target.dataset_id,
-            new_version=target.version,
+            new=target.name if is_renamed else None,
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(

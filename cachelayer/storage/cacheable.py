@@ -21,7 +21,7 @@ from cachelayer.provenance.fingerprint import Fingerprint, keep_source
 from cachelayer.provenance.origin import Call, Origin, check_parameters, name_of
 from cachelayer.records import spec_json
 from cachelayer.records.infer import declared
-from cachelayer.storage.submit import AUTO, check_version
+from cachelayer.versions.reference import AUTO, check_new_version
 
 _SECRET = re.compile(
     r"secret|token(?!i[sz])|passw|passphrase|pwd|credential|bearer|authori[sz]ation|(api|private|access)[_-]?key",
@@ -80,7 +80,7 @@ def cacheable(
 def _check_naming(version: object) -> None:
     """Raise if this can never name a version: it is neither a name, nor a format string, nor a function."""
     if version != AUTO and not _is_format(version) and not callable(version):
-        check_version(version)
+        check_new_version(version)
 
 
 def _version_of(version: str | Callable[..., str], call: Call, code: Fingerprint, options: Mapping[str, Any]) -> str:

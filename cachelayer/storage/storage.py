@@ -3,34 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_view import PackArguments, checked_pack_arguments
-from cachelayer.arguments import integer, required
+from cachelayer.access.view import View
+from cachelayer.arguments import boolean, integer, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, InvalidTypeError
+from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
+from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
-from cachelayer.objects.open_store import open_store, refuse_query, without_credentials
+from cachelayer.objects.open_store import open_store, without_credentials
+from cachelayer.objects.store import ObjectStore
 from cachelayer.protocols import T
-from cachelayer.storage.rewrite import RewritingCatalog
-from cachelayer.storage.submit import check_version, new_name, of_splits, open_source, origin_of
-from cachelayer.versions.log import Log
-from cachelayer.versions.reference import Reference, dataset_and_version, split_slice, split_url
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.provenance.environment import event
+from cachelayer.records.leaf_names import field_names
+from cachelayer.storage.catalog import Catalog
+from cachelayer.streams.stream_options import check_seed
+from cachelayer.versions import gc
+from cachelayer.versions.diff import Diff
+from cachelayer.versions.log import LogEvent, history
+from cachelayer.versions.reference import Reference, check_new_version
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.unfinished import UnpublishedBuild, unpublished
+from cachelayer.versions.verify import VerifyReport, check
 
+# What builds is imported when something is built: most processes only read.
 if TYPE_CHECKING:
-    from cachelayer.builds.build_options import BuildOptions, SubmitOptions
+    from cachelayer.builds.build_options import SubmitOptions
     from cachelayer.builds.sharded_source import Sharded
+    from cachelayer.engines import Engine
     from cachelayer.provenance.origin import Origin
+    from cachelayer.storage.builder import Builder
     from cachelayer.storage.cacheable import Cacheable
     from cachelayer.storage.staleness import OnChange
 
+    class CacheOptions(SubmitOptions, total=False):
+        """The keywords of :meth:`Storage.cache`."""
 
-class Storage(RewritingCatalog):
+        hosts: tuple[int, int] | None
+        on_change: OnChange
+        record: Iterable[str]
+        pack: PackArguments | None
+
+
+AS_BASE = "as base"
+"""The compression of the base."""
+
+
+class Storage:
     """A place for versioned datasets.
 
     Args:
@@ -69,7 +94,449 @@ class Storage(RewritingCatalog):
         folder = folder_of(local_cache)
         store = open_store(url, storage_options, unsafe_commit)
         copies = None if limit == 0 or isinstance(store, LocalStore) else CacheFolder(folder, limit)
-        super().__init__(store, copies, verify)
+        self._catalog = Catalog(store, copies, verify)
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self._store.url
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self._catalog.store
+
+    @property
+    def _builder(self) -> Builder:
+        from cachelayer.storage.builder import Builder
+
+        return Builder(self._catalog)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def _reference(self, dataset_id: str, version: str | None, argument: str = "version") -> Reference:
+        """Return the reference to a whole version of this storage that exists."""
+        return self._catalog.own(Reference.parse(dataset_id, version, argument))
+
+    def _name(self, dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
+        """Return a dataset and the plain name of a version or tag of it."""
+        reference = self._catalog.own(Reference.plain(dataset_id, version, argument))
+        return reference.dataset_id, reference.name
+
+    def _new_name(self, dataset_id: str, version: str | None) -> tuple[str, str]:
+        """Return a dataset and the name of a new version."""
+        dataset_id, name = self._name(dataset_id, version)
+        return dataset_id, check_new_version(name)
+
+    def fetch(self, dataset_id: str, version: str | None = None) -> DataRef[Any]:
+        """Open a published version.
+
+        Args:
+            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every call
+                that takes both accepts such a text; pass the arguments that follow the version by keyword then. A
+                whole reference, as ``ref.reference`` gives it, is accepted if it is one of this storage.
+            version: a version, a tag, ``"latest"`` (the newest published version, the default) or
+                ``"sha256:<digest prefix>"``.
+
+        Raises:
+            DatasetNotFoundError, VersionNotFoundError: if there is none; the message names what exists.
+            CorruptionError: if the version has another digest than the one in the reference.
+        """
+        reference = Reference.parse(dataset_id, version)
+        ref = self._catalog.fetch(self._catalog.own(replace(reference, rows=None)))
+        return ref if reference.rows is None else ref[reference.rows]
+
+    def datasets(self) -> list[str]:
+        """Return the ids of the datasets that have a version, sorted.
+
+        A dataset that cannot be read is listed too, with a warning that names it: opening it says what is wrong.
+
+        Raises:
+            StorageError: if the store fails, or none of its datasets can be read.
+        """
+        return self._catalog.datasets()
+
+    def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
+        """Return the versions of a dataset by name, in the order of their publication.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset.
+        """
+        return dict(self._catalog.snapshot(dataset_id).versions)
+
+    def history(self, dataset_id: str) -> list[LogEvent]:
+        """Return who published, tagged, deleted or copied what, and when: an event for each change, the oldest first.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset.
+            CorruptionError: if an entry of its log is missing or damaged.
+        """
+        return history(self._store, dataset_id, self._catalog.snapshot(dataset_id).sequence)
+
+    def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
+        """Return the builds of a dataset that are running or were interrupted, the oldest first.
+
+        This waits for nothing and writes nothing. So it may not know whether a build in an object store still runs.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset, and no build of it.
+        """
+        builds = unpublished(self._store, paths.check_name("dataset id", dataset_id))
+        if not builds:
+            self._catalog.snapshot(dataset_id)
+        return builds
+
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """Return the version that each tag of a dataset names.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset.
+        """
+        return dict(self._catalog.snapshot(dataset_id).tags)
+
+    def tag(self, dataset_id: str, version: str | None = None, tag: str | None = None) -> None:
+        """Tag a version. A tag that named another version is moved.
+
+        Args:
+            dataset_id, version: the version, such as ``"cifar10@v2"``; another tag is not accepted.
+            tag: the tag.
+
+        Raises:
+            VersionNotFoundError: if there is no such version.
+            AlreadyExistsError: if a version has the name of the tag.
+        """
+        dataset_id, name = self._name(dataset_id, version)
+        chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
+
+        def decide(head: Snapshot) -> Snapshot:
+            if name not in head.versions:
+                raise _no_version(dataset_id, name, head)
+            return head.with_tag(name, chosen, event("tag", tag=chosen))
+
+        self._catalog.change(dataset_id, decide)
+
+    def untag(self, dataset_id: str, tag: str | None = None) -> None:
+        """Remove a tag. The version that it names stays.
+
+        Args:
+            dataset_id, tag: the tag, such as ``"cifar10@best"``.
+
+        Raises:
+            VersionNotFoundError: if there is no such tag.
+        """
+        dataset_id, name = self._name(dataset_id, tag, "tag")
+        self._catalog.change(dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
+
+    def delete(
+        self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
+    ) -> None:
+        """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
+
+        :meth:`gc` frees the disk space after the grace. With ``grace=0`` this call frees it at once, also for a version
+        that was deleted before. Files that another version needs stay.
+
+        Args:
+            dataset_id, version: the version, such as ``"cifar10@v2"``; a tag is not accepted.
+            force: delete the tags of the version too.
+            grace: for how many seconds the files stay, for programs that read them; a day by default.
+
+        Raises:
+            VersionNotFoundError: if there is no such version, and no deleted one of this name that has a longer grace.
+            InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
+        """
+        dataset_id, name = self._name(dataset_id, version)
+        grace = gc.checked_grace(grace)
+
+        def decide(head: Snapshot) -> Snapshot:
+            deleted = (each for each in head.deleted if each.info.version == name)
+            if name not in head.versions and not any(each.grace > grace for each in deleted):
+                raise _no_version(dataset_id, name, head)
+            return head.without_version(name, event("delete", version=name), force=force, grace=grace)
+
+        self._catalog.change(dataset_id, decide)
+        if grace == 0:
+            gc.collect_deleted(self._store, dataset_id)
+
+    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
+        """Read every record of a version and check it against every checksum.
+
+        Args:
+            dataset_id, version: as in :meth:`fetch`.
+            progress: as in :meth:`submit`.
+
+        Returns:
+            A report that is true if there is no problem, and names each problem with its file.
+
+        Raises:
+            NotFoundError: if there is no such version.
+        """
+        return check(self._catalog.resolve(self._reference(dataset_id, version)), progress=progress)
+
+    def diff(self, dataset_id: str, version: str | None = None, other: str | None = None) -> Diff:
+        """Return how two versions differ. :meth:`DataRef.diff` compares versions of two storages.
+
+        Args:
+            dataset_id, version: as in :meth:`fetch`.
+            other: a version of the same dataset, or a version of another as ``"<dataset id>@<version>"``.
+
+        Raises:
+            NotFoundError: if there is no such version.
+        """
+        one = self._reference(dataset_id, version)
+        another = self._reference(one.sibling(required("other", other)), None)
+        return self._catalog.fetch(one).diff(self._catalog.fetch(another))
+
+    def gc(self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None) -> list[str]:
+        """Delete what failed or killed builds left behind, and the files that only deleted versions need.
+
+        The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here:
+        programs may be reading them. To free them sooner, delete the version again with ``grace=0``.
+
+        Args:
+            grace: delete a build attempt only if it has not changed for this many seconds. The attempt of a running
+                build is never deleted.
+            dry_run: delete and write nothing; only return what would be deleted. Ages are then those by the clock of
+                this host.
+            progress: as in :meth:`submit`.
+
+        Returns:
+            The deleted attempts, as ``<dataset id>/<attempt>``.
+        """
+        checked = gc.checked_grace(grace)
+        return gc.collect_all(self._store, grace=checked, dry_run=boolean("dry_run", dry_run), progress=progress)
+
+    def submit(
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str | None = None,
+        *,
+        record: Iterable[str] = (),
+        **options: Unpack[SubmitOptions],
+    ) -> DataRef[Any]:
+        """Build a version from a source and publish it, completely or not at all.
+
+        Args:
+            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, or an array, or a dict
+                or tuple of arrays: their rows are the elements. Or the path, pattern or URL of files, or of a folder:
+                their names tell which function of :mod:`cachelayer.adapters` reads them, with its default options.
+            dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; or both in one text,
+                ``"cifar10@v2"``.
+            element_spec: the structure of an element, with leaf specs, dtypes or objects with shape and dtype; by
+                default the schema of the source, or else the spec of the first element. If a source gives elements one
+                by one, dicts in it may lack keys: their specs are those of the first element.
+            compression: None, ``"zstd"`` or ``"zstd:<level>"``; each record is compressed separately.
+            shard_bytes: the approximate size of a shard file, in bytes.
+            max_records: take at most this many records.
+            unbatch: each element of the source is a batch: split it along the leading axis.
+            on_error: ``"skip"`` leaves out elements that do not fit the spec, and elements with images or audio that
+                cannot be decoded. A warning and ``ref.provenance["left_out"]`` say how many, and which was the first.
+            allow_empty: if the source has no elements, publish a version without records instead of raising.
+            workers: the number of processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or
+                can begin at any record. Other sources are built by one process, with a warning. The shards are the
+                same for any number of workers.
+            engine: what runs the workers: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``,
+                or any object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided
+                into ranges of about a shard.
+            resume: continue with the shards that an interrupted build of the same version finished, and keep the
+                shards of this build if it is interrupted. If the source can begin at any record, the build makes some
+                records of each finished shard again, compares them, and continues after them. Otherwise it makes and
+                compares all records of the finished shards. If the code, the files or the options have changed, it
+                starts from the beginning, with a warning.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
+                from the start; False shows nothing.
+            description: a text that is stored with the version.
+            metadata: a dict that JSON can hold; it is stored with the version.
+            record: the names of the function's arguments whose values are stored with the version. Numbers, bools and
+                None always are. For any other value a short hash is stored, which shows later whether it changed.
+
+        Returns:
+            The version. For a ``datasets.DatasetDict``, a dict of versions with the ids ``<dataset id>.<split>``.
+
+        Raises:
+            AlreadyExistsError: if the version exists; versions never change.
+            ElementError: if an element does not fit; names its record number and the path of the leaf.
+            SourceError: if the source fails (the message has the record number), has more or fewer elements than its
+                length says, or has none.
+            InvalidTypeError: if the object is not a source.
+            InvalidArgumentError: if there are no files at a path, or their names do not tell how to read them.
+            StorageError: if the disk is full or fails.
+        """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.builder import build_splits
+
+        dataset_id, name = self._new_name(dataset_id, version)
+        checked = BuildOptions.of(options, "version", "record")
+        submit = self._builder.submit
+        return build_splits(source, dataset_id, lambda split, name_of: submit(split, name_of, name, record, checked))
+
+    def append(
+        self,
+        dataset_id: str,
+        base: str | None = None,
+        new: str | None = None,
+        source: Any = None,
+        *,
+        record: Iterable[str] = (),
+        **options: Unpack[SubmitOptions],
+    ) -> DataRef[Any]:
+        """Publish a version with the records of an existing version, followed by those of a source.
+
+        The versions share the shards of the base; they are not copied. They stay until the last version that needs them
+        is deleted.
+
+        Args:
+            dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
+            new: the name of the new version.
+            source, record, options: as in :meth:`submit`. The elements must have the element spec of the base.
+
+        Raises:
+            AlreadyExistsError: if the new version exists, for example because another process made it meanwhile.
+            InvalidArgumentError: if the source has another element spec; names each leaf that differs.
+            NotFoundError: if there is no such base.
+            CacheLayerError: as in :meth:`submit`.
+        """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.builder import build_splits
+
+        reference = self._reference(dataset_id, base, "base").required("base")
+        name = check_new_version(required("new", new, InvalidNameError))
+        checked = BuildOptions.of(options, "base", "new", "record")
+
+        def append(split: Any, split_id: str) -> DataRef[Any]:
+            before = self._catalog.fetch(replace(reference, dataset_id=split_id))._base.version
+            return self._builder.submit(split, split_id, name, record, checked, before)
+
+        return build_splits(required("source", source), reference.dataset_id, append)
+
+    def derive(
+        self,
+        dataset_id: str,
+        base: str | None = None,
+        new: str | None = None,
+        *,
+        keep: Any = None,
+        exclude: Any = None,
+        allow_empty: bool = False,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> DataRef[Any]:
+        """Publish a version with some of the records of another version. This copies no records.
+
+        Args:
+            dataset_id, base: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` is
+                accepted.
+            new: the name of the new version.
+            keep: the records in their new order: integers, a slice, or one bool for each record of the base.
+            exclude: in place of ``keep``, the records to leave out, in any order; the others keep their order.
+            allow_empty: if no records are kept, publish a version without records instead of raising.
+            description, metadata: as in :meth:`submit`. The metadata is added to that of the base, and replaces equal
+                keys.
+
+        Returns:
+            The version; its digest is that of ``fetch(dataset_id, base).select(keep)``, or of
+            ``.exclude(exclude)``.
+
+        Raises:
+            AlreadyExistsError: if the new version exists.
+            NotFoundError: if there is no such base.
+            RecordIndexError: if the base has no such record.
+            InvalidArgumentError: if no records are kept and ``allow_empty`` is False, or not exactly one of ``keep``
+                and ``exclude`` is passed.
+            InvalidTypeError: if ``keep`` or ``exclude`` is of another type.
+        """
+        from cachelayer.builds.build_version import ALLOW_EMPTY
+        from cachelayer.provenance.environment import checked_metadata
+        from cachelayer.versions.derive import derive
+
+        reference = self._reference(dataset_id, base, "base").required("base")
+        name = check_new_version(required("new", new, InvalidNameError))
+        if (keep is None) == (exclude is None):
+            raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
+        ref = self._catalog.fetch(reference)
+        selection = ref._selection.select(keep) if exclude is None else ref._selection.exclude(exclude)
+        if not len(selection) and not boolean("allow_empty", allow_empty):
+            raise InvalidArgumentError(
+                f"{ref.dataset_id}@{name}: {'keep' if exclude is None else 'exclude'}= keeps none of the {len(ref)} "
+                f"records of {ref.dataset_version}; {ALLOW_EMPTY}"
+            )
+        checked = checked_metadata(metadata)
+        return self._catalog.ref(derive(ref._base.version, name, selection, description=description, metadata=checked))
+
+    def rewrite(
+        self,
+        dataset_id: str,
+        base: str | View[Any] | None = None,
+        new: str | None = None,
+        *,
+        shuffle_seed: int | None = None,
+        compression: str | None = AS_BASE,
+        shard_bytes: int = DEFAULT_SHARD_BYTES,
+        fields: Sequence[str] | None = None,
+        workers: int = 1,
+        hosts: tuple[int, int] | None = None,
+        engine: str | Engine | None = None,
+        resume: bool = True,
+        progress: bool | None = None,
+    ) -> DataRef[Any]:
+        """Publish a version with the records of another in shards of its own: shuffled, compressed or cut otherwise.
+
+        Records are copied as they are stored, without decoding, unless ``fields`` leaves some of each out. The shards
+        are the same for any number of workers and hosts, on any engine, and after any interruption. If the version
+        exists and was made in this way, it is returned.
+
+        Args:
+            dataset_id: the dataset of the new version; or the dataset and the base in one text, ``"cifar10@v2"``.
+            base: a version of the dataset, a tag or ``latest``; or a :class:`DataRef` of any storage, a view of one,
+                what :func:`cachelayer.concat` returns, or ``fields()`` of any of these.
+            new: the name of the new version.
+            shuffle_seed: an integer in [0, 2**64): record i of the new version is the one that the first epoch of
+                ``base.stream(shuffle=True, seed=shuffle_seed)`` has at place i. None keeps the order.
+            compression: None, ``"zstd"`` or ``"zstd:<level>"``; by default as in the first shard of the base, with the
+                default level if that is zstd.
+            shard_bytes: the approximate size of a shard file, in bytes.
+            fields: keep only these fields of each element: keys of a dict, or ``"meta/url"`` for a key in a dict within
+                it. None keeps all.
+            workers, engine, resume, progress: as in :meth:`submit`.
+            hosts: as in :meth:`Storage.cache`.
+
+        Returns:
+            The version. Its metadata and description are those of the base; ``ref.provenance`` names the base by its
+            digest.
+
+        Raises:
+            AlreadyExistsError: if the new version exists and was made in another way; says what differs.
+            NotFoundError: if there is no such base, or it is deleted meanwhile and its files are gone.
+            InvalidArgumentError, InvalidTypeError: if an argument is invalid.
+            CorruptionError: if a record of the base is damaged.
+            StorageError: if the disk is full, or a store fails.
+        """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.builds.build_parts import Hosts
+        from cachelayer.storage.rewrite import rewrite
+
+        as_base = compression == AS_BASE
+        options = BuildOptions.checked(
+            compression=None if as_base else compression,
+            shard_bytes=shard_bytes,
+            workers=workers,
+            engine=engine,
+            resume=resume,
+            progress=progress,
+        )
+        seed = None if shuffle_seed is None else check_seed(shuffle_seed, "shuffle_seed")
+        names = None if fields is None else field_names(fields)
+        together = None if hosts is None else Hosts.checked(hosts)
+        view: Any = base
+        if base is None or isinstance(base, str):
+            reference = self._reference(dataset_id, base, "base").required("base")
+            dataset_id, view = reference.dataset_id, self._catalog.fetch(reference)
+        else:
+            paths.check_name("dataset id", dataset_id)
+        name = check_new_version(required("new", new, InvalidNameError))
+        return rewrite(
+            self._builder, dataset_id, name, view, options, seed=seed, fields=names, as_base=as_base, hosts=together
+        )
 
     @overload
     def cache(
@@ -77,41 +544,20 @@ class Storage(RewritingCatalog):
         source: Mapping[Any, Any],
         dataset_id: str,
         version: str | None = None,
-        *,
-        hosts: tuple[int, int] | None = None,
-        on_change: OnChange = "warn",
-        record: Iterable[str] = (),
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[CacheOptions],
     ) -> DataRef[Any]: ...
-
     @overload
     def cache(
         self,
         source: Iterable[T] | Sharded[T] | Callable[[], Iterable[T] | Sharded[T]],
         dataset_id: str,
         version: str | None = None,
-        *,
-        hosts: tuple[int, int] | None = None,
-        on_change: OnChange = "warn",
-        record: Iterable[str] = (),
-        pack: PackArguments | None = None,
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[CacheOptions],
     ) -> DataRef[T]: ...
-
     @overload
     def cache(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str | None = None,
-        *,
-        hosts: tuple[int, int] | None = None,
-        on_change: OnChange = "warn",
-        record: Iterable[str] = (),
-        pack: PackArguments | None = None,
-        **options: Unpack[SubmitOptions],
+        self, source: Any, dataset_id: str, version: str | None = None, **options: Unpack[CacheOptions]
     ) -> DataRef[Any]: ...
-
     def cache(
         self,
         source: Any,
@@ -155,57 +601,24 @@ class Storage(RewritingCatalog):
                 after it was imported, or an open file.
         """
         from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.builds.build_parts import Hosts
+        from cachelayer.storage.builder import build_splits, origin_of
         from cachelayer.storage.staleness import checked_on_change
 
         checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record", "pack")
         packing = None if pack is None else checked_pack_arguments(pack)
-        dataset_id, name = new_name(dataset_id, version)
+        dataset_id, name = self._new_name(dataset_id, version)
         reaction = checked_on_change(on_change)
-        source, splits = open_source(source, dataset_id)
+        together = None if hosts is None else Hosts.checked(hosts)
 
-        def of(obj: Any, split_id: str) -> DataRef[Any]:
-            ref = self._cache(obj, split_id, name, origin_of(obj, record), checked, reaction, hosts)
+        def cache(split: Any, split_id: str) -> DataRef[Any]:
+            origin = origin_of(split, record)
+            ref = self._builder.cache(split, split_id, name, origin, checked, reaction, together)
             if packing is not None:
                 ref.packed(**packing)
             return ref
 
-        if splits is None:
-            return of(source, dataset_id)
-        return of_splits({split: of(each, f"{dataset_id}.{split}") for split, each in splits.items()})
-
-    def _cache(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        origin: Origin,
-        options: BuildOptions,
-        on_change: OnChange,
-        hosts: tuple[int, int] | None = None,
-    ) -> DataRef[Any]:
-        from cachelayer.builds.build_parts import Hosts
-        from cachelayer.builds.build_version import Publisher
-        from cachelayer.storage.staleness import check_source, warn_of_incomparable
-
-        checked_hosts = None if hosts is None else Hosts.checked(hosts)
-        log = Log(self._store, dataset_id)
-        ref, is_new = self._find(log, version), False
-        while ref is None:
-            publisher = Publisher(log, self._copies, version, source, origin, options)
-            try:
-                built = publisher.build_once(checked_hosts)
-            except AlreadyExistsError:
-                ref = self._find(log, version)
-                if ref is None:
-                    # The error is not about this version: the source itself raised it.
-                    raise
-            else:
-                # None: another process published it. If it was deleted again meanwhile, the loop starts over.
-                ref, is_new = (self._find(log, version), False) if built is None else (self._ref(built), True)
-        if not is_new:
-            check_source(ref, origin, options, on_change)
-        warn_of_incomparable(ref, origin, on_change)
-        return ref
+        return build_splits(source, dataset_id, cache)
 
     def cacheable(
         self,
@@ -242,42 +655,21 @@ class Storage(RewritingCatalog):
                 options.
         """
         from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.builds.build_parts import Hosts
         from cachelayer.provenance.origin import checked_record
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
         checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
-        dataset_id, naming = dataset_and_version(dataset_id, version)
+        reference = self._catalog.own(Reference.split(dataset_id, version).required())
         reaction, names = checked_on_change(on_change), checked_record(record)
+        together = None if hosts is None else Hosts.checked(hosts)
 
         def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:
-            return self._cache(source, dataset_id, check_version(name), origin, checked, reaction, hosts)
+            name = check_new_version(name)
+            return self._builder.cache(source, reference.dataset_id, name, origin, checked, reaction, together)
 
-        return cacheable(cache, naming, options, names)
-
-    @overload
-    def copy(
-        self,
-        dataset_id: str,
-        version: str | None,
-        to: Storage | str | os.PathLike[str],
-        *,
-        new_id: str | None = None,
-        new_version: str | None = None,
-        progress: bool | None = None,
-    ) -> DataRef[Any]: ...
-
-    @overload
-    def copy(
-        self,
-        dataset_id: str,
-        version: str | None = None,
-        *,
-        to: Storage | str | os.PathLike[str],
-        new_id: str | None = None,
-        new_version: str | None = None,
-        progress: bool | None = None,
-    ) -> DataRef[Any]: ...
+        return cacheable(cache, reference.name, options, names)
 
     def copy(
         self,
@@ -285,8 +677,7 @@ class Storage(RewritingCatalog):
         version: str | None = None,
         to: Storage | str | os.PathLike[str] | None = None,
         *,
-        new_id: str | None = None,
-        new_version: str | None = None,
+        new: str | None = None,
         progress: bool | None = None,
     ) -> DataRef[Any]:
         """Copy a version to another storage, or under another name. The copy has the same shards and the same digest.
@@ -297,7 +688,7 @@ class Storage(RewritingCatalog):
         Args:
             dataset_id, version: as in :meth:`fetch`.
             to: the target: a storage, or the URL of one that needs no options.
-            new_id, new_version: the names in the target; by default those in this storage.
+            new: the name in the target, a version or ``"<dataset id>@<version>"``; by default that in this storage.
             progress: as in :meth:`submit`.
 
         Returns:
@@ -311,13 +702,24 @@ class Storage(RewritingCatalog):
         """
         from cachelayer.versions.copy import VersionCopy
 
-        reference = Reference.parse(dataset_id, version)
+        reference = self._reference(dataset_id, version)
         target = to if isinstance(to, Storage) else Storage(required("to", to))
-        info = reference.resolve(self._snapshot(reference.dataset_id))
-        target_id = reference.dataset_id if new_id is None else paths.check_name("dataset id", new_id)
-        name = info.version if new_version is None else check_version(new_version)
-        source = StoredVersion(self._store, reference.dataset_id, info)
-        return target._open(target_id, VersionCopy(source, target._store, target_id, name, progress).copy())
+        source = self._catalog.resolve(reference)
+        new_id, name = reference.dataset_id, source.info.version
+        if new is not None:
+            new_id, name = target._new_name(reference.sibling(new), None)
+        copied = VersionCopy(source, target._store, new_id, name, progress).copy()
+        return target._catalog.ref(target._catalog.stored(new_id, copied))
+
+
+def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:
+    """Return the error for a tag that was passed instead of a version.
+
+    Raises:
+        VersionNotFoundError: if there is no such tag either; the message names what exists.
+    """
+    Reference(dataset_id, version).resolve(head)
+    return VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
 
 
 def open(reference: str, **storage_options: Any) -> DataRef[Any]:
@@ -335,12 +737,9 @@ def open(reference: str, **storage_options: Any) -> DataRef[Any]:
     """
     if not isinstance(reference, str):
         raise InvalidTypeError(f"open takes a reference as a str, not a {type(reference).__name__}")
-    refuse_query(reference)
-    text, rows = split_slice(reference)
-    url, dataset_id, version = split_url(text)
-    if not dataset_id or not version or not url or url.endswith(":/"):
+    parsed = Reference.parse(reference)
+    if not parsed.url:
         raise InvalidArgumentError(
             f"{without_credentials(reference)!r} is not a reference: write <url>/<dataset id>@<version>"
         )
-    ref = Storage(url, **storage_options).fetch(f"{dataset_id}@{version}")
-    return ref if rows is None else ref[rows]
+    return Storage(parsed.required().url, **storage_options).fetch(reference)

@@ -1,67 +1,134 @@
-"""References to versions: ``cifar10@v2``, ``cifar10@latest``, ``cifar10@sha256:<prefix>``, ``cifar10@v2[:45000]``."""
+"""References to versions: ``cifar10@v2``, ``cifar10@sha256:<prefix>``, ``gs://bucket/prefix/cifar10@v2[:45000]``.
+
+Every call that takes a dataset and a version, as a pair or in one text, reads them with :class:`Reference`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
+from cachelayer.objects.open_store import refuse_query, without_credentials
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
+AUTO = "auto"
+"""The version that :meth:`Storage.cacheable` takes for a name made from the code and the arguments."""
 _DIGEST = re.compile(r"sha256:([0-9a-f]{1,64})", re.ASCII)
 _SLICE = re.compile(r"(?P<rest>.*)\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?(?::(?P<step>-?\d+)?)?\]", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A reference to a version.
+    """A dataset and a version of it, as a user names them.
 
     Args:
         dataset_id: the dataset.
-        name: a version, a tag, or ``latest``; None if the reference has only a digest.
-        digest: a prefix of the digest, or None.
+        name: a version, a tag or ``latest``; None if none is named.
+        digest: a prefix of the digest; None if none is named.
+        url: the storage; empty if the text does not name it.
+        rows: the slice at the end; None if there is none.
     """
 
     dataset_id: str
-    name: str | None = paths.LATEST
+    name: Any = None
     digest: str | None = None
+    url: str = ""
+    rows: slice | None = None
 
     @classmethod
-    def parse(cls, dataset_id: str, version: str | None = None) -> Reference:
-        """Return the reference to a version of a dataset, or the one in a text such as ``cifar10@v2``.
+    def split(cls, text: str, version: Any = None, argument: str = "version") -> Self:
+        """Return a reference whose version is not checked yet: what follows the first ``@``, or is passed separately.
 
         Args:
-            dataset_id: the dataset; ``@`` and the version may follow it.
-            version: a version, a tag, ``latest`` (the default), or a digest.
+            text: the dataset; ``@`` and the version may follow it, and the storage and ``/`` may come before it.
+            version: the version, if it is passed separately.
+            argument: the name of that argument, for messages.
 
         Raises:
-            InvalidNameError: if one of them is invalid.
-            InvalidArgumentError: if both name a version.
+            InvalidNameError: if the id is invalid.
+            InvalidArgumentError: if two versions are named, or the URL has a query.
         """
-        dataset_id, found = _parted(dataset_id, version)
-        wanted = paths.LATEST if found is None else found
-        name, separator, digest = wanted.partition("@") if isinstance(wanted, str) else (wanted, "", "")
-        if not separator and str(name).startswith("sha256"):
-            return cls(dataset_id, None, _digest(name))
-        if name != paths.LATEST:
-            paths.check_name("version or tag", name)
-        return cls(dataset_id, name, _digest(digest) if separator else None)
+        url, rows, rest = "", None, text
+        if isinstance(text, str) and version is None:
+            if (match := _SLICE.fullmatch(text)) is not None:
+                numbers = [int(match[part]) if match[part] else None for part in ("start", "stop", "step")]
+                rest, rows = match["rest"], slice(*numbers)
+            folder, slash, rest = rest.rpartition("/")
+            url = folder or slash
+            refuse_query(text)
+        dataset_id, at, named = rest.partition("@") if isinstance(rest, str) else (rest, "", None)
+        if url.endswith(":/") or (url and not dataset_id):
+            raise InvalidArgumentError(
+                f"{without_credentials(text)!r} names no dataset: write <storage>/<dataset id>@<version>"
+            )
+        paths.check_name("dataset id", dataset_id)
+        if at and version is not None:
+            raise InvalidArgumentError(
+                f"{text!r} names a {argument}, and so does {version!r}: pass one of them, and what follows by keyword"
+            )
+        return cls(dataset_id, named if at else version, None, url, rows)
 
-    def beside(self, text: str) -> Reference:
-        """Return the reference in a text: a version of the dataset of this reference, or a whole reference.
+    @classmethod
+    def parse(cls, text: str, version: Any = None, argument: str = "version") -> Self:
+        """Return a reference to a version that exists: its name, a tag, ``latest``, a digest, or a name and a digest.
 
-        ``v2@sha256:<digest>`` is version v2 of this dataset, unless the dataset itself is called v2.
+        The arguments are those of :meth:`split`.
+
+        Raises:
+            InvalidNameError: if a name or the digest is invalid.
+            InvalidArgumentError: as :meth:`split` does.
         """
-        name, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
-        is_whole = bool(at) and (name == self.dataset_id or not rest.startswith("sha256"))
-        return Reference.parse(text) if is_whole else Reference.parse(self.dataset_id, text)
+        parts = cls.split(text, version, argument)
+        if parts.name is None:
+            return parts
+        name, at, digest = parts.name.partition("@") if isinstance(parts.name, str) else (parts.name, "", "")
+        if is_digest := not at and str(name).startswith("sha256"):
+            digest = name
+        elif name != paths.LATEST:
+            paths.check_name(argument, name)
+        if not digest and not at:
+            return parts
+        if (match := _DIGEST.fullmatch(digest)) is None:
+            raise InvalidNameError(
+                f"{argument} {parts.name!r}: {digest!r} is not a digest: write sha256: and up to 64 hexadecimal digits"
+            )
+        return replace(parts, name=None if is_digest else name, digest=match[1])
+
+    @classmethod
+    def plain(cls, text: str, version: Any = None, argument: str = "version") -> Self:
+        """Return a reference with a plain name, for calls that take neither ``latest`` nor a digest.
+
+        The arguments are those of :meth:`split`.
+
+        Raises:
+            InvalidNameError: if a name is invalid, or no version is named.
+            InvalidArgumentError: as :meth:`split` does.
+        """
+        parts = cls.split(text, version, argument).required(argument)
+        paths.check_name(argument, parts.name)
+        return parts
+
+    def required(self, argument: str = "version") -> Self:
+        """Return the reference if it names a version.
+
+        Raises:
+            InvalidNameError: if it does not.
+        """
+        if self.name is None and self.digest is None:
+            name = self.dataset_id
+            raise InvalidNameError(f"{name!r} names no {argument}: write '{name}@<{argument}>', or pass {argument}=")
+        return self
+
+    def sibling(self, text: str) -> str:
+        """Return the text of a whole reference, given that or a version of the dataset of this reference."""
+        return text if not isinstance(text, str) or "@" in text else f"{self.dataset_id}@{text}"
 
     def resolve(self, snapshot: Snapshot) -> VersionInfo:
-        """Return the version that the reference names.
+        """Return the version that the reference names; the newest one if it names none.
 
         Raises:
             VersionNotFoundError: if there is no such version; the message names those that exist.
@@ -69,10 +136,10 @@ class Reference:
             CorruptionError: if the version has another digest.
         """
         versions = snapshot.versions
-        if self.name is None:
-            return self._by_digest(versions)
+        if self.name is None and self.digest is not None:
+            return self._by_digest(list(versions.values()))
         name = snapshot.tags.get(self.name, self.name)
-        if name == paths.LATEST and versions:
+        if name in (None, paths.LATEST) and versions:
             name = next(reversed(list(versions)))
         if name not in versions:
             raise self._not_found(snapshot)
@@ -83,16 +150,16 @@ class Reference:
             )
         return info
 
-    def _by_digest(self, versions: Mapping[str, VersionInfo]) -> VersionInfo:
-        found = [info for info in versions.values() if info.digest.startswith(self.digest or "")]
-        if not found:
+    def _by_digest(self, versions: list[VersionInfo]) -> VersionInfo:
+        same = [info for info in versions if info.digest.startswith(self.digest or "")]
+        if not same:
             raise VersionNotFoundError(
                 f"{self.dataset_id}: no version has a digest that begins with sha256:{self.digest}"
             )
-        if len({info.digest for info in found}) > 1:
-            names = ", ".join(f"{info.version} (sha256:{info.digest[:12]})" for info in found)
+        if len({info.digest for info in same}) > 1:
+            names = ", ".join(f"{info.version} (sha256:{info.digest[:12]})" for info in same)
             raise InvalidArgumentError(f"sha256:{self.digest} stands for several versions: {names}; give more digits")
-        return found[-1]
+        return same[-1]
 
     def _not_found(self, snapshot: Snapshot) -> VersionNotFoundError:
         if not snapshot.versions:
@@ -104,76 +171,15 @@ class Reference:
         return VersionNotFoundError(f"{self.dataset_id}: no version or tag {self.name!r}: {hint}there are {shown}")
 
 
-def dataset_and_version(dataset_id: str, version: Any, argument: str = "version") -> tuple[str, Any]:
-    """Return the dataset and its version, which is not checked yet.
-
-    Args:
-        dataset_id: the dataset; ``@`` and the version may follow it.
-        version: the version, if the caller passed it separately.
-        argument: the name of that argument, for messages.
+def check_new_version(name: object) -> str:
+    """Return the name of a new version if it is valid.
 
     Raises:
-        InvalidNameError: if the id is invalid, or no version is named.
-        InvalidArgumentError: if two versions are named.
+        InvalidNameError: if it is invalid.
     """
-    name, found = _parted(dataset_id, version, argument)
-    if found is None:
-        raise InvalidNameError(f"{name!r} names no {argument}: write '{name}@<{argument}>', or pass {argument}=")
-    return name, found
-
-
-def dataset_and_plain_version(dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
-    """Return the dataset and the name of its version, for calls that take neither ``latest`` nor a digest.
-
-    The arguments are those of :func:`dataset_and_version`.
-
-    Raises:
-        InvalidNameError: if the id or the name is invalid, or no version is named.
-        InvalidArgumentError: if two versions are named.
-    """
-    dataset_id, name = dataset_and_version(dataset_id, version, argument)
-    if isinstance(name, str) and "@" in name:
-        raise InvalidNameError(f"{argument} {name!r}: pass the plain name of a {argument}, without @ and a digest")
-    return dataset_id, paths.check_name(argument, name)
-
-
-def _parted(text: str, version: Any, argument: str = "version") -> tuple[str, Any]:
-    """Return the dataset, and the version that follows an ``@`` or was passed separately.
-
-    Every call that takes a dataset and a version reads ``"id@version"`` with this function.
-    """
-    dataset_id, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
-    paths.check_name("dataset id", dataset_id)
-    if at and version is not None:
-        kind = argument.rpartition("_")[2]
-        raise InvalidArgumentError(
-            f"{text!r} names a {kind}, and so does {version!r}: pass one of them, and what follows by keyword"
+    if name == AUTO:
+        raise InvalidNameError(
+            f"version {AUTO!r} stands for a name made from the code and the arguments of a function: decorate the "
+            f'function that returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
         )
-    return dataset_id, rest if at else version
-
-
-def split_slice(text: str) -> tuple[str, slice | None]:
-    """Return a reference without the slice at its end, and that slice; None if it has no slice."""
-    match = _SLICE.fullmatch(text)
-    if match is None:
-        return text, None
-    numbers = [int(match[name]) if match[name] else None for name in ("start", "stop", "step")]
-    return match["rest"], slice(*numbers)
-
-
-def split_url(text: str) -> tuple[str, str, str]:
-    """Return the storage, the dataset and the version of a whole reference; what it lacks is empty.
-
-    The version begins after the first ``@`` behind the last slash: the URL may contain another ``@``, and so may a
-    version that has a digest.
-    """
-    slash = text.rfind("/") if "/" in text.partition("@")[0] else -1
-    dataset_id, _, version = text[slash + 1 :].partition("@")
-    return text[: max(slash, 0)], dataset_id, version
-
-
-def _digest(text: str) -> str:
-    match = _DIGEST.fullmatch(text)
-    if match is None:
-        raise InvalidNameError(f"{text!r} is not a digest: write sha256: and up to 64 hexadecimal digits")
-    return match[1]
+    return paths.check_name("version", name)

@@ -120,10 +120,9 @@ class Shelf:
         Raises:
             CacheLayerError: as :meth:`cachelayer.Storage.fetch` does.
         """
-        reference = Reference.parse(dataset_id, version)
-        info = reference.resolve(self.storage._snapshot(reference.dataset_id))
-        key = reference.dataset_id, info
-        return self._kept(self._open, key, lambda: self.storage._open(reference.dataset_id, info))
+        catalog = self.storage._catalog
+        stored = catalog.resolve(catalog.own(Reference.parse(dataset_id, version)))
+        return self._kept(self._open, (stored.dataset_id, stored.info), lambda: catalog.ref(stored))
 
     def made_view(self, ref: DataRef[Any], text: str, buckets: str) -> MadeView:
         """Return a view of a version; see :func:`cachelayer.view.made_views.made_view`.

@@ -110,7 +110,7 @@ def test_a_version_without_some_records_shares_the_shards(tmp_path: Path) -> Non
     assert made.metadata == {"why": "damaged"}
     assert sorted(tmp_path.rglob("*.array_record")) == shards
     assert storage.verify("d", "v2").ok
-    again = storage.derive("d@v2", new_version="v3", exclude=[0])
+    again = storage.derive("d@v2", new="v3", exclude=[0])
     assert again.digest == base.exclude([0, 3, 49]).digest
     assert storage.derive("d", "v1", "v4", exclude=[]).digest == base.digest
     with pytest.raises(InvalidArgumentError, match="v1"):

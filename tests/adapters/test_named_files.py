@@ -38,7 +38,7 @@ def test_a_path_is_the_source_of_its_rows(storage: cachelayer.Storage, tmp_path:
     for given in (path, str(path), path.as_uri(), tmp_path / "*.csv"):
         assert [int(each["number"]) for each in cached(storage, given)] == [0, 1, 2, 3]
     assert storage.submit(path, "rows", "submitted")[0]["word"] == "w0"
-    assert len(storage.append("rows@submitted", new_version="more", source=path)) == 8
+    assert len(storage.append("rows@submitted", new="more", source=path)) == 8
     made = storage.cacheable("made", "v1")(lambda: path)()
     assert len(made) == 4
 

@@ -43,7 +43,7 @@ def test_an_option_that_there_is_not_is_named_with_the_nearest(tmp_path: Any, ca
     calls: dict[str, Callable[[], Any]] = {
         "submit": lambda: storage.submit([1], "a@v1", **wrong),
         "cache": lambda: storage.cache([1], "a@v1", **wrong),
-        "append": lambda: storage.append("a@v1", new_version="v2", source=[1], **wrong),
+        "append": lambda: storage.append("a@v1", new="v2", source=[1], **wrong),
         "cacheable": lambda: storage.cacheable("a@v1", **wrong),
     }
     with pytest.raises(cachelayer.UnknownOptionError, match="shard_bytes"):

@@ -117,7 +117,7 @@ class FailsAfterCommit(LocalStore):
 @pytest.mark.parametrize("error", [StorageError("the disk went away"), KeyboardInterrupt()])
 def test_a_failure_after_the_commit_point_leaves_the_version_whole(tmp_path: Path, error: BaseException) -> None:
     storage = Storage(tmp_path)
-    storage._store = store = FailsAfterCommit(tmp_path)
+    storage._catalog.store = store = FailsAfterCommit(tmp_path)
     store.error = error
     with pytest.raises(type(error)):
         storage.submit(range(100), "d", "v1")

@@ -84,7 +84,7 @@ def derive(storage: Storage) -> Any:
 
 
 def copy(storage: Storage) -> Any:
-    return Storage(storage.url).copy("d", "v0", storage, new_id="d", new_version="v1")
+    return Storage(storage.url).copy("d", "v0", storage, new="d@v1")
 
 
 BUILDS = [submit, cache, cache_together, append, derive, copy]
@@ -151,13 +151,13 @@ def loses(
         if others is not None:
             others(storage)
 
-    builder._store = LosesReply(folder, lost, meanwhile)
+    builder._catalog.store = LosesReply(folder, lost, meanwhile)
     with suppress(cachelayer.StorageError, cachelayer.BuildRevokedError, cachelayer.VersionNotFoundError):
         build(builder)
     check_all(storage)
     if others is copied_away:
         # Under the names that the builder's files had.
-        Storage(storage.url + "-away").copy("d", "v1", storage, new_version="back")
+        Storage(storage.url + "-away").copy("d", "v1", storage, new="back")
     with suppress(cachelayer.AlreadyExistsError):
         build(storage)
     storage.gc(grace=0)

@@ -592,7 +592,7 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
     for note in sorted(notes.glob("*/0*.json"))[3:]:
         note.unlink()
     shutil.rmtree(kept)
-    storage.copy("rows", "v1", storage, new_version="v2")
+    storage.copy("rows", "v1", storage, new="v2")
     storage.append("rows", "v1", "v3", [row(0)])
     storage.delete("rows", "v1", grace=0)
     cache(storage, Listed(None))

@@ -208,7 +208,7 @@ def test_addresses_have_parts(text: str, expected: Address) -> None:
 
 @pytest.mark.parametrize("text", ["d", "d@v1", "", "gs://bucket", "s3://bucket/", "@v1"])
 def test_addresses_without_a_storage_are_refused(text: str) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match="STORAGE/ID"):
+    with pytest.raises(cachelayer.InvalidArgumentError):
         Address.parse(text)
 
 

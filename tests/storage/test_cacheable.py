@@ -293,7 +293,7 @@ def test_auto_as_a_plain_name_is_refused_with_a_hint(storage: cachelayer.Storage
             call([1], "rows", "auto")
     storage.submit([1], "rows", "v1")
     with pytest.raises(cachelayer.InvalidNameError, match="cacheable"):
-        storage.copy("rows", "v1", storage, new_version="auto")
+        storage.copy("rows", "v1", storage, new="auto")
 
 
 def test_a_function_that_fails_is_named(storage: cachelayer.Storage) -> None:

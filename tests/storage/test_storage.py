@@ -137,7 +137,7 @@ def test_a_ref_of_a_build_is_the_one_that_is_fetched_and_its_manifest_is_not_rea
             return super().read(name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "_store", Noted(Path(storage.url)))
+        patched.setattr(storage._catalog, "store", Noted(Path(storage.url)))
         made = MADE[how](storage)
     assert {name for name in read if name.endswith("manifest.json")} <= {f"d/{base}"}
     fetched = storage.fetch("d", "v2")

@@ -107,12 +107,12 @@ def test_the_log_says_where_a_copy_is_from(here: Storage, s3: Server, tmp_path: 
 
 def test_a_copy_may_have_other_names(here: Storage, there: Storage) -> None:
     here.tag("d", "v1", "best")
-    ref = here.copy("d@best", None, there, new_id="e", new_version="w1")
+    ref = here.copy("d@best", None, there, new="e@w1")
     assert (ref.dataset_id, ref.dataset_version) == ("e", "w1")
     assert (there.datasets(), list(there.versions("e"))) == (["e"], ["w1"])
     check(ref, there)
     assert here.copy("d", "best", there.url).dataset_version == "v1"
-    for names in ({"new_id": "a/b"}, {"new_version": "latest"}, {"new_id": ""}, {"new_version": ""}):
+    for names in ({"new": "a b@v1"}, {"new": "latest"}, {"new": "@v1"}, {"new": ""}):
         with pytest.raises(cachelayer.InvalidNameError):
             here.copy("d", "v1", there, **names)
     with pytest.raises(cachelayer.VersionNotFoundError):
@@ -122,7 +122,7 @@ def test_a_copy_may_have_other_names(here: Storage, there: Storage) -> None:
 
 def test_a_copy_within_a_dataset_is_another_name_for_the_same_files(here: Storage) -> None:
     before = objects(here)
-    ref = here.copy("d", "v1", here, new_version="v2")
+    ref = here.copy("d", "v1", here, new="v2")
     assert objects(here) == before
     here.delete("d", "v1", grace=0)
     assert objects(here) == before
@@ -145,7 +145,7 @@ def test_what_is_there_under_the_name_is_never_replaced(here: Storage, there: St
         here.copy("d", "v1", there)
     there.tag("d", "v1", "v2")
     with pytest.raises(cachelayer.AlreadyExistsError, match="d@v2 is a tag"):
-        here.copy("d", "v1", there, new_version="v2")
+        here.copy("d", "v1", there, new="v2")
     assert there.fetch("d", "v1").digest == other.digest
     assert len(attempts(there)) == 1
 
@@ -182,7 +182,7 @@ def test_what_was_deleted_there_can_be_copied_again_and_again(here: Storage, the
         check(ref, there)
         assert not seen & set(attempts(there))
         seen.update(attempts(there))
-        again = here.copy("d", "v1", there, new_version="other")
+        again = here.copy("d", "v1", there, new="other")
         assert seen.issuperset(attempts(there))
         assert again.digest == digest
         there.delete("d", "v1", grace=0)
@@ -191,7 +191,7 @@ def test_what_was_deleted_there_can_be_copied_again_and_again(here: Storage, the
         assert attempts(there) == []
     # A copy of a renamed copy.
     here.copy("d", "v1", there)
-    check(there.copy("d", "v1", here, new_id="e"), here)
+    check(there.copy("d", "v1", here, new="e@v1"), here)
 
 
 class Meanwhile(LocalStore):

@@ -88,7 +88,7 @@ def test_the_same_leaves_in_another_structure_differ(storage: Storage) -> None:
 
 def test_storages_of_any_kind_are_compared(storage: Storage) -> None:
     ref = storage.submit(rows(20), "d", "v1")
-    far = storage.copy("d", "v1", Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0), new_id="e")
+    far = storage.copy("d", "v1", Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0), new="e@v1")
     diff = ref.diff(far)
     assert (diff.one, diff.other) == (ref.reference, far.reference)
     assert diff.same_data

@@ -9,7 +9,7 @@ import pytest
 
 import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
-from cachelayer.versions.reference import Reference, split_slice
+from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 DIGESTS = {"v1": "aa11" + "0" * 60, "v2": "aa22" + "0" * 60, "again": "aa22" + "0" * 60}
@@ -52,8 +52,7 @@ def test_a_reference_names_a_version(text: str, version: str | None, found: str)
         ("d@sha256:xyz", None),
         ("d@sha256:AA11", None),
         ("d@sha256:" + "0" * 65, None),
-        ("d@../v1", None),
-        ("a/d@v1", None),
+        ("a/d", "v1"),
         ("@v1", None),
         ("d@v1\n", None),
         (None, None),
@@ -88,20 +87,25 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rest", "rows"),
+    ("text", "expected"),
     [
-        ("d@v1", "d@v1", None),
-        ("d@v1[:3]", "d@v1", slice(None, 3)),
-        ("d@v1[-5:]", "d@v1", slice(-5, None)),
-        ("d@v1[1:9:2]", "d@v1", slice(1, 9, 2)),
-        ("d@v1[::-1]", "d@v1", slice(None, None, -1)),
-        ("[a:b]/d@v1[:]", "[a:b]/d@v1", slice(None)),
-        ("d@v1[3]", "d@v1[3]", None),
-        ("d@v1[a:b]", "d@v1[a:b]", None),
+        ("d@v1[:3]", Reference("d", "v1", rows=slice(None, 3))),
+        ("d[1:9:2]", Reference("d", rows=slice(1, 9, 2))),
+        ("[a:b]/d@v1[::-1]", Reference("d", "v1", url="[a:b]", rows=slice(None, None, -1))),
+        ("at@home/d@v1@sha256:ab", Reference("d", "v1", "ab", "at@home")),
+        ("gs://b/p/d@sha256:ab[:]", Reference("d", None, "ab", "gs://b/p", slice(None))),
+        ("/d@v1", Reference("d", "v1", url="/")),
     ],
 )
-def test_a_slice_stands_at_the_end(text: str, rest: str, rows: slice | None) -> None:
-    assert split_slice(text) == (rest, rows)
+def test_a_whole_reference_has_parts(text: str, expected: Reference) -> None:
+    assert Reference.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["d@v1[3]", "d@v1[a:b]", "gs://d@v1", "a/@v1", "gs://u:hunter2@b/d@v1?sig=hunter2/x"])
+def test_what_has_no_such_parts_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        Reference.parse(text)
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "d", "d@v1", "/a/d", "/a/@v1", "/a/d@", "/a/d@v1[3]"])
