@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.streams.stream import reader_of, with_options
+from cachelayer.streams.stream import with_options
 
 if TYPE_CHECKING:
     from cachelayer.adapters.keras import StreamDataset
@@ -59,6 +59,7 @@ class BackupCallback(EpochsCallback):
         self._every = every
         self._unsaved = 0
         self._saved: int | None = None
+        self._resumed: int | None = None
         self._quiet: warnings.catch_warnings[None] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -70,25 +71,25 @@ class BackupCallback(EpochsCallback):
         place = self._folder / _PLACE
         if not place.exists():
             return
-        found = json.loads(place.read_text())
+        saved = json.loads(place.read_text())
         at = iter(self._dataset.stream)
-        at.set_state(found["state"])
+        at.set_state(saved["state"])
         optimizer = self.model.optimizer
         if optimizer is not None and not optimizer.built:
             # Only then are there variables to load.
             optimizer.build(self.model.trainable_variables)
-        self.model.load_weights(self._folder / found["weights"])
-        for variable, values in zip(_seeds(self.model), found["seeds"], strict=True):
+        self.model.load_weights(self._folder / saved["weights"])
+        for variable, values in zip(_seeds(self.model), saved["seeds"], strict=True):
             variable.assign(np.asarray(values, variable.dtype))
         self._saved = at.position
-        records = reader_of(self._dataset.stream).options.steps.records
+        self._resumed = at.position
         # Keras's own BackupAndRestore sets it too: there is no other way.
-        self.model._initial_epoch = at.position // records
-        if at.position % records:
-            self._dataset.resume(at.position)
+        self.model._initial_epoch = at.position // self._dataset.steps.records
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_begin(epoch, logs)
+        if self._resumed is not None and self._resumed // self._dataset.steps.records == epoch:
+            self._dataset.begin = self._resumed
         if self._dataset.num_batches < len(self._dataset):
             self._quiet = warnings.catch_warnings()
             self._quiet.__enter__()
@@ -103,7 +104,7 @@ class BackupCallback(EpochsCallback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._unsaved += 1
         if self._unsaved >= self._every:
-            step = reader_of(self._dataset.stream).options.steps.nth(self._dataset.begin, batch)
+            step = self._dataset.steps.nth(self._dataset.begin, batch)
             if step is not None:
                 self._save(step.end)
 
@@ -111,10 +112,10 @@ class BackupCallback(EpochsCallback):
         if self._quiet is not None:
             self._quiet.__exit__(None, None, None)
             self._quiet = None
-        self._save((epoch + 1) * reader_of(self._dataset.stream).options.steps.records)
+        self._save((epoch + 1) * self._dataset.steps.records)
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        self._dataset.resume(None)
+        self._resumed = None
         self.model._initial_epoch = None
 
     def _save(self, position: int) -> None:

@@ -17,15 +17,10 @@ from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
 from cachelayer.streams.epochs import Iterations
-from cachelayer.streams.order import Order
 from cachelayer.streams.step_reader import StepReader
-from cachelayer.streams.steps import Steps
 from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of, with_options
 from cachelayer.user_warnings import warn
 
-# The metadata key of the leaves that are one-dimensional ragged tensors. An element spec cannot tell them from arrays
-# of any length.
-RAGGED = "tensorflow_ragged"
 _BLOCK_RECORDS = 512
 # Several blocks are in memory at once.
 _BLOCK_NBYTES = 32 << 20
@@ -42,7 +37,8 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     transformations that you add read it.
 
     Args:
-        stream: a batched stream gives batches; any other gives elements, which are still read in blocks.
+        stream: a batched stream gives batches; any other gives elements, which are read in blocks, unless their shapes
+            vary or the stream is one shard of several.
         positions: pair each batch, or element, with the global position after it, an int64. TensorFlow reads ahead, so
             only this shows where training is: ``ref.stream(..., start=position)`` continues there.
 
@@ -79,18 +75,16 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     outward = _Outward(spec)
     if reader.options.batched:
-        signature = _signature_of_batches(stream, leaves)
-        items = _generated(lambda: _batches(following(), outward), signature, ())
-    elif all(map(_unbatches, leaves)):
-        blocks = [_batch_signature(leaf, None) for leaf in leaves]
-        made = _whole_blocks if _reads_whole_blocks(reader) else _blocks
-        size = _block_records(reader, leaves)
-        items = _generated(lambda: made(following(), outward, size), blocks, (None,))
-        # One call gives a block its structure; a call for each element would take longer than to read it.
-        return _finished(items, stream, reached, positions=positions, blocks=True)
-    else:
+        items = _generated(lambda: _batches(following(), outward), _signature_of_batches(stream, leaves), ())
+        return _finished(items, stream, reached, positions=positions)
+    if reader.options.steps.shard_count > 1 or not all(map(_unbatches, leaves)):
         items = _generated(lambda: _elements(following(), outward), list(map(_element_signature, leaves)), ())
-    return _finished(items, stream, reached, positions=positions)
+        return _finished(items, stream, reached, positions=positions)
+    size = _block_records(reader, leaves)
+    blocks = [_batch_signature(leaf, None) for leaf in leaves]
+    items = _generated(lambda: _blocks(following(), outward, size), blocks, (None,))
+    # One call gives a block its structure; a call for each element would take longer than to read it.
+    return _finished(items, stream, reached, positions=positions, blocks=True)
 
 
 def _reached(stream: Stream[Any]) -> Any:
@@ -132,8 +126,7 @@ def _finished(
         reached.assign(position)
         return (item, position) if positions else item
 
-    ragged = {} if options.batched else _ragged_leaves(stream)
-    dataset = leaves.flat_map(_as_rows(packed, ragged)) if ragged else leaves.map(packed)
+    dataset = leaves.map(packed)
     if blocks:
         dataset = dataset.unbatch()
     steps, start = options.steps, options.start
@@ -156,49 +149,6 @@ def _without_lists(spec: Tree) -> Tree:
     if tree.is_namedtuple(spec):
         return type(spec)(*map(_without_lists, spec))
     return tuple(map(_without_lists, spec)) if isinstance(spec, (list, tuple)) else spec
-
-
-def _ragged_leaves(stream: Stream[Any]) -> dict[int, Any]:
-    """Return the leaves that were cached as one-dimensional ragged tensors, each with the dtype of its splits."""
-    reader = reader_of(stream)
-    if reader.is_mapped:
-        return {}
-    kept = reader.records.metadata.get(RAGGED, {})
-    paths = [path for path, _ in tree.leaves(reader.records.element_spec)]
-    return {number: tf.as_dtype(kept[path]) for number, path in enumerate(paths) if path in kept}
-
-
-def _as_rows(packed: Callable[..., Any], ragged: dict[int, Any]) -> Callable[..., tf.data.Dataset]:
-    """Return a function that turns an element into a dataset of one row.
-
-    TensorFlow makes one-dimensional ragged tensors only from rows of a batch.
-    """
-
-    def rows(leaves: tuple[Any, ...], position: Any) -> tf.data.Dataset:
-        batch = tuple(
-            [
-                _one_row(leaf, ragged[number]) if number in ragged else _expanded(leaf)
-                for number, leaf in enumerate(leaves)
-            ]
-        )
-        return tf.data.Dataset.from_tensor_slices(packed(batch, _expanded(position)))
-
-    return rows
-
-
-def _expanded(leaf: Any) -> Any:
-    if not isinstance(leaf, tf.SparseTensor):
-        return tf.expand_dims(leaf, 0)
-    one = tf.constant([1], tf.int64)
-    shape = leaf.shape.as_list() if leaf.shape.is_fully_defined() else leaf.dense_shape
-    return tf.SparseTensor(
-        tf.pad(leaf.indices, [[0, 0], [1, 0]]), leaf.values, tf.concat([one, tf.cast(shape, tf.int64)], 0)
-    )
-
-
-def _one_row(leaf: Any, splits_dtype: Any) -> Any:
-    splits = tf.stack([tf.constant(0, splits_dtype), tf.shape(leaf, out_type=splits_dtype)[0]])
-    return tf.RaggedTensor.from_row_splits(leaf, splits, validate=False)
 
 
 def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[Any]:
@@ -232,18 +182,6 @@ def _elements(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
         yield outward(element), iterator.position
 
 
-def _reads_whole_blocks(reader: StepReader) -> bool:
-    """Return whether the elements of a stream are also those of batches, one after another."""
-    options = reader.options
-    return (
-        type(options.steps) is Steps
-        and options.steps.shard_count == 1
-        and type(options.order) is Order
-        and reader.records.reading_cost == "stored"
-        and not reader.is_mapped
-    )
-
-
 def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     """Return the number of elements in a block: fewer if they are large."""
     fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
@@ -251,27 +189,14 @@ def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     return max(1, min(_BLOCK_RECORDS, _BLOCK_NBYTES // nbytes))
 
 
-def _whole_blocks(stream: Stream[Any], outward: _Outward, size: int) -> Iterator[Any]:
-    """Yield what :func:`_blocks` does, read as batches: no element is taken out of a block and put back."""
+def _blocks(stream: Stream[Any], outward: _Outward, size: int) -> Iterator[Any]:
+    """Yield the stacked leaves of the elements of a stream, read as batches, with the position after each element."""
     steps = replace(reader_of(stream).options.steps, global_batch=size, remainder="keep")
     blocks = iter(with_options(stream, batched=True, steps=steps))
     before = blocks.position
     for block in blocks:
         yield outward(block), np.arange(before + 1, blocks.position + 1)
         before = blocks.position
-
-
-def _blocks(stream: Stream[Any], outward: _Outward, size: int) -> Iterator[Any]:
-    """Yield the stacked leaves of blocks of elements, with the position after each element."""
-    elements = iter(stream)
-    while True:
-        rows, after = [], []
-        for _, element in zip(range(size), elements, strict=False):
-            rows.append(element)
-            after.append(elements.position)
-        if not rows:
-            return
-        yield outward.stacked(rows), np.array(after)
 
 
 def _check_outward(spec: Tree) -> None:
@@ -341,20 +266,6 @@ class _Outward:
         values = tree.flatten_like(self._spec, value)
         return tuple(self._leaf(path, leaf, part) for (path, leaf), part in zip(self._leaves, values, strict=True))
 
-    def stacked(self, elements: list[Any]) -> tuple[Any, ...]:
-        """Return the leaves of elements, one row for each element."""
-        columns = zip(*(tree.flatten_like(self._spec, element) for element in elements), strict=True)
-        return tuple(self._column(path, leaf, rows) for (path, leaf), rows in zip(self._leaves, columns, strict=True))
-
-    def _column(self, path: str, leaf: LeafSpec, rows: tuple[Any, ...]) -> Any:
-        is_array = isinstance(leaf.dtype, np.dtype)
-        made = rows if is_array else [np.asarray(self._leaf(path, leaf, row), object) for row in rows]
-        try:
-            stacked = np.stack(made)
-        except ValueError as error:
-            raise _unlike(path, leaf, "elements of several shapes") from error
-        return self._leaf(path, leaf, stacked) if is_array else stacked
-
     def _leaf(self, path: str, leaf: LeafSpec, value: Any) -> Any:
         if isinstance(value, Ragged):
             splits = [np.asarray(level) for level in value.nested_row_splits]
@@ -376,7 +287,8 @@ class _Outward:
                 silently.
         """
         if not _fits(leaf, value):
-            raise _unlike(path, leaf, tree.describe(value))
+            hint = "Pass the element_spec= of all items to wrap()."
+            raise ElementError(leaf.describe(), tree.describe(value), path=path, hint=hint)
         if not _is_text(leaf):
             return value
         if not isinstance(value, np.ndarray):
@@ -411,7 +323,3 @@ def _fits(leaf: LeafSpec, value: Any) -> bool:
         return isinstance(value, leaf.dtype) or (isinstance(value, np.ndarray) and value.dtype == object)
     dtype = np.asarray(value).dtype
     return dtype == leaf.dtype or (dtype.kind == leaf.dtype.kind and dtype.kind in "SU")
-
-
-def _unlike(path: str, leaf: LeafSpec, got: str) -> ElementError:
-    return ElementError(leaf.describe(), got, path=path, hint="Pass the element_spec= of all items to wrap().")

@@ -11,8 +11,8 @@ import operator
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,11 @@ from cachelayer.errors import (
     InvalidTypeError,
     MissingDependencyError,
     RecordIndexError,
-    SourceError,
 )
-from cachelayer.locks import ProcessLock
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.streams.sampled_order import SampledOrder
-from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.steps import MOST_POSITIONS, Steps
 from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
 
 try:
@@ -42,7 +40,6 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
 from cachelayer.adapters._keras_callbacks import BackupCallback, EpochsCallback
-from cachelayer.system_threads import Pool
 
 _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
 
@@ -76,18 +73,12 @@ class PyDatasetSource(BatchesSource):
 
 
 def _batch_count(dataset: Any) -> int | None:
-    """Return the number of batches of a dataset; None if it has no end.
-
-    Raises:
-        SourceError: if its ``__len__`` fails.
-    """
+    """Return the number of batches of a dataset; None if it has no end."""
     try:
         count: int | None = dataset.num_batches
     except (TypeError, NotImplementedError):
         # Python raises a TypeError if __len__ returns None.
         return None
-    except Exception as error:
-        raise SourceError(f"len() of the {type(dataset).__name__} failed: {type(error).__name__}: {error}") from error
     return count
 
 
@@ -113,35 +104,26 @@ def _without_weight(batch: Any) -> Any:
 
 
 def _epoch(dataset: Any) -> Iterator[Any]:
+    """Yield the batches of a dataset in order, read ahead by the workers that it asks for."""
     count = _batch_count(dataset)
-    numbers: Iterable[int] = itertools.count() if count is None else range(count)
     dataset.on_epoch_begin()
+    pool: Executor = ThreadPoolExecutor(max(1, dataset.workers), "cachelayer-keras")
+    batch: Callable[[int], Any] = dataset.__getitem__
     if dataset.workers > 0 and dataset.use_multiprocessing:
-        with ProcessPoolExecutor(dataset.workers, initializer=_keep, initargs=(dataset,)) as processes:
-            yield from _in_order(processes, _kept_batch, numbers, dataset.max_queue_size)
-    elif dataset.workers > 1:
-        with Pool(dataset.workers, "cachelayer-keras") as threads:
-            yield from _in_order(threads, dataset.__getitem__, numbers, dataset.max_queue_size)
-    else:
-        for number in numbers:
-            # map() would treat a StopIteration that the dataset raises as its end.
-            yield dataset[number]
-    dataset.on_epoch_end()
-
-
-def _in_order(executor: Executor, batch: Callable[[int], Any], numbers: Iterable[int], ahead: int) -> Iterator[Any]:
-    """Yield the batches with these numbers, in order; read at most ``ahead`` of them ahead."""
+        pool, batch = ProcessPoolExecutor(dataset.workers, initializer=_keep, initargs=(dataset,)), _kept_batch
     waiting: deque[Future[Any]] = deque()
-    try:
-        for number in numbers:
-            waiting.append(executor.submit(batch, number))
-            if len(waiting) > ahead:
+    with pool:
+        try:
+            for number in itertools.count() if count is None else range(count):
+                waiting.append(pool.submit(batch, number))
+                if len(waiting) > dataset.max_queue_size:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+        finally:
+            for future in waiting:
+                future.cancel()
+    dataset.on_epoch_end()
 
 
 _in_this_worker: list[Any] = []
@@ -206,27 +188,25 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
         steps = replace(reader_of(stream).options.steps, num_epochs=None)
-        self._stream = with_options(stream, steps=steps)
-        self._length = steps.per_epoch()
-        self._epoch = 0
-        self._begun = False
+        self.stream = with_options(stream, steps=steps)
+        """The stream, without an end."""
         self.goes_on = is_endless(stream)
         """Whether each ``fit`` goes on after the epochs of the last one."""
+        self.begin = 0
+        """The position at which the current epoch begins, or is resumed."""
         self.following = 0
         """The epoch after the last one that a callback chose."""
-        self._lock = ProcessLock()
+        self._has_begun = False
         self._ahead: tuple[tuple[int, int], Iterator[Any]] | None = None
-        self._resumed: int | None = None
-        """The position at which the epoch begins that was interrupted."""
 
     @property
-    def stream(self) -> Stream[Any]:
-        """The stream, without an end."""
-        return self._stream
+    def steps(self) -> Steps:
+        """The steps of the stream."""
+        return reader_of(self.stream).options.steps
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
-        return self._length
+        return self.steps.per_epoch()
 
     def __getitem__(self, index: int) -> Any:
         """Return a batch of the current epoch; negative numbers count from its end.
@@ -238,41 +218,31 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         number, count = operator.index(index), self.num_batches
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
-        with self._lock:
-            item = self._read(self.begin, number % count, count)
-        return _for_fit(item, padded=reader_of(self._stream).options.steps.remainder == "pad")
+        return _for_fit(self._read(number % count, count), padded=self.steps.remainder == "pad")
 
-    def _read(self, begin: int, number: int, count: int) -> Any:
-        """Return a batch of an epoch that begins at a position; those asked for one after another are read ahead."""
+    def _read(self, number: int, count: int) -> Any:
+        """Return a batch of the current epoch; those asked for one after another are read ahead."""
+        place = self.begin, number
         following, self._ahead = self._ahead, None
-        if following is None or following[0] != (begin, number):
-            epoch = with_options(self._stream, start=begin)
+        if following is None or following[0] != place:
+            epoch = with_options(self.stream, start=self.begin)
             if number:
                 return epoch[number]
-            following = (begin, 0), iter(epoch)
+            following = place, iter(epoch)
         item = next(following[1])
-        records = reader_of(self._stream).options.steps.records
-        after = (begin, number + 1) if number + 1 < count else ((begin // records + 1) * records, 0)
+        after = (self.begin, number + 1) if number + 1 < count else (self._next_begin, 0)
         self._ahead = after, following[1]
         return item
 
     @property
-    def num_batches(self) -> int:
-        """The number of batches of the current epoch: fewer if it was interrupted and is resumed."""
-        steps = reader_of(self._stream).options.steps
-        return steps.per_epoch(self.begin % steps.records)
+    def _next_begin(self) -> int:
+        records = self.steps.records
+        return (self.begin // records + 1) * records
 
     @property
-    def begin(self) -> int:
-        """The position at which the current epoch begins, or is resumed."""
-        records = reader_of(self._stream).options.steps.records
-        if self._resumed is not None and self._resumed // records == self._epoch:
-            return self._resumed
-        return self._epoch * records
-
-    def resume(self, position: int | None) -> None:
-        """Begin the epoch of a position there, and every other epoch at its begin; None if no epoch is resumed."""
-        self._resumed = position
+    def num_batches(self) -> int:
+        """The number of batches of the current epoch: fewer if it was interrupted and is resumed."""
+        return self.steps.per_epoch(self.begin % self.steps.records)
 
     @property
     def callback(self) -> keras.callbacks.Callback:
@@ -297,15 +267,15 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def set_epoch(self, epoch: int) -> None:
         """Continue with the given epoch, and then with those after it. :attr:`callback` calls this."""
-        self._epoch = integer("epoch", epoch, 0)
-        self.following = self._epoch + 1
-        self._begun = False
+        self.begin = integer("epoch", epoch, 0) * self.steps.records
+        self.following = epoch + 1
+        self._has_begun = False
 
     def on_epoch_begin(self) -> None:
         """Go to the next epoch, unless ``set_epoch`` chose one. Keras calls this, also before it inspects a batch."""
-        if self._begun:
-            self._epoch += 1
-        self._begun = True
+        if self._has_begun:
+            self.begin = self._next_begin
+        self._has_begun = True
 
 
 def _has_dtype(array: Any) -> bool:

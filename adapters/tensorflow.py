@@ -34,7 +34,6 @@ from cachelayer.records.tree import Tree
 try:
     import tensorflow as tf
 
-    from cachelayer.adapters._tensorflow_out import RAGGED
     from cachelayer.adapters._tensorflow_out import to_tf as to_tf
 except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
@@ -101,18 +100,6 @@ class TfDataSource:
         """The number of elements; None if TensorFlow does not know it."""
         cardinality = int(self._dataset.cardinality())
         return cardinality if cardinality >= 0 else None
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The leaves that are one-dimensional ragged tensors, with the dtypes of their splits."""
-        ragged: dict[str, str] = {}
-
-        def find(path: str, leaf: Any) -> None:
-            if isinstance(leaf, tf.RaggedTensorSpec) and leaf.ragged_rank == 0:
-                ragged[path] = leaf.row_splits_dtype.name
-
-        tree.map_structure(self._dataset.element_spec, find)
-        return {RAGGED: ragged} if ragged else {}
 
     @cached_property
     def _leaves(self) -> list[LeafSpec]:

@@ -15,7 +15,6 @@ from source_conformance import assert_resumes, assert_seeks, records_of, skipped
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
-from cachelayer.adapters import _tensorflow_out
 from cachelayer.adapters.tensorflow import to_tf
 from cachelayer.builds.source import Seekable, Skippable, as_source
 
@@ -115,24 +114,6 @@ PIPELINES = {
     "ragged": ragged_rows,
     "ragged int32 splits": lambda: ragged_rows(tf.int32),
     "ragged strings": lambda: tf.data.Dataset.from_tensors(tf.ragged.constant([["a", "bb"], []])).repeat(3),
-    "ragged rank 0": lambda: tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
-    "ragged rank 0 int32 splits beside others": lambda: tf.data.Dataset.zip(
-        (
-            tf.data.Dataset.from_tensor_slices(
-                {"one": tf.ragged.constant([[], [1, 2], [3]], row_splits_dtype=tf.int32), "text": ["", "a", "b"]}
-            ),
-            tf.data.Dataset.from_generator(
-                lambda: (np.zeros(i, np.int8) for i in range(3)), output_signature=tf.TensorSpec((None,), tf.int8)
-            ),
-            sparse_rows(),
-        )
-    ),
-    "ragged rank 0 beside none": lambda: tf.data.Dataset.from_tensor_slices(
-        {"a": tf.ragged.constant([[], [1, 2], [3]]), "b": (None, np.zeros((3, 0, 2)))}
-    ),
-    "ragged rank 0 of rows": lambda: tf.data.Dataset.from_tensor_slices(
-        tf.RaggedTensor.from_row_splits(tf.reshape(tf.range(6), (3, 2)), [0, 0, 2, 3])
-    ),
     "sparse": sparse_rows,
     "none": lambda: tf.data.Dataset.from_tensors((1, None)),
     "none within": lambda: tf.data.Dataset.range(4).map(lambda i: {"b": None, "a": (i, None, tf.range(i)), "c": {}}),
@@ -144,42 +125,25 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_element_comes_back(storage: cachelayer.Storage, name: str) -> None:
+def test_every_element_comes_back_and_goes_out_as_it_was(storage: cachelayer.Storage, name: str) -> None:
     dataset = PIPELINES[name]()
     expected = list(dataset)
     ref = storage.cache(dataset, "d", "v1", allow_empty=not expected)
     assert len(ref) == len(expected)
     for mine, theirs in zip(ref, expected, strict=True):
         assert_same(mine, theirs)
-    for index in range(0, len(ref), 7):
-        assert_same(ref[index], expected[index])
-
-
-@pytest.mark.parametrize("name", PIPELINES)
-def test_to_tf_gives_the_same_elements_again(storage: cachelayer.Storage, name: str) -> None:
-    dataset = PIPELINES[name]()
-    again = to_tf(storage.cache(dataset, "d", "v1", allow_empty=name == "empty").stream())
-    assert int(again.cardinality()) == len(list(dataset))
+    again = to_tf(ref.stream())
+    assert int(again.cardinality()) == len(expected)
     assert again.element_spec == dataset.element_spec
-    for mine, theirs in zip(again, dataset, strict=True):
+    for mine, theirs in zip(again, expected, strict=True):
         tf.nest.map_structure(lambda a, b: assert_same(*_numpy_pair(a, b)), mine, theirs)
 
 
-@pytest.mark.parametrize("name", ["ragged rank 0", "ragged rank 0 beside none", "ragged rank 0 of rows"])
-def test_ragged_tensors_of_one_dimension_are_batched_by_tensorflow_as_before(
-    storage: cachelayer.Storage, name: str
-) -> None:
-    dataset = PIPELINES[name]()
-    again = to_tf(storage.cache(dataset, "d", "v1")[0:3].stream())
-    assert again.batch(2).element_spec == dataset.batch(2).element_spec
-    for mine, theirs in zip(again.batch(2), dataset.batch(2), strict=True):
-        tf.nest.map_structure(lambda a, b: np.testing.assert_equal(_listed(a), _listed(b)), mine, theirs)
-
-
-def _listed(value: Any) -> Any:
-    if value is None:
-        return None
-    return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy()
+def test_one_dimensional_ragged_tensors_come_back_as_arrays_of_any_length(storage: cachelayer.Storage) -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]]))
+    again = to_tf(storage.cache(dataset, "d", "v1").stream())
+    assert again.element_spec == tf.TensorSpec((None,), tf.int32)
+    assert [batch.to_list() for batch in again.ragged_batch(2)] == [[[1, 2], []], [[3]]]
 
 
 @pytest.mark.parametrize("batch", [None, 2])
@@ -201,11 +165,16 @@ def test_elements_without_a_leaf_are_refused(storage: cachelayer.Storage, elemen
         to_tf(ref.stream())
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("batch", [None, 2])
 def test_small_numbers_go_out(storage: cachelayer.Storage, dtype: str, batch: int | None) -> None:
     rows = np.arange(6).reshape(3, 2).astype(dtype)
-    out = list(to_tf(storage.cache(list(rows), "d", "v1").stream(batch)))
+    ref = storage.cache(list(rows), "d", "v1")
+    if dtype == "float8_e5m2":
+        with pytest.raises(cachelayer.InvalidTypeError, match=dtype):
+            to_tf(ref.stream(batch))
+        return
+    out = list(to_tf(ref.stream(batch)))
     np.testing.assert_array_equal(np.concatenate([np.asarray(part).reshape(-1, 2) for part in out]), rows)
 
 
@@ -274,8 +243,9 @@ def test_an_endless_dataset_is_refused_up_front(storage: cachelayer.Storage) -> 
     assert list(storage.cache(endless, "d", "v1", max_records=7)) == [0, 1, 2, 0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("bad", [37, 1300])
-def test_a_failing_pipeline_names_the_record(storage: cachelayer.Storage, bad: int) -> None:
+def test_a_failing_pipeline_names_the_record(storage: cachelayer.Storage) -> None:
+    bad = 1300
+
     def rows() -> Iterator[int]:
         for i in range(3000):
             if i == bad:
@@ -297,6 +267,9 @@ def payloads(records: int) -> tf.data.Dataset:
 @pytest.mark.parametrize("dataset", [payloads(100), ragged_rows().repeat(20)], ids=["shuffled with a seed", "ragged"])
 def test_a_pipeline_begins_at_any_element(dataset: tf.data.Dataset) -> None:
     assert_seeks(lambda: as_source(dataset))
+    options = tf.data.Options()
+    options.deterministic = False
+    assert not isinstance(as_source(dataset.with_options(options)), (Seekable, Skippable))
 
 
 @pytest.mark.filterwarnings("ignore:.*go unnoticed.*_source:cachelayer.CacheLayerWarning")
@@ -309,12 +282,6 @@ def test_a_failing_element_is_named_by_its_number_in_the_whole_pipeline() -> Non
     source = skipped(as_source(dataset), 100)
     with pytest.raises(cachelayer.SourceError, match=r"record 1300:.*boom"):
         records_of(source, spec_of(source), None)
-
-
-def test_a_pipeline_without_a_fixed_order_is_run_through() -> None:
-    options = tf.data.Options()
-    options.deterministic = False
-    assert not isinstance(as_source(tf.data.Dataset.range(9).with_options(options)), (Seekable, Skippable))
 
 
 def test_a_pipeline_that_is_shuffled_anew_does_not_go_on(tmp_path: Path) -> None:
@@ -351,47 +318,6 @@ def test_to_tf_batches_have_static_shapes_where_they_can(storage: cachelayer.Sto
     assert sum(int(mask.numpy().sum()) for _, mask in to_tf(ref.stream(128, remainder="pad"))) == IMAGES
 
 
-def test_augmentation_code_goes_on_unchanged(storage: cachelayer.Storage) -> None:
-    def augmented(dataset: tf.data.Dataset) -> list[Any]:
-        mapped = dataset.map(lambda row: (tf.cast(row["image"], tf.float32) / 255.0, row["label"])).batch(100)
-        return [label.numpy().tolist() for _, label in mapped]
-
-    dataset = PIPELINES["images"]()
-    assert augmented(to_tf(storage.cache(dataset, "d", "v1").stream())) == augmented(dataset)
-
-
-def test_to_tf_of_an_endless_stream_is_endless(storage: cachelayer.Storage) -> None:
-    stream = storage.cache(PIPELINES["scalars"](), "d", "v1").stream(num_epochs=None)
-    again = to_tf(stream)
-    assert int(again.cardinality()) == tf.data.INFINITE_CARDINALITY
-    assert [int(i) for i in again.take(25)] == [*range(10), *range(10), *range(5)]
-
-
-@pytest.mark.parametrize("batch", [None, 2])
-def test_text_that_utf8_does_not_have_goes_out_with_one_warning_a_leaf(
-    storage: cachelayer.Storage, batch: int | None
-) -> None:
-    spec = {
-        "one": ArraySpec(str),
-        "two": ArraySpec(str, (2,)),
-        "any": ArraySpec(str, (None,)),
-        "wide": ArraySpec("<U2"),
-        "raw": ArraySpec(bytes),
-    }
-    bad = np.array(["fine", "\ud800"], object)
-    rows = [{"one": "\ud800", "two": bad, "any": bad[:n], "wide": np.str_("\udfff"), "raw": b"\xff"} for n in range(3)]
-    for names, warned in (("one", "two", "any", "wide"), 4), (("one", "raw"), 1):
-        chosen = [{name: row[name] for name in names} for row in rows]
-        ref = storage.cache(chosen, "-".join(names), "v1", element_spec={name: spec[name] for name in names})
-        with pytest.warns(cachelayer.CacheLayerWarning, match=r"lone surrogate.*surrogatepass") as caught:
-            elements = list(to_tf(ref.stream(batch)))
-        said = [str(warning.message) for warning in caught]
-        assert len(said) == warned
-        assert all(sum(f"leaf ['{name}']" in text for text in said) == (name != "raw") for name in names)
-        assert np.ravel(elements[-1]["one"].numpy()).tolist() == [b"\xed\xa0\x80"]
-    assert np.ravel(elements[0]["raw"].numpy()).tolist() == [b"\xff"] * (batch or 1)
-
-
 @pytest.mark.parametrize("batch", [None, 2])
 def test_a_mapped_stream_goes_out_if_it_declares_its_spec(storage: cachelayer.Storage, batch: int | None) -> None:
     ref: Any = storage.cache(ragged_rows(), "d", "v1")
@@ -406,7 +332,7 @@ def test_a_mapped_stream_goes_out_if_it_declares_its_spec(storage: cachelayer.St
     rows = [row for item, _ in items for row in (item.y.to_list() if batch else [item.y.numpy().tolist()])]
     assert rows == [[], [0], [0, 1], [0, 1, 2]]
     assert [int(after) for _, after in items] == ([1, 2, 3, 4] if batch is None else [2, 4])
-    for unknown in (ref.stream(batch).map(double), mapped.map(lambda row: row)):
+    for unknown in (ref.stream(batch).map(double), mapped.map(lambda row: row), ref.stream(2).map_batches(lambda b: b)):
         with pytest.raises(cachelayer.InvalidArgumentError, match="element_spec="):
             to_tf(unknown)
     nullable = ref.stream(batch).map(lambda row: row["n"], element_spec=ArraySpec("int32", nullable=True))
@@ -426,12 +352,6 @@ def test_failures_are_replaced_on_the_way_to_tensorflow_too(batch: int | None) -
     stream = numbers.stream(batch, reshuffle=False, shuffle=True, seed=1)
     stream = stream.map(mostly, on_error="replace", element_spec=np.int32)
     assert [item.numpy().tolist() for item in to_tf(stream)] == [item.tolist() for item in stream]
-
-
-def test_functions_of_batches_have_no_spec_to_go_out_with(storage: cachelayer.Storage) -> None:
-    stream = storage.cache({"a": np.arange(4)}, "d", "v1").stream(2)
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"tf\.data"):
-        to_tf(stream.map_batches(lambda batch: batch))
 
 
 @pytest.mark.parametrize("batch", [None, 2])
@@ -467,60 +387,9 @@ def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> Non
             storage.cache(elements, "e", "v1", unbatch=True)
 
 
-def test_what_is_no_stream_is_refused(storage: cachelayer.Storage) -> None:
-    ref = storage.cache([{"a": 1}], "d", "v1")
-    for wrong in (ref, iter(ref.stream()), None):
-        with pytest.raises(cachelayer.InvalidTypeError, match=r"is not a stream.*stream\(\.\.\.\)"):
-            to_tf(wrong)
-
-
-def test_float8_e5m2_is_refused(storage: cachelayer.Storage) -> None:
-    ref = storage.cache([np.zeros(2, "float8_e5m2")], "d", "v1")
-    with pytest.raises(cachelayer.InvalidTypeError, match="TensorFlow"):
-        to_tf(ref.stream())
-
-
-def test_leaves_without_a_tensorflow_type_are_refused(storage: cachelayer.Storage) -> None:
-    nulls = storage.cache([{"a": 1}, {"a": None}], "d", "v1")
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['a'\].*None"):
-        to_tf(nulls.stream())
-    times = storage.cache([{"t": np.datetime64("2020-01-01")}], "e", "v1")
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['t'\]"):
-        to_tf(times.stream())
-
-
 def test_to_tf_of_a_stream_that_starts_within_a_batch(storage: cachelayer.Storage) -> None:
     stream = storage.cache(PIPELINES["images"](), "d", "v1").stream(100, start=50, num_epochs=2)
     assert [len(batch["label"]) for batch in to_tf(stream)] == [100] * 12 + [50] + [100] * 13
-
-
-@pytest.mark.parametrize("batch", [None, 100])
-@pytest.mark.parametrize("name", ["images", "words"])
-def test_to_tf_tells_where_training_is_whatever_was_read_ahead(
-    storage: cachelayer.Storage, batch: int | None, name: str
-) -> None:
-    rows = [{"n": np.int64(n), **({"text": "x" * (n % 5)} if name == "words" else {})} for n in range(450)]
-    ref: Any = storage.cache(rows, "d", "v1")
-    seen: list[int] = []
-    position = 0
-    for items, after in to_tf(ref.stream(batch, shuffle=True, seed=5), positions=True):
-        seen += np.ravel(items["n"]).tolist()
-        position = int(after)
-        if len(seen) >= 250:
-            break
-    assert position == len(seen) < 450
-    for items in to_tf(ref.stream(batch, shuffle=True, seed=5, start=position)):
-        seen += np.ravel(items["n"]).tolist()
-    assert seen == ref.stream(450, shuffle=True, seed=5).records(0).tolist()
-
-
-def test_positions_stand_beside_batches_and_masks(storage: cachelayer.Storage) -> None:
-    ref: Any = storage.cache({"n": np.arange(10)}, "d", "v1")
-    found = [
-        (batch["n"].numpy().tolist(), mask.numpy().tolist(), int(after))
-        for (batch, mask), after in to_tf(ref.stream(4, remainder="pad"), positions=True)
-    ]
-    assert found[-1] == ([8, 9, 9, 9], [True, True, False, False], 10)
 
 
 @pytest.mark.parametrize(
@@ -530,9 +399,8 @@ def test_positions_stand_beside_batches_and_masks(storage: cachelayer.Storage) -
         {"shuffle": True, "seed": 5, "num_epochs": 3, "start": 701},
         {"shuffle": True, "seed": 5, "shard": (1, 2), "num_epochs": 2},
         {"shuffle": "blocks", "seed": 5},
-        {"prefetch": 0, "start": 1299},
     ],
-    ids=["in order", "epochs from a start", "a shard", "blocks", "the last element"],
+    ids=["in order", "epochs from a start", "a shard", "blocks"],
 )
 def test_elements_and_their_positions_are_those_of_the_stream(
     options: dict[str, Any], storage: cachelayer.Storage
@@ -552,33 +420,6 @@ def test_elements_and_their_positions_are_those_of_the_stream(
         for item, after in to_tf(ref.stream(**options), positions=True)
     ]
     assert found == expected
-
-
-@pytest.mark.parametrize("mapped", [False, True])
-def test_blocks_of_large_elements_are_short(
-    mapped: bool, storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_tensorflow_out, "_BLOCK_NBYTES", 1000)
-    lengths: list[int] = []
-    generated = _tensorflow_out._generated
-
-    def noted(generate: Any, *signature: Any) -> Any:
-        def blocks() -> Iterator[Any]:
-            for leaves, after in generate():
-                lengths.append(len(after))
-                yield leaves, after
-
-        return generated(blocks, *signature)
-
-    monkeypatch.setattr(_tensorflow_out, "_generated", noted)
-    ref = storage.cache({"row": np.arange(1600, dtype=np.float32).reshape(16, 100)}, "d", "v1")
-    stream = ref.stream()
-    if mapped:
-        stream = ref.stream().map(lambda element: element, element_spec=ref.element_spec)
-    found = [item["row"].numpy().tolist() for item in to_tf(stream)]
-    assert found == [element["row"].tolist() for element in ref]
-    assert sum(lengths) == 16
-    assert max(lengths) <= 2
 
 
 def numbers_of(dataset: Any) -> list[int]:
@@ -615,30 +456,3 @@ def test_a_run_that_began_within_an_epoch_goes_on_with_the_next() -> None:
     dataset = to_tf(ref.stream(4, shuffle=True, seed=5, num_epochs=3, start=24))
     whole = [int(number) for number in ref.stream(shuffle=True, seed=5, num_epochs=4, start=24)]
     assert numbers_of(dataset.repeat(2)) == whole
-
-
-def test_fit_sees_another_epoch_each_time() -> None:
-    ref = cachelayer.wrap([np.float32(number) for number in range(10)], identity="ten")
-    seen: list[list[float]] = []
-
-    class Watched(tf.keras.Model):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense = tf.keras.layers.Dense(1)
-
-        def call(self, x: Any) -> Any:
-            return self.dense(x)
-
-        def train_step(self, item: Any) -> Any:
-            seen.append(item[1].numpy().tolist())
-            return {"loss": tf.constant(0.0)}
-
-    dataset = to_tf(ref.stream(5, shuffle=True, seed=5)).map(lambda x: (x[:, None], x))
-    model = Watched()
-    model(tf.zeros((1, 1)))
-    model.compile(run_eagerly=True)
-    model.fit(dataset, epochs=3, verbose=0, shuffle=False)
-    epochs = [tuple(seen[2 * epoch] + seen[2 * epoch + 1]) for epoch in range(3)]
-    orders = [tuple(ref.stream(shuffle=True, seed=5, num_epochs=e + 1, start=e * 10)) for e in range(5)]
-    first = orders.index(epochs[0])
-    assert epochs == orders[first : first + 3]
