@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+
+import torch
+from torch.utils import data
 
 from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref
 from cachelayer.arguments import integer
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError
-from cachelayer.protocols import records_of
-from cachelayer.streams.order import shares
-from cachelayer.streams.state import StreamIdentity
-from cachelayer.streams.steps import Steps
-from cachelayer.streams.stream_options import Shuffle, make_options
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.streams.step_rows import StepRows
+from cachelayer.streams.stream import reader_of
+from cachelayer.streams.stream_options import Shuffle
 
-try:
-    import torch
-    from torch.utils import data
-except ImportError as error:
-    raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
-
-_BLOCK_RECORDS = 1 << 13
+_RECORDS_AT_ONCE = 1 << 13
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -33,7 +28,7 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-class _ElasticSampler(data.Sampler):  # type: ignore[misc]
+class _ResumableSampler(data.Sampler):  # type: ignore[misc]
     """An epoch of our order for one rank, from any position in it."""
 
     def __init__(
@@ -49,62 +44,50 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
     ) -> None:
         check_ref(ref)
         this_rank, world = rank_and_world()
-        num_replicas = world if num_replicas is None else num_replicas
-        rank = this_rank if rank is None else rank
-        shards, index = integer("num_replicas", num_replicas, 1), integer("rank", rank, 0)
+        shards = integer("num_replicas", world if num_replicas is None else num_replicas, 1)
+        index = integer("rank", this_rank if rank is None else rank, 0)
         size = shards if global_batch_size is None else global_batch_size
-        if drop_last is None and shards != 1 and len(ref) % integer("global_batch_size", size, 1):
+        if drop_last is None and shards != 1 and len(ref) % size:
             raise InvalidArgumentError(
                 f"{len(ref)} records do not divide into steps of {size} over {shards} ranks: pass drop_last=True to "
                 "skip the last step of an epoch, or False to divide it, so that ranks may get different numbers of "
                 "records"
             )
-        options = make_options(
-            len(ref),
-            size,
-            records_of(ref).record_nbytes,
-            shuffle=shuffle,
-            seed=seed,
-            reshuffle=True,
-            num_epochs=1,
-            shard=(index, shards),
-            remainder="drop" if drop_last else "keep",
-            start=0,
-            prefetch=0,
-        )
-        self._steps = dataclasses.replace(options.steps, num_epochs=None)
-        self._order = options.order
-        self._rank = options.shard_index
-        self._identity = StreamIdentity(ref.digest, options.order)
+        remainder: Any = "drop" if drop_last else "keep"
+        stream = ref.stream(size, shuffle=shuffle, seed=seed, shard=(index, shards), remainder=remainder)
+        self._options, self._identity = reader_of(stream).options, reader_of(stream).identity
         self._go_to(0)
+
+    @property
+    def _records(self) -> int:
+        return max(1, self._options.steps.records)
 
     def _go_to(self, position: int) -> None:
         self._start = self._position = position
-        self._epoch = position // max(1, self._steps.records)
-
-    def _epoch_of(self, position: int) -> Steps:
-        """Return the steps up to the end of the epoch that a position is in."""
-        return dataclasses.replace(self._steps, num_epochs=position // max(1, self._steps.records) + 1)
-
-    @abstractmethod
-    def _from(self, position: int) -> Iterator[tuple[Any, int]]:
-        """Yield the items from a position to the end of its epoch, each with the position after it."""
+        self._epoch = position // self._records
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the epoch that was set; the first time after ``load_state_dict``, over the rest of it.
 
         A ``DataLoader`` with workers makes two iterators and uses the second, so an iterator counts once it is used.
         """
-        return _SamplerIterator(self, self._start)
+        start, self._start = self._start, self._epoch * self._records
+        epoch = start // self._records
+        steps = replace(self._options.steps, num_epochs=epoch + 1)
+        for item, after in self._items(StepRows(replace(self._options, steps=steps), None), start):
+            self._position = after
+            yield item
+        # A rank without records in the last step must reach the end of the epoch too.
+        self._position = (epoch + 1) * self._options.steps.records
 
-    def _began(self) -> None:
-        """Begin the following iterations at the start of the epoch: an iterator has taken over a loaded position."""
-        self._start = self._epoch * self._steps.records
+    @abstractmethod
+    def _items(self, rows: StepRows, position: int) -> Iterator[tuple[Any, int]]:
+        """Yield the items of an epoch from a position on, each with the position after it."""
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iterations; each has its own order. A loaded position within that epoch stays."""
         if integer("epoch", epoch, 0) != self._epoch:
-            self._go_to(epoch * self._steps.records)
+            self._go_to(epoch * self._records)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a stream after the last item asked for. After whole steps it is the same on all ranks.
@@ -119,44 +102,10 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         Raises:
             StateError: if the state belongs to other records or another order.
         """
-        self._go_to(self._steps.next_start(self._identity.position(state_dict)))
+        self._go_to(replace(self._options.steps, num_epochs=None).next_start(self._identity.position(state_dict)))
 
 
-class _SamplerIterator(Iterator[Any]):
-    """An iterator over one epoch, with its own state for loaders that read ahead."""
-
-    def __init__(self, sampler: _ElasticSampler, position: int) -> None:
-        self._sampler = sampler
-        self._is_new = True
-        self._go_to(position)
-
-    def _go_to(self, position: int) -> None:
-        self._items = self._sampler._from(position)
-        self._position = self._sampler._position = position
-        records = self._sampler._steps.records
-        # A rank without records in the last step must reach the end of the epoch too.
-        self._end = (position // records + 1) * records if records else 0
-
-    def __next__(self) -> Any:
-        if self._is_new:
-            self._is_new = False
-            self._sampler._began()
-        item_and_position = next(self._items, None)
-        if item_and_position is None:
-            self._position = self._sampler._position = self._end
-            raise StopIteration
-        item, self._position = item_and_position
-        self._sampler._position = self._position
-        return item
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._sampler._identity.state(self._position)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._go_to(self._sampler._identity.position(state_dict))
-
-
-class Sampler(_ElasticSampler):
+class Sampler(_ResumableSampler):
     """Record numbers in our exact order, in place of ``torch.utils.data.DistributedSampler``.
 
     Each R positions of the epoch in a row are divided among the R ranks. So at any time all ranks together have seen
@@ -189,21 +138,18 @@ class Sampler(_ElasticSampler):
 
     def __len__(self) -> int:
         """Return the number of records of this rank in an epoch."""
-        return self._steps.per_epoch(0, self._rank)
+        return self._options.steps.per_epoch(0, self._options.shard_index)
 
-    def _from(self, position: int) -> Iterator[tuple[int, int]]:
-        steps = self._epoch_of(position)
-        stride = steps.shard_count
-        while (block := steps.block(position, _BLOCK_RECORDS)) is not None:
-            epoch, place = divmod(block.begin, steps.records)
-            offsets = shares(self._order, epoch, place, place + block.end - block.begin, self._rank, stride)
-            numbers = self._order.at(epoch, place + offsets).tolist()
-            for step, number in enumerate(numbers, 1):
-                yield number, steps.next_start(min(block.begin + step * stride, block.end))
-            position = steps.after(block)
+    def _items(self, rows: StepRows, position: int) -> Iterator[tuple[int, int]]:
+        steps = rows.options.steps
+        while (several := steps.block(position, _RECORDS_AT_ONCE)) is not None:
+            ends = range(several.begin + steps.shard_count, several.end + steps.shard_count, steps.shard_count)
+            for number, end in zip(rows.numbers_of_elements(several).tolist(), ends, strict=False):
+                yield number, steps.next_start(min(end, several.end))
+            position = steps.after(several)
 
 
-class BatchSampler(_ElasticSampler):
+class BatchSampler(_ResumableSampler):
     """Batches of record numbers: those of ``ref.stream(global_batch_size, ...)``, epoch by epoch.
 
     The global batch, and the order within it, is the same for any number of ranks that divides it.
@@ -238,16 +184,10 @@ class BatchSampler(_ElasticSampler):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
-        return self._steps.per_epoch()
+        return self._options.steps.per_epoch()
 
-    def _from(self, position: int) -> Iterator[tuple[list[Any], int]]:
-        steps = self._epoch_of(position)
+    def _items(self, rows: StepRows, position: int) -> Iterator[tuple[list[int], int]]:
+        steps = rows.options.steps
         while (step := steps.at(position)) is not None:
-            epoch, place = divmod(step.begin, steps.records)
-            first, last = steps.part(step, self._rank)
             position = steps.after(step)
-            arranged = self._order.arranged(epoch, place, place + step.end - step.begin)
-            if arranged is None:
-                yield self._order(epoch, place + first, place + last).tolist(), position
-            else:
-                yield self._order.at(epoch, place + arranged[first:last]).tolist(), position
+            yield rows.numbers(step).tolist(), position

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.batches import Batch
+from cachelayer.builds.element_copies import snapshot
 from cachelayer.builds.unbatch import BatchesSource
 from cachelayer.errors import (
     InvalidArgumentError,
@@ -56,7 +56,7 @@ class PyDatasetSource(BatchesSource):
     """One epoch of a ``PyDataset``, read with the number of workers that the dataset asks for."""
 
     def __init__(self, dataset: Any) -> None:
-        super().__init__(map(_of_arrays, _epoch(dataset)), "keras")
+        super().__init__(map(_with_arrays, _epoch(dataset)), "keras")
         self._dataset = dataset
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
@@ -82,19 +82,9 @@ def _batch_count(dataset: Any) -> int | None:
     return count
 
 
-def _of_arrays(batch: Any) -> Tree:
+def _with_arrays(batch: Any) -> Tree:
     """Return a batch with arrays for tensors, without a ``sample_weight`` that is None."""
-    if "torch" in sys.modules:
-        from cachelayer.adapters._torch_tensors import arrays
-
-        batch = arrays(batch)
-    return tree.map_structure(_without_weight(batch), _array_leaf)
-
-
-def _array_leaf(_path: str, leaf: Any) -> Any:
-    """Return the array of a tensor of TensorFlow or JAX."""
-    is_tensor = all(hasattr(leaf, name) for name in ("__array__", "dtype", "shape"))
-    return np.asarray(leaf) if is_tensor and not isinstance(leaf, (np.ndarray, np.generic)) else leaf
+    return snapshot(_without_weight(batch))
 
 
 def _without_weight(batch: Any) -> Any:

@@ -7,37 +7,38 @@ over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``D
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic
 
 import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref, check_stream
-from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
-from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
-from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.array_source import ArraySource, columns_of
+from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.iterable_source import IterableSource, SequenceSource, length_of
 from cachelayer.builds.source import Source
+from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.infer import as_leaf
 from cachelayer.records.tree import Tree
 from cachelayer.records.user_indices import record_numbers
 from cachelayer.streams.block_plan import Chunk
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of, with_options
+from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of
 from cachelayer.streams.stream_stats import StreamStats
 
 try:
     import torch
     from torch.utils import data
 
-    from cachelayer.adapters._torch_source import source_of_dataset, source_of_loader
-    from cachelayer.adapters._torch_workers import WorkerBlocks, check_workers
+    from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
+    from cachelayer.adapters._torch_tensors import tensor_of, tensors
+    from cachelayer.adapters._torch_workers import WorkerBlocks, parts_of_step
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
@@ -51,47 +52,58 @@ __all__ = [
     "to_torch",
 ]
 
-_HUGGING_FACE = {"datasets.arrow_dataset", "datasets.iterable_dataset"}
-
 
 # In.
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
-    """Return the source of a tensor, ``Dataset``, ``IterableDataset`` or ``DataLoader``; None for anything else."""
-    if unbatch:
-        _check_columns(obj)
-    if isinstance(obj, torch.Tensor) and obj.ndim and not unbatch:
-        return ArraySource(array_of("", obj))
-    # A subclass may make other elements of its tensors.
-    if type(obj) is data.TensorDataset and not unbatch:
-        return ArraySource(tree.map_structure(obj.tensors, array_of))
-    if isinstance(obj, data.DataLoader):
-        return source_of_loader(obj, unbatch=unbatch)
-    if isinstance(obj, data.Dataset) and not _is_hugging_face(obj):
-        return source_of_dataset(obj, unbatch=unbatch)
-    return None
-
-
-def _check_columns(obj: Any) -> None:
-    """Raise if an object yields batches that this module made, in which a list may be the rows of a leaf.
+    """Return the source of a tensor, ``Dataset``, ``IterableDataset`` or ``DataLoader``; None for anything else.
 
     Raises:
-        InvalidTypeError: says what to pass instead.
+        InvalidTypeError: if a dataset has neither a length nor its own order, or the rows of batches are unknown.
     """
-    whole = isinstance(obj, data.DataLoader) and obj.batch_size is None and obj.batch_sampler is None
-    dataset = obj.dataset if whole else obj
-    lists = dataset.lists if isinstance(dataset, _RefDataset) else ["its leaves"] if isinstance(obj, Loader) else []
-    if lists:
-        raise InvalidTypeError(
-            f"unbatch=True: batches of tensors have lists for {lists[0]}, which may be rows or columns: pass the "
-            "DataRef or the stream itself"
-        )
+    if isinstance(obj, torch.Tensor) and obj.ndim and not unbatch:
+        return ArraySource(as_leaf(obj))
+    # A subclass may make other elements of its tensors.
+    if type(obj) is data.TensorDataset and not unbatch:
+        return ArraySource(columns_of(obj.tensors))
+    rows: int | None = None
+    if isinstance(obj, data.DataLoader):
+        batches, rows = _lengths_of(obj)
+        source = IterableSource(map(snapshot, _loaded(obj)), "torch", batches)
+        if unbatch and obj.batch_size is None and isinstance(obj.dataset, _RefDataset):
+            raise InvalidTypeError(
+                "unbatch=True: a list in batches of to_torch() may be rows or columns: pass the DataRef itself"
+            )
+    elif isinstance(obj, data.IterableDataset):
+        source = IterableSource(map(snapshot, obj), "torch", length_of(obj))
+    elif isinstance(obj, data.Dataset):
+        source = DatasetSource(obj)
+    else:
+        return None
+    return UnbatchedSource(source, rows) if unbatch else source
 
 
-def _is_hugging_face(dataset: Any) -> bool:
-    """Return whether the Hugging Face adapter must take a dataset: its IterableDataset is one of torch's too."""
-    return any(cls.__module__ in _HUGGING_FACE for cls in type(dataset).__mro__)
+class DatasetSource(SequenceSource):
+    """The items of a map-style dataset, with arrays for tensors."""
+
+    def elements(self) -> Iterator[Any]:
+        return map(snapshot, super().elements())
+
+
+def _loaded(loader: data.DataLoader) -> Iterator[Any]:
+    """Yield what a loader yields. Its workers start with the first item, and end with this generator."""
+    yield from loader
+
+
+def _lengths_of(loader: data.DataLoader) -> tuple[int | None, int | None]:
+    """Return the number of items of a loader, and of rows in all of them, as far as they are known."""
+    # PyTorch takes the length of an IterableDataset for a hint. A sampler need not know its length.
+    if isinstance(loader.dataset, data.IterableDataset) or (items := length_of(loader)) is None:
+        return None, None
+    if loader.batch_size is None:
+        return items, None
+    return items, items * loader.batch_size if loader.drop_last else length_of(loader.sampler)
 
 
 # Out.
@@ -126,10 +138,6 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
 
     def __init__(self, ref: View[Any]) -> None:
         self._ref = ref
-        self._spec = ref.element_spec
-        self._stacks = all(_stacks(leaf) for _, leaf in tree.leaves(self._spec))
-        # Leaves that are lists in batches, except a list with one text per row.
-        self.lists = [f"leaf {path}" for path, leaf in tree.leaves(self._spec) if not _has_columns(leaf)]
 
     def __len__(self) -> int:
         return len(self._ref)
@@ -143,27 +151,11 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         return tensors(self._ref.read(record_numbers(index, len(self._ref))))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return the elements with these numbers; they are views of one batch."""
-        if not self._stacks:
-            return [tensors(element) for element in self._ref.__getitems__(indices)]
-        numbers = record_numbers(indices, len(self._ref))
-        columns = map(tensors, tree.flatten_like(self._spec, self._ref.read(numbers)))
-        rows = [column if isinstance(column, list) else column.unbind(0) for column in columns]
-        return tree.row_packer(self._spec)(rows, len(numbers))
+        """Return the elements with these numbers, read at once."""
+        return [tensors(element) for element in self._ref.__getitems__(indices)]
 
     def __repr__(self) -> str:
         return f"to_torch({self._ref!r})"
-
-
-def _stacks(leaf: LeafSpec) -> bool:
-    """Return whether row i of a batch's leaf is the leaf of element i."""
-    return isinstance(leaf, ArraySpec) and None not in leaf.shape and not leaf.nullable
-
-
-def _has_columns(leaf: LeafSpec) -> bool:
-    """Return whether a batch's leaf is a tensor, or a list with one str or bytes per row."""
-    is_text = not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU"
-    return isinstance(leaf, ArraySpec) and None not in leaf.shape and not (is_text and leaf.shape)
 
 
 # Streams.
@@ -190,7 +182,6 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     workers = integer("num_workers", num_workers, 0)
     if workers and not reader_of(stream).options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
-    check_workers(stream, workers)
     return Loader(stream, workers, multiprocessing_context)
 
 
@@ -211,26 +202,23 @@ class Loader(Generic[T]):
         self._stream = stream
         self._workers = num_workers
         self._context = context
-        # Where the next iteration begins, and the iterator of the last one.
-        self._next = _Begin(0, None)
-        self._last: StreamIterator[T] | None = None
+        self._parts = parts_of_step(stream, num_workers) if num_workers else 0
+        self._begin(0)
+
+    def _begin(self, number: int) -> None:
+        """Make the iterator of an iteration, which the next ``iter()`` returns."""
+        stream = iteration(self._stream, number)
+        blocks = WorkerBlocks(stream, self._workers, self._parts, self._context) if self._workers else None
+        kind = StreamIterator if self._workers else _TensorIterator
+        self._iterator: StreamIterator[T] = kind(reader_of(stream), blocks)
+        self._number, self._is_new = number, True
 
     def __iter__(self) -> StreamIterator[T]:
         """Iterate over the next epoch; after ``load_state_dict``, over the rest of the epoch."""
-        if self._last is not None and is_endless(self._stream):
-            return self._last
-        begin = self._next
-        iterator = self._iterator(begin)
-        self._next, self._last = _Begin(begin.iteration + 1, None), iterator
-        return iterator
-
-    def _iterator(self, begin: _Begin) -> StreamIterator[T]:
-        stream = iteration(self._stream, begin.iteration)
-        if begin.position is not None:
-            stream = with_options(stream, start=begin.position)
-        if self._workers:
-            return StreamIterator(reader_of(stream), WorkerBlocks(stream, self._workers, self._context))
-        return _TensorIterator(reader_of(stream))
+        if not self._is_new and not is_endless(self._stream):
+            self._begin(self._number + 1)
+        self._is_new = False
+        return self._iterator
 
     def __len__(self) -> int:
         """Return the number of items of the first iteration; raise TypeError if the stream has no end."""
@@ -241,13 +229,13 @@ class Loader(Generic[T]):
 
         A loaded position within that epoch stays. An endless stream goes on as it would without this call.
         """
-        if integer("epoch", epoch, 0) != self._next.iteration and not is_endless(self._stream):
-            self._next, self._last = _Begin(epoch, None), None
+        following = self._number if self._is_new else self._number + 1
+        if integer("epoch", epoch, 0) != following and not is_endless(self._stream):
+            self._begin(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last item that was returned: small, JSON, the same on every rank."""
-        iterator = self._iterator(self._next) if self._last is None else self._last
-        return iterator.get_state()
+        return self._iterator.get_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Begin the next iteration at a saved state.
@@ -256,26 +244,15 @@ class Loader(Generic[T]):
             StateError: if the state belongs to other records or another order, or lies past the end.
         """
         reader = reader_of(self._stream)
-        number = Iterations(reader.options).number_at(reader.identity.position(state_dict))
-        iterator = self._iterator(_Begin(number, None))
-        iterator.set_state(state_dict)
-        self._next, self._last = _Begin(number, iterator.position), None
+        self._begin(Iterations(reader.options).number_at(reader.identity.position(state_dict)))
+        self._iterator.set_state(state_dict)
 
     def stats(self) -> StreamStats:
         """Return what the last iteration has done; of worker processes, only how long they were waited for."""
-        iterator = self._iterator(self._next) if self._last is None else self._last
-        return iterator.stats()
+        return self._iterator.stats()
 
     def __repr__(self) -> str:
         return f"loader({self._stream!r}, num_workers={self._workers})"
-
-
-@dataclass(frozen=True)
-class _Begin:
-    """The place where an iteration begins: its start, or a position within it."""
-
-    iteration: int
-    position: int | None
 
 
 class _TensorIterator(StreamIterator[T]):

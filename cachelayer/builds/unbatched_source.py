@@ -33,10 +33,11 @@ class UnbatchedSource(IterableSource):
 
     Args:
         source: the source; each of its elements is a batch.
+        rows: the number of rows in all; None if nobody promises it.
     """
 
-    def __init__(self, source: IterableSource) -> None:
-        super().__init__(iter(()), source.kind, None)
+    def __init__(self, source: IterableSource, rows: int | None = None) -> None:
+        super().__init__(iter(()), source.kind, rows)
         self._source = source
 
     def peek(self, spec: Tree) -> list[Any]:

@@ -249,7 +249,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
     """Return what an array protocol gives; tensors of PyTorch in dtypes of ``ml_dtypes`` go through integers."""
     if type(value).__module__.partition(".")[0] != "torch":
         return np.asarray(value)
-    value = value.detach()
+    value = value.detach().cpu().resolve_conj().resolve_neg()
     dtype = getattr(ml_dtypes, str(value.dtype).removeprefix("torch."), None)
     if dtype is None:
         return np.asarray(value)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -24,12 +22,11 @@ from samples import examples
 from source_conformance import SourceConformance
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - PyTorch has its backend then
 from torch.utils import data
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import cachelayer
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
-from cachelayer.adapters import _torch_source
-from cachelayer.adapters.torch import BatchSampler, Sampler, as_source, loader, tensors, to_torch
+from cachelayer.adapters.torch import BatchSampler, Sampler, loader, tensors, to_torch
+from cachelayer.builds.source import as_source
 
 # Forks beside threads are what DataLoader does, and what these tests are about.
 pytestmark = pytest.mark.filterwarnings(
@@ -60,54 +57,19 @@ def stored(number: int) -> dict[str, Any]:
 
 
 class Items(data.Dataset[Any]):
-    def __init__(self, count: int) -> None:
+    """Items, of which number 17 may raise an error."""
+
+    def __init__(self, count: int, error: Exception | None = None) -> None:
         self.count = count
+        self.error = error
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, number: int) -> Any:
-        return item(number)
-
-
-class ManyItems(Items):
-    def __getitems__(self, numbers: list[int]) -> list[Any]:
-        return [item(number) for number in numbers]
-
-
-class Failing(Items):
-    def __getitem__(self, number: int) -> Any:
-        if number == 17:
-            raise ValueError("no item today")
-        return item(number)
-
-
-class FailingMany(Failing):
-    def __getitems__(self, numbers: list[int]) -> list[Any]:
-        return [self[number] for number in numbers]
-
-
-class Ending(Items):
-    """Its item 17 raises what ends an iteration."""
-
-    def __init__(self, error: type[Exception]) -> None:
-        super().__init__(40)
-        self.error = error
-
-    def __getitem__(self, number: int) -> Any:
-        if number == 17:
+        if self.error is not None and number == 17:
             raise self.error
         return item(number)
-
-
-class EndingMany(Ending):
-    def __getitems__(self, numbers: list[int]) -> list[Any]:
-        return [self[number] for number in numbers]
-
-
-class TooFew(Items):
-    def __getitems__(self, numbers: list[int]) -> list[Any]:
-        return [item(number) for number in numbers if number != 17]
 
 
 class Reused(Items):
@@ -117,19 +79,6 @@ class Reused(Items):
 
     def __getitem__(self, number: int) -> Any:
         return {"x": self.tensor.fill_(number)}
-
-
-class SaidStream(data.IterableDataset[Any]):
-    def __len__(self) -> int:
-        return 40
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(range(30))
-
-
-class Processes(Items):
-    def __getitem__(self, number: int) -> Any:
-        return os.getpid()
 
 
 class Stream(data.IterableDataset[Any]):
@@ -153,17 +102,6 @@ class Each(data.Dataset[Any]):
         return self.elements[number]
 
 
-class Point(NamedTuple):
-    x: Any
-    y: Any
-
-
-@dataclass
-class Sample:
-    image: Any
-    at: Point
-
-
 # In.
 
 
@@ -177,11 +115,6 @@ class TestDataset(OfTorch):
         return Items(count)
 
 
-class TestDatasetOfManyItems(OfTorch):
-    def source(self, count: int, folder: Path) -> Any:
-        return ManyItems(count)
-
-
 class TestIterableDataset(OfTorch):
     seeks = False
 
@@ -190,12 +123,15 @@ class TestIterableDataset(OfTorch):
 
 
 class TestUnbatchedLoader(OfTorch):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         # Each tensor of each element travels from a worker by a file of its own: seconds for thousands.
         return data.DataLoader(Items(count), batch_size=None, num_workers=2 if count < 100 else 0)
 
 
 class TestBatchedLoader(OfTorch):
+    seeks = False
     options: ClassVar = {"unbatch": True}
 
     def source(self, count: int, folder: Path) -> Any:
@@ -242,28 +178,15 @@ def test_every_dtype_comes_back_as_the_same_tensor(storage: Storage, dtype: str)
     assert back.tolist() == [other.tolist(), given.tolist()]
 
 
-def test_structures_stay_and_a_dataclass_becomes_a_namedtuple_of_its_name_and_fields(storage: Storage) -> None:
-    given = [Sample(torch.ones(2) * i, Point([i, (torch.tensor(i),)], "y")) for i in range(3)]
-    element = storage.cache(Each(given), "d", "v1")[2]
-    assert type(element).__name__ == "Sample"
-    assert element._fields == ("image", "at")
-    assert element.image.tolist() == [2, 2]
-    assert type(element.at).__name__ == "Point"
-    assert element.at == ([2, (2,)], "y")
-
-
-def test_a_tensor_is_a_source_of_its_rows(storage: Storage) -> None:
-    ref = storage.cache(torch.arange(6.0, requires_grad=True).view(3, 2), "d", "v1")
-    assert [row.tolist() for row in ref] == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_tensors_that_require_grad_or_are_views_are_stored_by_value(storage: Storage) -> None:
+def test_tensors_of_any_kind_are_stored_by_value(storage: Storage) -> None:
     base = torch.arange(6.0, requires_grad=True)
     conjugate = torch.tensor([1 + 2j, 3 - 1j]).conj()
     given = {"grad": base * 2, "strided": base[::2], "expanded": torch.ones(1).expand(4), "conj": conjugate}
     element = storage.cache(Each([given]), "d", "v1")[0]
     for name, tensor in given.items():
         assert element[name].tolist() == tensor.tolist()
+    rows = storage.cache(base.view(3, 2), "rows", "v1")
+    assert [row.tolist() for row in rows] == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize(
@@ -274,68 +197,56 @@ def test_tensors_that_require_grad_or_are_views_are_stored_by_value(storage: Sto
         torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged),
     ],
 )
-def test_a_tensor_that_numpy_cannot_hold_is_refused_with_its_record_and_leaf(storage: Storage, bad: Any) -> None:
-    given = [{"x": Sample(torch.ones(3), 0)}, {"x": Sample(bad, 0)}]
-    with pytest.raises(cachelayer.ElementError, match=r"\['x'\]"):
-        storage.cache(Each(given), "d", "v1")
+def test_a_tensor_that_numpy_cannot_hold_is_refused_with_its_leaf(storage: Storage, bad: Any) -> None:
+    for good in range(2):
+        with pytest.raises(cachelayer.ElementError, match=rf"record {good}, leaf \['x'\]"):
+            storage.cache(Each([{"x": torch.ones(3)}] * good + [{"x": bad}]), "d", "v1")
 
 
-def test_a_leaf_that_is_no_array_is_refused_with_its_leaf(storage: Storage) -> None:
-    with pytest.raises(cachelayer.ElementError, match=r"leaf \['x'\].*object"):
-        storage.cache(Each([{"x": object()}]), "d", "v1")
-
-
-@pytest.mark.parametrize("source", [Failing(40), FailingMany(40), Stream(Failing(40))])
-def test_a_failure_names_the_record(storage: Storage, source: Any) -> None:
-    with pytest.raises(cachelayer.SourceError, match="record 17"):
-        storage.cache(source, "d", "v1")
-
-
-ENDING: dict[str, tuple[Any, dict[str, Any]]] = {
-    "dataset": (Ending, {}),
-    "many at once": (EndingMany, {}),
-    "two workers": (Ending, {"workers": 2}),
-    "iterable dataset": (lambda error: Stream(Ending(error)), {}),
-    "loader": (lambda error: data.DataLoader(Ending(error), batch_size=None), {}),
-    "batches": (lambda error: data.DataLoader(Ending(error), batch_size=4), {}),
-    "rows": (lambda error: data.DataLoader(Ending(error), batch_size=4), {"unbatch": True}),
-    "shuffled rows": (lambda error: data.DataLoader(Ending(error), batch_size=4, shuffle=True), {"unbatch": True}),
+FAILING: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dataset": (Items, {}),
+    "two workers": (Items, {"workers": 2}),
+    "iterable dataset": (lambda *given: Stream(Items(*given)), {}),
+    "loader": (lambda *given: data.DataLoader(Items(*given), batch_size=None), {}),
+    "loader with workers": (lambda *given: data.DataLoader(Items(*given), batch_size=None, num_workers=2), {}),
+    "rows": (lambda *given: data.DataLoader(Items(*given), batch_size=17), {"unbatch": True}),
 }
 
 
-@pytest.mark.parametrize("error", [IndexError, StopIteration])
-@pytest.mark.parametrize("case", ENDING)
-def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: str, error: type[Exception]) -> None:
-    make, options = ENDING[case]
-    with pytest.raises(cachelayer.SourceError):
-        storage.cache(make(error), "d", "v1", **options)
+@pytest.mark.parametrize("error", [ValueError("no item today"), IndexError(), StopIteration()], ids=repr)
+@pytest.mark.parametrize("case", FAILING)
+def test_an_item_that_fails_is_named_and_is_no_end(storage: Storage, case: str, error: Exception) -> None:
+    make, options = FAILING[case]
+    # PyTorch's loaders take a StopIteration of an item for the end.
+    found = "17" if not isinstance(error, StopIteration) else "17|after 1 "
+    with pytest.raises(cachelayer.SourceError, match=found):
+        storage.cache(make(40, error), "d", "v1", **options)
     assert storage.datasets() == []
 
 
-def test_a_slow_dataset_is_asked_for_few_items_at_a_time(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+class Saying(data.IterableDataset[Any]):
+    """Thirty elements, of which it says that they are forty."""
 
-    class Asked(ManyItems):
-        def __getitems__(self, numbers: list[int]) -> list[Any]:
-            asked.append(len(numbers))
-            return super().__getitems__(numbers)
+    def __len__(self) -> int:
+        return 40
 
-    assert len(storage.cache(Asked(200), "d", "quick")) == 200
-    assert max(asked) > 100
-    asked.clear()
-    # Each call takes longer than it may.
-    monkeypatch.setattr(_torch_source, "_MOST_SECONDS", 0.0)
-    assert len(storage.cache(Asked(200), "d", "slow")) == 200
-    assert max(asked) == asked[0]
+    def __iter__(self) -> Iterator[Any]:
+        return iter([torch.tensor(number) for number in range(30)])
 
 
-def test_other_items_than_the_length_says_are_refused(storage: Storage) -> None:
-    with pytest.raises(cachelayer.SourceError, match="getitems__"):
-        storage.cache(TooFew(40), "d", "v1")
+def test_a_length_is_a_promise_of_a_dataset_and_a_hint_of_its_loader(storage: Storage) -> None:
     with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, but its length is 40"):
-        storage.cache(SaidStream(), "d", "v1")
-    # PyTorch takes the length of a loader of an IterableDataset for a hint.
-    assert len(storage.cache(data.DataLoader(SaidStream(), batch_size=None), "d", "v1")) == 30
+        storage.cache(Saying(), "d", "v1")
+    assert len(storage.cache(data.DataLoader(Saying(), batch_size=None), "d", "v1")) == 30
+    # A chain has a length only if its parts have one, and says so by a TypeError.
+    assert len(storage.cache(data.ChainDataset([Stream(Items(3)), Stream(Items(4))]), "d", "v2")) == 7
+
+
+def test_batches_that_have_not_a_row_for_each_sample_are_refused(storage: Storage) -> None:
+    for collate in (lambda items: torch.stack(items, 1), list):
+        batches = data.DataLoader(Each(list(torch.ones(8, 6))), batch_size=4, collate_fn=collate)
+        with pytest.raises(cachelayer.SourceError, match="its length is 8"):
+            storage.cache(batches, "d", "v1", unbatch=True)
 
 
 def test_a_tensor_that_is_used_again_is_stored_as_it_was(storage: Storage) -> None:
@@ -344,129 +255,19 @@ def test_a_tensor_that_is_used_again_is_stored_as_it_was(storage: Storage) -> No
         assert [row["x"].tolist() for row in ref] == [[number] * 3 for number in range(9)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("size", [None, 8])
-def test_a_failure_in_a_loader_names_the_record(storage: Storage, workers: int, size: int | None) -> None:
-    source = data.DataLoader(Failing(40), batch_size=size, num_workers=workers)
-    with pytest.raises(cachelayer.SourceError, match=r"record 17\b.*ValueError"):
-        storage.cache(source, "d", "v1", unbatch=size is not None)
-
-
-def test_a_failure_in_a_shuffled_loader_names_the_record_at_which_the_batch_begins(storage: Storage) -> None:
-    order = [*range(20, 40), *range(20)]
-    source = data.DataLoader(Failing(40), batch_size=8, sampler=order)
-    with pytest.raises(cachelayer.SourceError, match="record 32"):
-        storage.cache(source, "d", "v1", unbatch=True)
-
-
-def test_the_workers_of_a_loader_make_the_elements(storage: Storage) -> None:
-    ref = storage.cache(data.DataLoader(Processes(64), batch_size=4, num_workers=2), "d", "v1", unbatch=True)
-    processes = {int(process) for process in ref}
-    assert len(processes) == 2
-    assert os.getpid() not in processes
-
-
-def test_a_batched_loader_gives_batches_where_unbatch_is_not_asked_for(storage: Storage) -> None:
-    ref = storage.cache(data.DataLoader(Items(32), batch_size=8), "d", "v1")
-    assert len(ref) == 4
-    assert ref[1]["label"].tolist() == list(range(8, 16))
-
-
-def test_str_and_bytes_of_batches_are_taken_apart(storage: Storage) -> None:
+def test_batches_are_taken_apart_where_that_is_asked_for(storage: Storage) -> None:
+    ref = storage.cache(data.DataLoader(Items(32), batch_size=8), "batches", "v1")
+    assert [batch["label"].tolist() for batch in ref] == [list(range(first, first + 8)) for first in range(0, 32, 8)]
     given = [{"s": f"é{i}", "b": b"\0" * i, "t": (f"t{i}", i)} for i in range(10)]
     ref = storage.cache(data.DataLoader(Each(given), batch_size=4), "d", "v1", unbatch=True)
     assert list(ref) == [element | {"t": list(element["t"])} for element in given]
 
 
-@pytest.mark.parametrize(
-    ("collate", "expected"),
-    [
-        (
-            lambda items: {"x": torch.stack(items), "meta": object()},
-            r"record 0, leaf \['meta'\]: .* row for each record",
-        ),
-        (lambda items: {"x": torch.stack(items), "n": len(items)}, r"record 0, leaf \['n'\]: .* row for each record"),
-        (
-            lambda items: {"x": torch.stack(items), "n": torch.ones(3)},
-            r"record 0: .*as many rows.*\['x'\]: 4.*\['n'\]: 3",
-        ),
-    ],
-)
-def test_a_loader_that_collates_to_what_has_no_rows_is_refused(storage: Storage, collate: Any, expected: str) -> None:
-    source = data.DataLoader(Each(list(torch.arange(8))), batch_size=4, collate_fn=collate)
-    with pytest.raises(cachelayer.ElementError, match=expected):
-        storage.cache(source, "d", "v1", unbatch=True)
-
-
-def time_first(items: list[Any]) -> Any:
-    return torch.stack(items, 1)
-
-
-def row_by_row(items: list[Any]) -> Any:
-    return torch.stack(items)
-
-
-class InOrder(data.IterableDataset[Any]):
-    """A chain of these has no length, and says so by a TypeError."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([torch.arange(6) + 10 * number for number in range(4)])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(
-    "source",
-    [
-        lambda **options: data.DataLoader(Each(list(InOrder())), batch_size=4, **options),
-        lambda **options: data.DataLoader(Each(list(InOrder())), batch_sampler=[[0, 1, 2], [3]], **options),
-        lambda **options: data.DataLoader(InOrder(), batch_size=3, **options),
-    ],
-)
-def test_batches_that_are_not_rows_of_samples_are_refused_on_any_loader(
-    storage: Storage, source: Any, workers: int
-) -> None:
-    options = {"num_workers": workers, "persistent_workers": workers > 0}
-    with pytest.raises(cachelayer.ElementError, match="record 0"):
-        storage.cache(source(collate_fn=time_first, **options), "d", "v1", unbatch=True)
-    loader = source(collate_fn=row_by_row, **options)
-    wanted = [row.tolist() for batch in loader for row in batch]
-    ref = storage.cache(loader, "d", "v1", unbatch=True)
-    assert [row.tolist() for row in ref] == wanted
-
-
-def test_a_loader_that_does_not_tell_the_samples_of_a_batch_is_refused(storage: Storage) -> None:
-    source = StatefulDataLoader(Each(list(InOrder())), batch_size=4, collate_fn=time_first)
-    with pytest.raises(cachelayer.InvalidTypeError, match="StatefulDataLoader"):
-        storage.cache(source, "d", "v1", unbatch=True)
-
-
-def test_iterable_datasets_of_unknown_length_are_stored(storage: Storage) -> None:
-    ref = storage.cache(data.ChainDataset([InOrder(), InOrder()]), "d", "v1")
-    assert [int(row[0]) for row in ref] == [0, 10, 20, 30] * 2
-
-
-def test_a_batch_of_another_type_is_refused_with_its_first_record(storage: Storage) -> None:
-    batches = Each([{"x": torch.zeros(4, 2)}, {"x": torch.zeros(4, 3)}])
-    with pytest.raises(cachelayer.ElementError, match=r"\['x'\]"):
-        storage.cache(batches, "d", "v1", unbatch=True)
-
-
-def test_a_dataset_without_a_length_is_refused(storage: Storage) -> None:
-    class Unsized(data.Dataset[Any]):
-        def __getitem__(self, number: int) -> Any:
-            return number
-
-    with pytest.raises(cachelayer.InvalidTypeError, match="Unsized has no length"):
-        storage.cache(Unsized(), "d", "v1")
-
-
-def test_objects_of_others_are_left_to_their_adapters() -> None:
-    import datasets
-
+def test_datasets_of_hugging_face_are_left_to_their_adapter() -> None:
+    datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"x": [1, 2]})
-    assert as_source(rows.with_format("torch")) is None
-    assert as_source(rows.to_iterable_dataset().with_format("torch")) is None
-    assert as_source([1, 2]) is None
+    for source in (rows.with_format("torch"), rows.to_iterable_dataset().with_format("torch")):
+        assert as_source(source).kind == "datasets"
 
 
 # Out.
@@ -500,16 +301,11 @@ def test_a_dataset_gives_elements_batches_and_parts(ref: Any) -> None:
         dataset[RECORDS]
 
 
-def test_tensors_share_the_memory_of_the_arrays(ref: Any) -> None:
+def test_tensors_share_the_memory_of_arrays_that_may_be_written(ref: Any) -> None:
     batch = ref.read([3, 4])
     converted = tensors(batch)
     assert converted["image"].data_ptr() == batch["image"].ctypes.data
     assert converted["label"].data_ptr() == batch["label"].ctypes.data
-    rows = to_torch(ref).__getitems__([3, 4])
-    assert rows[0]["label"].untyped_storage().data_ptr() == rows[1]["label"].untyped_storage().data_ptr()
-
-
-def test_arrays_that_are_read_only_are_copied() -> None:
     array = np.arange(3)
     array.setflags(write=False)
     tensors(array)[0] = 7
@@ -561,12 +357,6 @@ def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind
         assert element["raw"] == b"x"
 
 
-def test_a_dtype_that_torch_has_not_is_refused_with_its_leaf(storage: Storage) -> None:
-    ref = storage.cache([{"at": np.datetime64("2020-01-01")}], "d", "v1")
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['at'\]"):
-        to_torch(ref)
-
-
 def test_a_loader_of_torch_collates_elements(ref: Any) -> None:
     batches = list(data.DataLoader(to_torch(ref), batch_size=25))
     assert [len(batch["name"]) for batch in batches] == [25, 25, 10]
@@ -584,14 +374,6 @@ def test_a_loader_of_torch_reads_whole_batches_in_our_order(ref: Any, workers: i
         sampler.set_epoch(epoch)
         expected = ref.stream(16, shuffle=True, seed=3, num_epochs=2, start=epoch * RECORDS)
         assert plain(list(batches)) == plain(list(itertools.islice(expected, len(sampler))))
-
-
-@pytest.mark.parametrize("wrong", [[1, 2], "d@v1"])
-def test_what_is_no_ref_or_stream_is_refused(ref: Any, wrong: Any) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match="not a DataRef"):
-        to_torch(wrong)
-    with pytest.raises(cachelayer.InvalidTypeError, match="not a stream"):
-        loader(ref)
 
 
 # Streams.
@@ -861,26 +643,6 @@ def test_a_loader_of_torch_goes_on_at_a_loaded_place_and_then_with_whole_epochs(
     rest, whole_epoch = [[label for batch in batches for label in batch["label"].tolist()] for _ in range(2)]
     assert rest == order(RECORDS, 1, 0)[20:]
     assert whole_epoch == order(RECORDS, 1, 0)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_stateful_data_loader_goes_on_with_the_batch_after_what_it_handed_out(
-    ref: Any, workers: int, whole: bool
-) -> None:
-    def batches() -> Any:
-        if whole:
-            return StatefulDataLoader(
-                to_torch(ref), batch_size=None, sampler=BatchSampler(ref, 8, seed=2), num_workers=workers
-            )
-        return StatefulDataLoader(to_torch(ref), batch_size=8, sampler=Sampler(ref, seed=2), num_workers=workers)
-
-    expected = [batch["label"].tolist() for batch in ref.stream(8, shuffle=True, seed=2)]
-    first = batches()
-    begun = [batch["label"].tolist() for batch in itertools.islice(iter(first), 3)]
-    rest = batches()
-    rest.load_state_dict(first.state_dict())
-    assert begun + [batch["label"].tolist() for batch in rest] == expected
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -19,7 +19,6 @@ import cachelayer
 from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npz
 from cachelayer.adapters.pyarrow import from_parquet
-from cachelayer.builds.source import Seekable, Skippable, as_source
 
 RECORDS = 6000
 SHARD_BYTES = 100_000
@@ -71,26 +70,13 @@ def test_a_build_that_failed_goes_on_to_the_version_of_one_run(name: str, tmp_pa
     assert_resumes(lambda: SOURCES[name](tmp_path / "files"), tmp_path, RECORDS, SHARD_BYTES)
 
 
-def loader(**options: Any) -> Callable[[Items], Any]:
-    return lambda items: data.DataLoader(items, **options)
-
-
-@pytest.mark.parametrize(
-    ("of_items", "unbatch"),
-    [(lambda items: items, False), (loader(batch_size=None), False), (loader(batch_size=50), True)],
-    ids=["dataset", "items", "batches"],
-)
-def test_a_dataset_is_asked_for_some_records_and_what_is_left(
-    of_items: Callable[[Items], Any], unbatch: bool, tmp_path: Path
-) -> None:
+def test_a_dataset_is_asked_for_some_records_and_what_is_left(tmp_path: Path) -> None:
     def cache(items: Items) -> Any:
-        storage = cachelayer.Storage(tmp_path)
-        return storage.cache(of_items(items), "d", "v1", shard_bytes=SHARD_BYTES, unbatch=unbatch)
+        return cachelayer.Storage(tmp_path).cache(items, "d", "v1", shard_bytes=SHARD_BYTES)
 
-    with pytest.raises(cachelayer.SourceError, match="record 4321"):
-        cache(Items(fails_at=4321))
-    with pytest.raises(cachelayer.SourceError, match="record 5432"):
-        cache(Items(fails_at=5432))
+    for fails_at in (4321, 5432):
+        with pytest.raises(cachelayer.SourceError, match=f"record {fails_at}"):
+            cache(Items(fails_at=fails_at))
     items = Items()
     assert cache(items).read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
     jumps = (number for number in range(1, len(items.asked)) if items.asked[number - 1] != items.asked[number] - 1)
@@ -148,37 +134,3 @@ def test_a_file_that_cannot_be_read_is_named_by_its_number_in_the_whole(tmp_path
 def test_rows_of_npz_files_are_passed_over(save: Callable[..., None], tmp_path: Path) -> None:
     save(tmp_path / "a.npz", x=np.arange(3000).reshape(1000, 3), y=np.arange(1000, dtype=np.uint8))
     assert_seeks(lambda: from_npz(tmp_path / "a.npz"))
-
-
-class Backwards(data.Sampler[int]):
-    """A sampler without a length."""
-
-    def __iter__(self) -> Any:
-        return iter(range(49, -1, -1))
-
-
-@pytest.mark.parametrize(
-    ("options", "unbatch"),
-    [
-        ({"batch_size": None, "shuffle": True}, False),
-        ({"batch_size": 5, "shuffle": True}, True),
-        ({"batch_size": None, "sampler": Backwards()}, False),
-        ({"batch_size": 5, "sampler": Backwards()}, True),
-        ({"batch_sampler": [[3, 2], [1]]}, True),
-        ({"batch_sampler": [[3, 2], [1]]}, False),
-        ({"batch_size": None}, True),
-    ],
-)
-def test_a_loader_of_which_no_order_or_size_is_known_is_run_through(options: dict[str, Any], unbatch: bool) -> None:
-    source = as_source(data.DataLoader(Items(50), **options), unbatch=unbatch)
-    assert not isinstance(source, (Seekable, Skippable))
-
-
-@pytest.mark.parametrize(
-    ("count", "drop_last", "unbatch"), [(500, False, False), (507, True, False), (507, False, True), (507, True, True)]
-)
-def test_a_loader_in_order_begins_at_any_element(count: int, drop_last: bool, unbatch: bool) -> None:
-    def make() -> Any:
-        return as_source(data.DataLoader(Items(count), batch_size=10, drop_last=drop_last), unbatch=unbatch)
-
-    assert_seeks(make)
