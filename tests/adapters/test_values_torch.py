@@ -14,7 +14,7 @@ from torch.utils import data
 from torchdata.stateful_dataloader import StatefulDataLoader
 from values_across import Row, ValuesAcross, assert_same
 
-from cachelayer import DataRef, InvalidTypeError, Ragged, Storage
+from cachelayer import ArraySpec, DataRef, InvalidTypeError, Ragged, Storage
 from cachelayer.adapters.torch import BatchSampler, Sampler, to_torch
 from cachelayer.records import tree
 from cachelayer.records.spec import RaggedSpec
