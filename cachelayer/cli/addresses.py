@@ -1,13 +1,12 @@
-"""Storages, references, sizes and times as command-line arguments, and the options to reach storages."""
+"""Storages, references, sizes and times as arguments of commands, and the options to reach storages."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import typer
 
@@ -42,66 +41,17 @@ LocalCache = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Address:
-    """A dataset or one of its versions, in a storage.
-
-    Args:
-        url: the URL of the storage.
-        dataset_id: the id of the dataset.
-        version: the text after the @; None if there is no @.
-        rows: the slice at the end; None if there is none.
-    """
-
-    url: str
-    dataset_id: str
-    version: str | None = None
-    rows: slice | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse a text such as ``gs://bucket/caches/cifar10@v2[:100]``.
-
-        Raises:
-            InvalidArgumentError: if the text names no dataset.
-        """
-        reference = Reference.split(text.rstrip("/"))
-        if not reference.url:
-            raise InvalidArgumentError(
-                f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
-            )
-        return cls(reference.url, reference.dataset_id, reference.name, reference.rows)
-
-    @classmethod
-    def whole(cls, text: str) -> Self:
-        """Parse the address of a whole version.
-
-        Raises:
-            InvalidArgumentError: if the text has a slice.
-        """
-        address = cls.parse(text)
-        if address.rows is not None:
-            raise InvalidArgumentError(
-                f"{without_credentials(text)!r} is a part of a version: name the whole version, without [...]"
-            )
-        return address
-
-    @property
-    def name(self) -> str:
-        """The dataset and its version, as :meth:`cachelayer.Storage.fetch` takes them."""
-        return self.dataset_id if self.version is None else f"{self.dataset_id}@{self.version}"
-
-
 def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | None = None) -> Storage:
     """Open the storage that an argument names.
 
     Raises:
         InvalidArgumentError: if the argument names a version.
     """
-    if "@" in url.rstrip("/").rpartition("/")[2]:
+    parent, _, name = url.rstrip("/").rpartition("/")
+    if "@" in name:
         raise InvalidArgumentError(
             f"{without_credentials(url)!r} names a version: here a storage is asked for, such as "
-            f"{without_credentials(url.rstrip('/').rpartition('/')[0] or '.')!r}"
+            f"{without_credentials(parent or '.')!r}"
         )
     return Storage(url, local_cache=local_cache, storage_options=storage_options(options))
 
@@ -118,11 +68,26 @@ def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
     return storage
 
 
+def open_address(
+    text: str, options: Sequence[str] | None, local_cache: Path | None = None
+) -> tuple[Storage, Reference]:
+    """Open the storage of a text such as ``gs://bucket/caches/cifar10@v2[:100]``, and return what the text names in it.
+
+    Raises:
+        InvalidArgumentError: if the text names no dataset.
+    """
+    reference = Reference.split(text.rstrip("/"))
+    if not reference.url:
+        raise InvalidArgumentError(
+            f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
+        )
+    storage = Storage(reference.url, local_cache=local_cache, storage_options=storage_options(options))
+    return storage, reference
+
+
 def open_reference(text: str, options: Sequence[str] | None, local_cache: Path | None = None) -> DataRef[Any]:
     """Open the version, or the slice of one, that an argument names."""
-    address = Address.parse(text)
-    ref = open_storage(address.url, options, local_cache).fetch(address.name)
-    return ref if address.rows is None else ref[address.rows]
+    return open_address(text, options, local_cache)[0].fetch(text.rstrip("/"))
 
 
 def storage_options(options: Sequence[str] | None) -> dict[str, Any]:
@@ -131,15 +96,20 @@ def storage_options(options: Sequence[str] | None) -> dict[str, Any]:
     Raises:
         InvalidArgumentError: if an option is not written as ``KEY=VALUE``.
     """
-    return dict(_named("--option", option) for option in options or ())
+    pairs = (split_pair("--option", option) for option in options or ())
+    return {name: json_or_text(value) for name, value in pairs}
 
 
-def _named(option: str, text: str) -> tuple[str, Any]:
+def split_pair(option: str, text: str) -> tuple[str, str]:
+    """Return the name and the value of an argument such as ``size=3``.
+
+    Raises:
+        InvalidArgumentError: if there is none. The text may be a secret: the error does not repeat it.
+    """
     name, equals, value = text.partition("=")
     if not name or not equals:
-        # The text may be a secret: do not repeat it.
-        raise InvalidArgumentError(f"{option} is written as KEY=VALUE")
-    return name, json_or_text(value)
+        raise InvalidArgumentError(f"{option} is written as NAME=VALUE")
+    return name, value
 
 
 def json_or_text(text: str) -> Any:
@@ -150,36 +120,36 @@ def json_or_text(text: str) -> Any:
         return text
 
 
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
-_BYTES = {
-    "": 1,
-    "b": 1,
-    **{f"{prefix}{unit}": 1000**power for power, prefix in enumerate("kmgt", 1) for unit in ("", "b")},
-    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+_UNITS = {
+    "bytes such as 4096, 256MB or 1GiB": {
+        "": 1,
+        "kb": 10**3,
+        "mb": 10**6,
+        "gb": 10**9,
+        "tb": 10**12,
+        "kib": 2**10,
+        "mib": 2**20,
+        "gib": 2**30,
+        "tib": 2**40,
+    },
+    "a time such as 90s, 30m, 24h or 7d": {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400},
 }
-_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_BYTES, _SECONDS = _UNITS
 
 
 def nbytes(option: str, text: str) -> int:
-    """Parse a size: ``256MB``, ``1.5GiB``, ``4096``.
-
-    Raises:
-        InvalidArgumentError: if the text is invalid; the error names the option.
-    """
-    return int(_scaled(option, text, _BYTES, "bytes such as 4096, 256MB or 1GiB"))
+    """Parse a size: ``256MB``, ``1.5GiB``, ``4096``."""
+    return int(_quantity(option, text, _BYTES))
 
 
 def seconds(option: str, text: str) -> float:
-    """Parse a time: ``90``, ``30m``, ``24h``, ``7d``.
-
-    Raises:
-        InvalidArgumentError: if the text is invalid; the error names the option.
-    """
-    return _scaled(option, text, _SECONDS, "a time such as 90s, 30m, 24h or 7d")
+    """Parse a time: ``90``, ``30m``, ``24h``, ``7d``."""
+    return _quantity(option, text, _SECONDS)
 
 
-def _scaled(option: str, text: str, units: Mapping[str, int], what: str) -> float:
-    match = _NUMBER.fullmatch(text.strip())
-    if match is None or match[2].lower() not in units:
+def _quantity(option: str, text: str, what: str) -> float:
+    match = _NUMBER.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _UNITS[what]:
         raise InvalidArgumentError(f"{option} {text!r}: pass {what}")
-    return float(match[1]) * units[match[2].lower()]
+    return float(match[1]) * _UNITS[what][match[2]]

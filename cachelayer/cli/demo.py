@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +21,14 @@ import typer
 import cachelayer
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer
+from cachelayer.cli.view import serve
 from cachelayer.errors import CorruptionError
 
 RECORDS = 1797
 BATCH = 64
 SEED = 7
 STOP_AFTER = 11
+_RESUME = "import sys; from cachelayer.cli.demo import resume; resume(sys.argv[1])"
 ROWS = """
 .###. ..#.. .###. .###. ...#. ##### .###. ##### .###. .###.
 #...# .##.. #...# #...# ..##. #.... #.... ....# #...# #...#
@@ -85,7 +86,7 @@ def run(folder: str) -> None:
     (Path(folder) / "state.json").write_text(json.dumps(state))
     print(f"stopped     process {os.getpid()} after {STOP_AFTER} shuffled batches, position {state['position']}")
 
-    subprocess.run([sys.executable, "-m", "cachelayer.cli.demo", folder], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", _RESUME, folder], check=True)  # noqa: S603
     resumed = json.loads((Path(folder) / "resumed.json").read_text())
     after = resumed["numbers"]
     print(f"resumed     process {resumed['process']}: {len(after)} more batches")
@@ -99,11 +100,7 @@ def run(folder: str) -> None:
     print(f"verified    {report.records} records, each with its checksum: {len(report.problems)} problems")
 
 
-@command(
-    "cachelayer demo",
-    "cachelayer demo --view         # and look at it in the browser",
-    "cachelayer demo /tmp/digits    # keeps the cache",
-)
+@command("Help", "cachelayer demo", "cachelayer demo --view", "cachelayer demo /tmp/digits    # keeps the cache")
 def demo(
     folder: Annotated[
         Path | None, typer.Argument(help="The folder for the cache; by default a temporary one.", show_default=False)
@@ -112,25 +109,12 @@ def demo(
     no_open: Annotated[bool, typer.Option("--no-open", help="With --view: only print the URL.")] = False,
 ) -> Answer:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
-    with ExitStack() as kept:
-        if folder is None:
-            folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="cachelayer-demo-")))
-        return _demo(str(folder), view=view, is_opened=not no_open)
-
-
-def _demo(folder: str, *, view: bool, is_opened: bool) -> Answer:
-    from cachelayer.cli.view import serve, shelf_for
-
-    # What is missing for the page is said before the demo runs.
-    shelf = shelf_for(cachelayer.Storage(folder)) if view else None
-    run(folder)
-    if shelf is None:
-        typer.echo("next        cachelayer demo --view shows the cache as a page in the browser")
-    else:
-        typer.echo("the page    ", nl=False)
-        serve(shelf, "digits@v1", is_opened=is_opened)
+    with tempfile.TemporaryDirectory(prefix="cachelayer-demo-") as temporary:
+        cache = str(folder or temporary)
+        run(cache)
+        if view:
+            typer.echo("the page    ", nl=False)
+            serve(cachelayer.Storage(cache), "digits@v1", is_opened=not no_open)
+        else:
+            typer.echo("next        cachelayer demo --view shows the cache as a page in the browser")
     return Answer({"proved": True})
-
-
-if __name__ == "__main__":
-    resume(sys.argv[1])

@@ -5,29 +5,23 @@ from __future__ import annotations
 import platform
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated, Any
 
 import typer
-from rich.console import RenderableType
 
-from cachelayer.cli.addresses import LocalCache, Options, storage_options
+from cachelayer.cli.addresses import LocalCache, Options, existing_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, WELL, Answer, facts, table
+from cachelayer.cli.output import FINDING, SUCCESS, Answer, facts
 from cachelayer.drawing.text import size
 from cachelayer.errors import CacheLayerError
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
-from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 
 
-@command(
-    "cachelayer doctor",
-    "cachelayer doctor gs://bucket/caches",
-)
+@command("Help", "cachelayer doctor", "cachelayer doctor gs://bucket/caches")
 def doctor(
     storage: Annotated[str | None, typer.Argument(metavar="[STORAGE]", help="A storage to probe.")] = None,
     option: Options = None,
@@ -37,20 +31,14 @@ def doctor(
     folder = folder_of(local_cache)
     nbytes = sum(sum(sizes.values()) for sizes in CacheFolder(folder).sizes().values()) if folder.is_dir() else 0
     document: dict[str, Any] = {"versions": _versions(), "local_cache": {"folder": str(folder), "nbytes": nbytes}}
-    shown: list[RenderableType] = [
-        facts(document["versions"].items()),
-        "",
-        facts([("local copies", str(folder)), ("they take", size(nbytes))]),
-    ]
+    rows = [*document["versions"].items(), ("local copies", f"{folder}: {size(nbytes)}")]
     if storage is None:
-        return Answer(document, shown)
-    store = open_store(storage, storage_options(option))
-    checks = list(_probe(store))
-    document["storage"] = {"url": store.url, "checks": checks}
-    rows = table("storage", store.url, "")
-    for check in checks:
-        rows.add_row("ok" if check["ok"] else "FAILED", check["check"], check["detail"])
-    return Answer(document, [*shown, "", rows], WELL if all(check["ok"] for check in checks) else FINDING)
+        return Answer(document, [facts(rows)])
+    store = existing_storage(storage, option)._store
+    problem = _probe(store)
+    document["storage"] = {"url": store.url, "problem": problem}
+    rows.append(("storage", f"{store.url}: {problem or 'can be published to'}"))
+    return Answer(document, [facts(rows)], FINDING if problem else SUCCESS)
 
 
 def _versions() -> dict[str, str]:
@@ -65,30 +53,19 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _probe(store: ObjectStore) -> Iterator[dict[str, Any]]:
-    """Yield what publishing asks of a storage, each with whether it does so, up to the first failure.
-
-    Nothing is left in the storage.
-    """
-    if isinstance(store, LocalStore) and not store.root.is_dir():
-        yield {"check": "exists", "ok": False, "detail": "the folder does not exist: the first build makes it"}
-        return
+def _probe(store: ObjectStore) -> str:
+    """Return why a storage cannot be published to; an empty text if it can. Nothing is left in it."""
     name, first, second = f"_probe-{uuid.uuid4().hex}", b"first", b"second"
-    checks: dict[str, Callable[[], bool]] = {
-        "puts an object where there is none": lambda: store.put_if_absent(name, first),
-        "refuses to put another over it": lambda: not store.put_if_absent(name, second),
-        "reads what was put first": lambda: store.read(name) == first,
-        "lists it": lambda: name in store.names(""),
+    steps: dict[str, Callable[[], bool]] = {
+        "it does not put an object where there is none": lambda: store.put_if_absent(name, first),
+        "it puts an object over another": lambda: not store.put_if_absent(name, second),
+        "it does not read what was put": lambda: store.read(name) == first,
+        "it does not list what was put": lambda: name in store.names(""),
     }
     try:
-        for check, is_done in checks.items():
-            try:
-                ok, detail = is_done(), ""
-            except CacheLayerError as error:
-                ok, detail = False, str(error)
-            yield {"check": check, "ok": ok, "detail": detail if ok else detail or "it does not"}
-            if not ok:
-                return
+        return next((problem for problem, is_well in steps.items() if not is_well()), "")
+    except CacheLayerError as error:
+        return str(error)
     finally:
         with suppress(CacheLayerError):
             store.delete(name)

@@ -1,8 +1,10 @@
-"""The commands that make, copy, name and delete versions: ``cp``, ``mirror``, ``rewrite``, ``tag``, ``rm``, ``gc``."""
+"""The commands that name, copy, rewrite and delete versions: from ``tag`` to ``gc``."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,7 +12,6 @@ import typer
 
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.cli.addresses import (
-    Address,
     LocalCache,
     Options,
     ReferenceArgument,
@@ -18,18 +19,56 @@ from cachelayer.cli.addresses import (
     ToOptions,
     existing_storage,
     nbytes,
+    open_address,
     open_reference,
     open_storage,
     seconds,
 )
+from cachelayer.cli.build_and_import import Engine, Resume, ShardBytes, Workers
 from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, WELL, Answer, count, made
+from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, version_document
 from cachelayer.drawing.text import size
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.storage.storage import AS_BASE
 
 
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say after an interrupt what continues the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("run the same command again: it continues after what is finished") from None
+
+
 @command(
+    "Manage",
+    "cachelayer tag gs://bucket/caches/cifar10@v2 best",
+    "cachelayer tag gs://bucket/caches/cifar10 best --delete",
+)
+def tag(
+    reference: ReferenceArgument,
+    tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; it moves if it named another version.")],
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
+    option: Options = None,
+) -> Answer:
+    """Make a tag name a version, or remove the tag."""
+    storage, address = open_address(reference, option)
+    dataset_id = address.dataset_id
+    if delete:
+        if address.name is not None:
+            raise InvalidArgumentError(f"{reference!r}: to remove a tag, name the dataset without @VERSION")
+        storage.untag(dataset_id, tag)
+        return Answer({"dataset_id": dataset_id, "removed": tag}, [f"{dataset_id}: no tag {tag} now"])
+    if address.rows is not None:
+        raise InvalidArgumentError(f"{reference!r} is a part of a version: name the whole version, without [...]")
+    version = storage.fetch(reference).dataset_version
+    storage.tag(dataset_id, version, tag)
+    return Answer({"dataset_id": dataset_id, "version": version, "tag": tag}, [f"{dataset_id}@{tag} is {version}"])
+
+
+@command(
+    "Manage",
     "cachelayer cp cache/cifar10@v2 gs://bucket/caches",
     "cachelayer cp gs://bucket/caches/cifar10@v2 s3://other/caches/cifar@v1",
 )
@@ -42,46 +81,41 @@ def cp(
     to_option: ToOptions = None,
 ) -> Answer:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
-    source = Address.whole(reference)
-    is_renamed = "@" in to.rstrip("/").rpartition("/")[2]
-    target = Address.whole(to) if is_renamed else Address(to, source.dataset_id)
-    try:
-        ref = open_storage(source.url, option).copy(
-            source.dataset_id,
-            source.version,
-            open_storage(target.url, to_option),
-            new=target.name if is_renamed else None,
-        )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            "nothing is published; to continue where it stopped, run the same command again"
-        ) from None
-    return Answer(made(ref), [f"copied {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
+    source, _ = open_address(reference, option)
+    new = None
+    if "@" in to.rpartition("/")[2]:
+        target, renamed = open_address(to, to_option)
+        new = f"{renamed.dataset_id}@{renamed.name}"
+    else:
+        target = open_storage(to, to_option)
+    with _resumable():
+        ref = source.copy(reference, to=target, new=new)
+    return Answer(version_document(ref), [f"copied {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
 
 
 @command(
+    "Manage",
     "cachelayer mirror gs://bucket/caches/cifar10@v2",
     "cachelayer mirror gs://bucket/caches/cifar10@v2 --local-cache /scratch/cachelayer",
 )
 def mirror(reference: ReferenceArgument, option: Options = None, local_cache: LocalCache = None) -> Answer:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
-    try:
-        found = open_reference(reference, option, local_cache).mirror()
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("copied shards stay; run the same command again for the others") from None
-    whole = found.local_shards == found.shards
-    shown = (
-        f"{count(found.local_shards)} of {count(found.shards, 'shard')}, {size(found.local_nbytes)} of "
-        f"{size(found.nbytes)} are local: {found.folder}"
-    )
-    room = (
-        [] if whole else ["there is no room for the others: free some space, or name another folder with --local-cache"]
-    )
-    document = {**asdict(found), "folder": None if found.folder is None else str(found.folder)}
-    return Answer(document, [shown, *room], WELL if whole else FINDING)
+    ref = open_reference(reference, option, local_cache)
+    with _resumable():
+        copied = ref.mirror()
+    is_whole = copied.local_shards == copied.shards
+    shown = [
+        f"{count(copied.local_shards)} of {count(copied.shards, 'shard')}, {size(copied.local_nbytes)} of "
+        f"{size(copied.nbytes)} are local: {copied.folder}"
+    ]
+    if not is_whole:
+        shown.append("there is no room for the others: free some space, or name another folder with --local-cache")
+    document = {**asdict(copied), "folder": None if copied.folder is None else str(copied.folder)}
+    return Answer(document, shown, SUCCESS if is_whole else FINDING)
 
 
 @command(
+    "Manage",
     "cachelayer rewrite gs://bucket/caches/cifar10@v2 v3 --shuffle-seed 0",
     "cachelayer rewrite cache/texts@v7 v8 --compression zstd --shard-bytes 1GiB --workers 8",
     "cachelayer rewrite cache/pets@v1 small --field image --field meta/url",
@@ -96,19 +130,13 @@ def rewrite(
     compression: Annotated[
         str, typer.Option(metavar="KIND", help="none, zstd or zstd:LEVEL; by default that of the version.")
     ] = AS_BASE,
-    shard_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="About how large a shard file gets: 256MB, 1GiB.")
-    ] = None,
+    shard_bytes: ShardBytes = None,
     field: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep only this field, such as image or meta/url.")
     ] = None,
-    workers: Annotated[int, typer.Option(metavar="N", help="Write with N processes.")] = 1,
-    engine: Annotated[
-        str | None, typer.Option(metavar="processes|ray|beam", help="Write the parts on this engine.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Continue after what an interrupted call has finished.")
-    ] = True,
+    workers: Workers = 1,
+    engine: Engine = None,
+    resume: Resume = True,
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
@@ -116,12 +144,11 @@ def rewrite(
 
     If the new version exists and was made in this way, nothing is written.
     """
-    base = open_reference(reference, option, local_cache)
-    address = Address.parse(reference)
-    try:
-        ref = open_storage(address.url, option, local_cache).rewrite(
+    storage, address = open_address(reference, option, local_cache)
+    with _resumable():
+        ref = storage.rewrite(
             address.dataset_id,
-            base,
+            storage.fetch(reference),
             new,
             shuffle_seed=shuffle_seed,
             compression=compression,
@@ -131,39 +158,12 @@ def rewrite(
             engine=engine,
             resume=resume,
         )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            "run the same command again: it continues after what is finished, if the version is not published yet"
-        ) from None
     name = f"{ref.dataset_id}@{ref.dataset_version}"
-    return Answer(made(ref), [f"{name}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
+    return Answer(version_document(ref), [f"{name}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
 
 
 @command(
-    "cachelayer tag gs://bucket/caches/cifar10@v2 best",
-    "cachelayer tag gs://bucket/caches/cifar10 best --delete",
-)
-def tag(
-    reference: ReferenceArgument,
-    tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; it moves if it named another version.")],
-    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
-    option: Options = None,
-) -> Answer:
-    """Make a tag name a version, or remove the tag."""
-    address = Address.whole(reference)
-    storage = open_storage(address.url, option)
-    if delete:
-        if address.version is not None:
-            raise InvalidArgumentError("--delete removes a tag from its dataset: write STORAGE/ID, without @VERSION")
-        storage.untag(address.dataset_id, tag)
-        return Answer({"dataset_id": address.dataset_id, "removed": tag}, [f"{address.dataset_id}: no tag {tag} now"])
-    version = storage.fetch(address.name).dataset_version
-    storage.tag(address.dataset_id, version, tag)
-    document = {"dataset_id": address.dataset_id, "version": version, "tag": tag}
-    return Answer(document, [f"{address.dataset_id}@{tag} is {version}"])
-
-
-@command(
+    "Manage",
     "cachelayer rm gs://bucket/caches/cifar10@v1",
     "cachelayer rm cache/cifar10@v1 --yes --force",
     "cachelayer rm cache/cifar10@v1 --yes --grace 0",
@@ -178,30 +178,22 @@ def rm(
     option: Options = None,
 ) -> Answer:
     """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
-    address = Address.whole(reference)
-    if address.version is None:
+    storage, address = open_address(reference, option)
+    if address.name is None:
         raise InvalidArgumentError(f"{reference!r}: say which version: {reference}@VERSION")
-    stay = seconds("--grace", grace)
-    storage = open_storage(address.url, option)
-    known = storage.versions(address.dataset_id).get(address.version)
-    tags = [tag for tag, version in storage.tags(address.dataset_id).items() if version == address.version]
-    if tags and not force:
-        raise InvalidArgumentError(f"{address.name} has the tag {tags[0]}: move it first, or pass --force")
-    if known is not None and not yes:
-        _confirm(f"Delete {address.name} with {count(known.records, 'record')} from {storage.url}?")
-    storage.delete(address.dataset_id, address.version, force=force, grace=stay)
-    document = {"dataset_id": address.dataset_id, "deleted": address.version, "grace_seconds": stay}
-    later = f"its space is freed by gc after {grace}, or at once by rm --grace 0"
-    return Answer(document, [f"{address.name} is deleted{f': {later}' if stay else ''}"])
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
-    typer.confirm(question, abort=True, err=True)
+    name, grace_seconds = f"{address.dataset_id}@{address.name}", seconds("--grace", grace)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
+        typer.confirm(f"Delete {name} from {storage.url}?", abort=True, err=True)
+    storage.delete(reference, force=force, grace=grace_seconds)
+    document = {"dataset_id": address.dataset_id, "deleted": address.name, "grace_seconds": grace_seconds}
+    later = f": its space is freed by gc after {grace}, or at once by rm --grace 0" if grace_seconds else ""
+    return Answer(document, [f"{name} is deleted{later}"])
 
 
 @command(
+    "Manage",
     "cachelayer gc gs://bucket/caches",
     "cachelayer gc cache --grace 1h",
     "cachelayer gc cache --dry-run",
@@ -219,6 +211,5 @@ def gc(
     Running builds are never touched.
     """
     deleted = existing_storage(storage, option).gc(seconds("--grace", grace), dry_run=dry_run)
-    if dry_run:
-        return Answer({"would_delete": deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} would be deleted"])
-    return Answer({"deleted": deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} deleted"])
+    key, verb = ("would_delete", "would be deleted") if dry_run else ("deleted", "deleted")
+    return Answer({key: deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} {verb}"])

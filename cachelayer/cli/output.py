@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -16,10 +16,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from cachelayer.access.dataref import DataRef
+from cachelayer.access.dataref import DataRef
 
-WELL = 0
+SUCCESS = 0
 FINDING = 1
 USAGE = 2
 FAILURE = 3
@@ -42,38 +41,28 @@ class Answer:
 
     document: Any
     shown: Sequence[RenderableType] = ()
-    code: int = WELL
+    code: int = SUCCESS
 
 
 def write(answer: Answer, *, as_json: bool) -> None:
     """Print an answer on stdout."""
     if as_json:
-        sys.stdout.write(_json(answer.document) + "\n")
+        sys.stdout.write(json.dumps(answer.document, indent=2, allow_nan=False) + "\n")
         return
-    console = console_of(stderr=False)
+    console = _console(sys.stdout)
     for renderable in answer.shown:
         # Let the terminal wrap long references: they can then be copied in one piece.
         console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
 
 
-def _json(document: Any) -> str:
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode(sys.stdout.encoding)
-    except UnicodeEncodeError:
-        # No encoding has half a surrogate pair, and ASCII lacks most characters.
-        return json.dumps(document, indent=2, allow_nan=False)
-    return text
-
-
 def problem(kind: str, text: str) -> None:
     """Print a line on stderr: ``error: ...`` or ``warning: ...``."""
-    console_of(stderr=True).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
+    style = "red" if kind == "error" else "yellow"
+    _console(sys.stderr).print(f"{kind}: {text}", style=style, soft_wrap=True)
 
 
-def console_of(*, stderr: bool) -> Console:
-    """Return a console for stdout or stderr. Without a terminal it is very wide, so that piped tables are not cut."""
-    stream = sys.stderr if stderr else sys.stdout
+def _console(stream: Any) -> Console:
+    """Return a console for a stream. Without a terminal it is very wide, so that piped tables are not cut."""
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
     # Texts are data: [brackets] and :words: in them are not markup.
     return _TextConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
@@ -84,7 +73,7 @@ class _TextConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or not _CONTROL.search(segment.text):
+            if segment.control:
                 yield segment
             else:
                 yield Segment(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text), segment.style)
@@ -97,14 +86,14 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
         columns: the headings.
         right: the headings of columns that are aligned right.
     """
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in columns:
-        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    return made
+        empty.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return empty
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Text:
-    """Lay out names and values, one pair per line. More lines of a value go below its first line."""
+    """Lay out names and values, one pair a line. More lines of a value go below its first line."""
     named = list(rows)
     width = max((len(name) for name, _ in named), default=0) + 2
     lines = []
@@ -115,7 +104,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Text:
     return Text("\n").join(lines)
 
 
-def made(ref: DataRef[Any]) -> dict[str, Any]:
+def version_document(ref: DataRef[Any]) -> dict[str, Any]:
     """Return the document of a version that a command has made."""
     return {
         "reference": ref.reference,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +16,9 @@ from cachelayer.cli.user_function import load
 from cachelayer.errors import MissingDependencyError
 from cachelayer.storage.storage import Storage
 
-if TYPE_CHECKING:
-    from cachelayer.drawing.drawn_records import Detokenize
-    from cachelayer.view.render import Shelf
-
 
 @command(
+    "Inspect",
     "cachelayer view cache",
     "cachelayer view gs://bucket/caches cifar10@v2",
     "cachelayer view cache tokens@v1 --detokenize my_tokens.py:decode --no-open --port 8000",
@@ -48,33 +46,33 @@ def view(
     existing_storage(storage, option)
     # Records are read in ranges: a look at a bucket downloads no shard.
     opened = Storage(storage, local_cache_bytes=0, storage_options=storage_options(option))
-    shelf = shelf_for(opened, None if detokenize is None else load(detokenize))
-    return Answer({"url": serve(shelf, version, host=host, port=port, is_opened=not no_open)})
+    function = None if detokenize is None else load(detokenize)
+    return Answer({"url": serve(opened, version, function, host, port, is_opened=not no_open)})
 
 
-def shelf_for(storage: Storage, detokenize: Detokenize | None = None) -> Shelf:
-    """Return the storage behind a page.
+def serve(
+    storage: Storage,
+    version: str | None,
+    detokenize: Callable[[list[int]], Any] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    is_opened: bool = True,
+) -> str:
+    """Print the URL of the page, open a browser if asked, answer until Ctrl-C, and return the URL.
 
     Raises:
         MissingDependencyError: if the extra ``view`` is not installed.
     """
     try:
-        from cachelayer.view.render import Shelf
-        from cachelayer.view.server import PageServer  # noqa: F401 - it needs all that the page needs
+        from cachelayer.view.render import Shelf, version_path
+        from cachelayer.view.server import PageServer
     except ImportError as error:
         raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
-    return Shelf(storage, detokenize)
-
-
-def serve(shelf: Shelf, version: str | None, *, host: str = "127.0.0.1", port: int = 0, is_opened: bool = True) -> str:
-    """Print the URL of the page, open a browser if asked, answer until Ctrl-C, and return the URL."""
-    from cachelayer.view.render import version_path
-    from cachelayer.view.server import PageServer
-
+    shelf = Shelf(storage, detokenize)
     ref = None if version is None else shelf.ref(version, None)
-    path = "/" if ref is None else version_path(ref.dataset_id, ref.dataset_version)
     server = PageServer(shelf, host, port)
-    url = server.url(path)
+    url = server.url("/" if ref is None else version_path(ref.dataset_id, ref.dataset_version))
     typer.echo(f"{url}\nCtrl-C ends it.")
     if is_opened:
         webbrowser.open(url)

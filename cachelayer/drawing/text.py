@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records import dtypes
+from cachelayer.records import dtypes, tree
+from cachelayer.records.spec import LeafSpec
 from cachelayer.records.values import Ragged, Sparse
 
 # Arrays of up to _WHOLE values are shown whole, of longer ones the first FIRST values.
@@ -91,6 +92,16 @@ _STEP = re.compile(r"""\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]
 def shown_path(path: str) -> str:
     """Return the path of a leaf with slashes, as ``ref.fields`` takes it: ``meta/url`` for ``['meta']['url']``."""
     return "/".join(next(filter(None, steps), "") for steps in _STEP.findall(path)) or path or "element"
+
+
+def spec_rows(spec: Any, name: str = "element", depth: int = 0) -> Iterator[tuple[int, str, str]]:
+    """Yield the depth, the name and the spec of each node of an element spec, each before its children."""
+    if spec is None or isinstance(spec, LeafSpec):
+        yield depth, name, "None" if spec is None else spec.describe() + " or None" * spec.nullable
+        return
+    yield depth, name, type(spec).__name__
+    for step, child in tree.children(spec):
+        yield from spec_rows(child, step[2:-2] if step.startswith(("['", '["')) else step, depth + 1)
 
 
 Names = Mapping[str, list[str]]

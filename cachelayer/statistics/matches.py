@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records import dtypes
 from cachelayer.records.spec import LeafSpec, SparseSpec
 from cachelayer.statistics.numbers import Number, are_numbers
 from cachelayer.statistics.texts_and_images import shown_string
-from cachelayer.statistics.unpack_leaf import Ints, Unpacked, unpack
+from cachelayer.statistics.unpack_leaf import Ints, is_text, unpack
 
 Kind = Literal["null", "nan", "infinite", "value", "text", "length"]
-# Lengths of which a record has one.
-_ONE_EACH = ("axis 0", "values")
 
 
 @dataclass(frozen=True)
@@ -44,19 +40,16 @@ class Wanted:
 def can_have(spec: LeafSpec, kind: Kind) -> bool:
     """Return whether records can be found by this in a leaf."""
     if kind == "null":
-        return True
+        return spec.nullable
     # If inner dimensions vary too, the record of a value is not known.
     if None in spec.shape[1:]:
         return False
     if kind in ("value", "nan", "infinite"):
-        return are_numbers(spec.dtype)
+        is_time = isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "Mm"
+        return are_numbers(spec.dtype) and (kind == "nan" or not is_time)
     if kind == "text":
-        return _is_string(spec)
-    return spec.shape[:1] == (None,) or isinstance(spec, SparseSpec) or (_is_string(spec) and spec.shape == ())
-
-
-def _is_string(spec: LeafSpec) -> bool:
-    return dtypes.is_string(spec.dtype) or (isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "SU")
+        return is_text(spec)
+    return spec.shape[:1] == (None,) or isinstance(spec, SparseSpec) or (is_text(spec) and spec.shape == ())
 
 
 def rows_with(spec: LeafSpec, batch: Any, count: int, wanted: Wanted) -> Ints:
@@ -69,51 +62,29 @@ def rows_with(spec: LeafSpec, batch: Any, count: int, wanted: Wanted) -> Ints:
         wanted: what it is to have.
     """
     unpacked = unpack(spec, batch, count)
+    rows, values = unpacked.rows, unpacked.values
     if wanted.kind == "null":
-        return np.setdiff1d(np.arange(count), unpacked.rows)
-    if wanted.kind == "length":
-        lengths = next((unpacked.lengths[of] for of in _ONE_EACH if of in unpacked.lengths), None)
-        if lengths is None:
-            lengths = np.fromiter(map(len, unpacked.values.tolist()), np.int64, len(unpacked.values))
-        return unpacked.rows[wanted.holds(lengths)]
-    found = _TESTS[wanted.kind](unpacked.values, wanted)
-    return np.unique(_row_of_each(unpacked)[found])
+        return np.setdiff1d(np.arange(count), rows)
+    lengths = next((unpacked.lengths[of] for of in unpacked.one_each if of in unpacked.lengths), None)
+    if wanted.kind == "length" and lengths is not None:
+        return rows[wanted.holds(lengths)]
+    is_varying = spec.shape[:1] == (None,) or isinstance(spec, SparseSpec)
+    each = lengths if is_varying and lengths is not None else np.ones(len(rows), np.int64)
+    row_of_value = np.repeat(rows, each * (len(values) // max(1, int(each.sum()))))
+    return np.unique(row_of_value[_matches(values, wanted)])
 
 
-def _row_of_each(unpacked: Unpacked) -> Ints:
-    """Return the row of each value."""
-    rows, values = unpacked.rows, len(unpacked.values)
-    lengths = next((unpacked.lengths[of] for of in _ONE_EACH if of in unpacked.lengths), np.ones(len(rows), np.int64))
-    return np.repeat(rows, lengths * (values // max(1, int(lengths.sum()))))
-
-
-def _text(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:
-    return np.fromiter((shown_string(each) == wanted.low for each in values.tolist()), np.bool_, len(values))
-
-
-def _value(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:
+def _matches(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:
+    if wanted.kind == "text":
+        return np.fromiter((shown_string(text) == wanted.low for text in values.tolist()), np.bool_, len(values))
+    if values.dtype.kind in "Mm":
+        return np.isnat(values)
     if values.dtype.kind == "b":
         # numpy compares bools with integers of 64 bits only.
         values = values.astype(np.int8)
-    return wanted.holds(values if values.dtype.kind in "iu" else _wide(values))
-
-
-def _wide(values: NDArray[Any]) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):
-        return values.astype(np.float64)
-
-
-def _nan(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:  # noqa: ARG001 - the signature of all tests
-    return np.asarray(np.isnat(values) if values.dtype.kind in "Mm" else np.isnan(_wide(values)))
-
-
-def _infinite(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:  # noqa: ARG001 - the signature of all tests
-    return np.isinf(_wide(values))
-
-
-_TESTS: dict[Kind, Callable[[NDArray[Any], Wanted], NDArray[np.bool_]]] = {
-    "value": _value,
-    "text": _text,
-    "nan": _nan,
-    "infinite": _infinite,
-}
+    if values.dtype.kind not in "iu":
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float64)
+    if wanted.kind == "value":
+        return wanted.holds(values)
+    return np.isnan(values) if wanted.kind == "nan" else np.isinf(values)

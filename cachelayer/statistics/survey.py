@@ -1,28 +1,27 @@
-"""Collect the statistics of a version, in one pass over its records or a sample of them."""
+"""Collect the statistics of records, in one pass over them or over a sample of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import integer
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import Progress
 from cachelayer.protocols import records_of
-from cachelayer.records import dtypes, tree
+from cachelayer.records import tree
 from cachelayer.records.spec import ImageSpec, LeafSpec
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
 from cachelayer.statistics.texts_and_images import ImageStats, ImageSummary, StringStats, StringSummary
-from cachelayer.statistics.unpack_leaf import Unpacked, unpack
-from cachelayer.streams.order import Order
+from cachelayer.statistics.unpack_leaf import is_text, unpack
 
 _BATCH_NBYTES = 8 << 20
 _BATCH_RECORDS = 16_384
-_INT64 = np.dtype(np.int64)
 Ints = NDArray[np.int64]
 
 
@@ -88,52 +87,92 @@ class Statistics:
         return asdict(self)
 
 
-def survey(
-    ref: DataRef[Any],
-    *,
-    records: int | None = None,
-    progress: bool | None = None,
-    each_batch: Callable[[int], None] = lambda _: None,
-) -> Statistics:
-    """Read all records once, in order, and return their statistics. Encoded images and sounds are not decoded.
+class Survey:
+    """Reads records in order, batch by batch, and collects their statistics.
 
     Args:
         ref: the records.
         records: read only this many records, drawn at random but always the same ones; None for all.
-        progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
-            so from the start; False shows nothing.
-        each_batch: called with the number of records that were read, again and again; what it raises ends the survey.
 
     Raises:
         InvalidArgumentError: if ``records`` is less than 1.
     """
-    chosen, numbers = _chosen(ref, records)
-    leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(chosen.element_spec)]
-    sizes = _LengthSummary("bytes")
-    batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(chosen).read_nbytes)))
-    name = f"{ref.dataset_id}@{ref.dataset_version}"
-    start = 0
-    with Progress(f"stats {name}", len(chosen), progress) as shown:
-        for batch in chosen.stream(batch_size):
-            rows = np.arange(start, min(start + batch_size, len(chosen)))
-            read = rows if numbers is None else numbers[rows]
-            nbytes = chosen.stored_nbytes(rows)
-            sizes.add(nbytes, read)
-            for leaf, values in zip(leaves, tree.flatten_like(chosen.element_spec, batch), strict=True):
-                leaf.add(values, read)
-            shown.update(len(rows), int(nbytes.sum()))
-            start += len(rows)
-            each_batch(start)
-    return Statistics(ref.reference, len(ref), len(chosen), sizes.result(), tuple(leaf.result() for leaf in leaves))
+
+    def __init__(self, ref: Any, records: int | None = None) -> None:
+        raw, numbers = ref.raw(), np.arange(len(ref))
+        if records is not None and integer("records", records, 1) < len(ref):
+            numbers = np.sort(raw.stream(records, shuffle=True, seed=0).records(0))
+            raw = raw.select(numbers)
+        self.read, self.nbytes, self.total = 0, 0, len(numbers)
+        self._ref, self._raw, self._numbers = ref, raw, numbers
+        self._leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
+        self._sizes = _LengthSummary("bytes")
+        self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).read_nbytes)))
+        self._batches = iter(raw.stream(self._batch_size))
+
+    def read_batch(self) -> bool:
+        """Read the next batch; return False if all are read."""
+        if self.read == self.total:
+            return False
+        values = tree.flatten_like(self._raw.element_spec, next(self._batches))
+        count = min(self._batch_size, self.total - self.read)
+        rows = np.arange(self.read, self.read + count)
+        nbytes = self._raw.stored_nbytes(rows)
+        self._sizes.add(nbytes, self._numbers[rows])
+        for leaf, batch in zip(self._leaves, values, strict=True):
+            leaf.add(batch, self._numbers[rows])
+        self.read += count
+        self.nbytes += int(nbytes.sum())
+        return True
+
+    def result(self) -> Statistics:
+        """Return the statistics of what was read."""
+        leaves = tuple(leaf.result() for leaf in self._leaves)
+        return Statistics(self._ref.reference, len(self._ref), self.read, self._sizes.result(), leaves)
 
 
-def _chosen(ref: DataRef[Any], records: int | None) -> tuple[DataRef[Any], Ints | None]:
-    """Return the records to read, and their numbers; the numbers are None for all records."""
-    raw = ref.raw()
-    if records is None or integer("records", records, 1) >= len(ref):
-        return raw, None
-    numbers = np.sort(Order(len(ref), shuffle=True, seed=0)(0, 0, records))
-    return raw.select(numbers), numbers
+def survey(ref: Any, *, records: int | None = None, progress: bool | None = None) -> Statistics:
+    """Read all records once, in order, and return their statistics. Encoded images and sounds are not decoded.
+
+    Args:
+        ref, records: as in :class:`Survey`.
+        progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+            so from the start; False shows nothing.
+
+    Raises:
+        InvalidArgumentError: if ``records`` is less than 1.
+    """
+    reading = Survey(ref, records)
+    with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", reading.total, progress) as shown:
+        read, nbytes = 0, 0
+        while reading.read_batch():
+            shown.update(reading.read - read, reading.nbytes - nbytes)
+            read, nbytes = reading.read, reading.nbytes
+    return reading.result()
+
+
+def count_by(ref: Any, field: str) -> dict[Any, int]:
+    """Return how many records have each value of a field, the most common first; None stands for records without one.
+
+    Args:
+        ref: the records.
+        field: the name of a leaf that is one number or text, such as ``"label"``.
+
+    Raises:
+        InvalidArgumentError: if there is no such leaf, or it has several values a record.
+    """
+    narrow = ref.raw().fields(field)
+    ((_, spec),) = tree.leaves(narrow.element_spec)
+    if spec.shape != ():
+        raise InvalidArgumentError(f"count_by({field!r}): {spec.describe()} has several values a record")
+    counts: Counter[Any] = Counter()
+    for start in range(0, len(narrow), _BATCH_RECORDS):
+        numbers = np.arange(start, min(start + _BATCH_RECORDS, len(narrow)))
+        (values,) = tree.flatten_like(narrow.element_spec, narrow.read(numbers))
+        unpacked = unpack(spec, values, len(numbers))
+        counts.update(unpacked.values.tolist())
+        counts.update({None: unpacked.nulls} if unpacked.nulls else {})
+    return dict(counts.most_common())
 
 
 class _LengthSummary:
@@ -141,7 +180,7 @@ class _LengthSummary:
 
     def __init__(self, of: str) -> None:
         self._of = of
-        self._numbers = NumberSummary(_INT64)
+        self._numbers = NumberSummary(np.dtype(np.int64))
         self._largest = -1
         self._longest: int | None = None
 
@@ -164,33 +203,22 @@ class _LeafSummary:
         self._nulls = 0
         self._lengths: dict[str, _LengthSummary] = {}
         self._numbers = NumberSummary(np.dtype(spec.dtype)) if are_numbers(spec.dtype) else None
-        is_text = dtypes.is_string(spec.dtype) or (isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "SU")
-        self._unit = ("characters" if spec.dtype is str or np.dtype(spec.dtype).kind == "U" else "bytes") * is_text
-        self._images = ImageSummary() if isinstance(spec, ImageSpec) else None
-        self._strings = StringSummary() if is_text and self._images is None else None
+        is_image = isinstance(spec, ImageSpec)
+        self._images = ImageSummary() if is_image and find_spec("PIL") else None
+        self._strings = StringSummary() if is_text(spec) and not is_image else None
 
     def add(self, batch: Any, records: Ints) -> None:
         unpacked = unpack(self._spec, batch, len(records))
         self._nulls += unpacked.nulls
         for of, lengths in unpacked.lengths.items():
-            one_each = of in ("axis 0", "values")
-            self._length(of).add(lengths, records[unpacked.rows] if one_each else records[:0])
+            summary = self._lengths.setdefault(of, _LengthSummary(of))
+            summary.add(lengths, records[unpacked.rows] if of in unpacked.one_each else records[:0])
         if self._numbers is not None:
             self._numbers.add(unpacked.values)
-        if self._unit:
-            self._add_strings(unpacked, records)
-
-    def _add_strings(self, unpacked: Unpacked, records: Ints) -> None:
-        strings = unpacked.values.tolist()
-        lengths = np.fromiter(map(len, strings), np.int64, len(strings))
-        self._length(self._unit).add(lengths, records[:0] if self._spec.shape else records[unpacked.rows])
         if self._strings is not None:
-            self._strings.add(strings, int(lengths.max(initial=0)))
+            self._strings.add(unpacked.values.tolist())
         if self._images is not None:
-            self._images.add(strings)
-
-    def _length(self, of: str) -> _LengthSummary:
-        return self._lengths.setdefault(of, _LengthSummary(of))
+            self._images.add(unpacked.values.tolist())
 
     def result(self) -> LeafStats:
         return LeafStats(

@@ -36,22 +36,19 @@ class StringSummary:
     def __init__(self) -> None:
         self._seen: Counter[str | bytes] | None = Counter()
 
-    def add(self, strings: Sequence[str | bytes], longest: int) -> None:
-        """Add strings; ``longest`` is the length of the longest."""
-        if self._seen is None:
-            return
-        if longest <= _LONGEST:
+    def add(self, strings: Sequence[str | bytes]) -> None:
+        """Add strings."""
+        if self._seen is not None:
             self._seen.update(strings)
-        if longest > _LONGEST or len(self._seen) > DISTINCT:
-            self._seen = None
+            if len(self._seen) > DISTINCT or any(len(string) > _LONGEST for string in self._seen):
+                self._seen = None
 
     def result(self) -> StringStats:
         """Return the statistics. Strings that are bytes are shown as the text of a literal."""
         if self._seen is None:
             return StringStats(None, ())
         ranked = sorted(self._seen.items(), key=lambda item: (-item[1], item[0]))
-        common = tuple((shown_string(text), count) for text, count in ranked[:COMMON])
-        return StringStats(len(self._seen), common)
+        return StringStats(len(ranked), tuple((shown_string(text), count) for text, count in ranked[:COMMON]))
 
 
 def shown_string(string: str | bytes) -> str:
@@ -79,22 +76,18 @@ class ImageStats:
 
 
 class ImageSummary:
-    """Collects statistics of encoded images, batch by batch. Has no result if Pillow is not installed."""
+    """Collects statistics of the headers of encoded images, batch by batch. It needs Pillow."""
 
     def __init__(self) -> None:
         self._formats: Counter[str] = Counter()
         self._modes: Counter[str] = Counter()
         self._width, self._height = NumberSummary(np.dtype(np.int64)), NumberSummary(np.dtype(np.int64))
         self._unreadable = 0
-        self._is_known = True
 
     def add(self, files: Iterable[bytes]) -> None:
         """Add the bytes of image files."""
-        try:
-            from PIL import Image
-        except ImportError:
-            self._is_known = False
-            return
+        from PIL import Image
+
         sizes = []
         with warnings.catch_warnings():
             # Pillow warns of images that are large when decoded, but nothing is decoded here.
@@ -111,9 +104,7 @@ class ImageSummary:
         self._width.add(dimensions[:, 0])
         self._height.add(dimensions[:, 1])
 
-    def result(self) -> ImageStats | None:
-        """Return the statistics; None if Pillow is not installed."""
-        if not self._is_known:
-            return None
+    def result(self) -> ImageStats:
+        """Return the statistics."""
         formats, modes = tuple(self._formats.most_common()), tuple(self._modes.most_common())
         return ImageStats(formats, modes, self._width.result(), self._height.result(), self._unreadable)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records import dtypes
+from cachelayer.records.spec import LeafSpec, RaggedSpec
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
 Ints = NDArray[np.int64]
@@ -23,14 +24,20 @@ class Unpacked:
         rows: the rows of the batch that are not null, int64.
         nulls: the number of rows that are null.
         values: all values of the rows that are not null, of shape ``[n]``.
-        lengths: for each thing that has lengths, such as ``axis 0``, its lengths. ``axis 0`` and ``values`` have one
-            length for each of ``rows``.
+        lengths: for each thing that has lengths, such as ``axis 0`` or ``characters``, its lengths.
+        one_each: which of these have one length for each of ``rows``.
     """
 
     rows: Ints
     nulls: int
     values: NDArray[Any]
-    lengths: dict[str, Ints]
+    lengths: dict[str, Ints] = field(default_factory=dict)
+    one_each: tuple[str, ...] = ()
+
+
+def is_text(spec: LeafSpec) -> bool:
+    """Return whether the values of a leaf are texts or bytes."""
+    return dtypes.is_string(spec.dtype) or (isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "SU")
 
 
 def unpack(spec: LeafSpec, batch: Any, rows: int) -> Unpacked:
@@ -38,20 +45,22 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> Unpacked:
     valid = np.ones(rows, np.bool_)
     if isinstance(batch, Nullable):
         batch, valid = batch.values, batch.valid
-    if isinstance(spec, SparseSpec):
-        values, lengths = _sparse(batch, valid)
+    one_each = ["axis 0", "values"]
+    lengths: dict[str, Ints] = {}
+    if isinstance(batch, Sparse):
+        values, lengths = batch.values, {"values": np.bincount(batch.indices[:, 0], minlength=rows)[valid]}
     elif isinstance(batch, Ragged):
         values, lengths = batch.flat_values, _levels(spec, batch, valid)
     elif isinstance(spec, RaggedSpec):
-        values, lengths = _each(spec, batch[valid])
+        values, lengths = _objects(spec, batch[valid])
     else:
-        values, lengths = batch if valid.all() else batch[valid], {}
-    return Unpacked(np.flatnonzero(valid), int((~valid).sum()), values.reshape(-1), lengths)
-
-
-def _sparse(batch: Sparse, valid: Flags) -> tuple[NDArray[Any], dict[str, Ints]]:
-    counts = np.bincount(batch.indices[:, 0], minlength=len(valid))
-    return batch.values, {"values": counts[valid]}
+        values = batch if valid.all() else batch[valid]
+    values = values.reshape(-1)
+    if is_text(spec):
+        unit = "characters" if spec.dtype is str or np.dtype(spec.dtype).kind == "U" else "bytes"
+        lengths = {**lengths, unit: np.fromiter(map(len, values.tolist()), np.int64, len(values))}
+        one_each += [unit] if spec.shape == () else []
+    return Unpacked(np.flatnonzero(valid), int((~valid).sum()), values, lengths, tuple(one_each))
 
 
 def _levels(spec: LeafSpec, batch: Ragged, valid: Flags) -> dict[str, Ints]:
@@ -71,7 +80,7 @@ def _levels(spec: LeafSpec, batch: Ragged, valid: Flags) -> dict[str, Ints]:
     return by_axis
 
 
-def _each(spec: RaggedSpec, rows: NDArray[Any]) -> tuple[NDArray[Any], dict[str, Ints]]:
+def _objects(spec: RaggedSpec, rows: NDArray[Any]) -> tuple[NDArray[Any], dict[str, Ints]]:
     """Take apart ragged rows that are objects, because their inner dimensions are unknown."""
     by_axis: dict[str, Ints] = {}
     if spec.shape[0] is None:

@@ -46,7 +46,7 @@ def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None
     assert printed("import", "people.csv", url, "--id", "people", "--version", "v1", *options)["records"] == 2
     assert [each["dataset_id"] for each in printed("ls", url, *options)] == ["people", "rows"]
     shown = script("show", f"{url}/rows", *options, cwd=here).stdout
-    assert "number: ArraySpec(float64)" in shown
+    assert "number: float64" in shown
     assert "secret" not in shown
     script("tag", f"{url}/rows@v1", "best", *options, cwd=here)
     assert printed("ls", f"{url}/rows", *options)[0]["tags"] == ["best"]
@@ -68,8 +68,7 @@ def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None
         "delete",
     ]
     assert printed("gc", url, "--grace", "0", *options) == {"deleted": []}
-    probed = printed("doctor", url, *options)["storage"]["checks"]
-    assert [check["ok"] for check in probed] == [True] * 4
+    assert printed("doctor", url, *options)["storage"]["problem"] == ""
     assert open_store(url, server.storage_options()).names("") == ["people", "rows"]
 
 
@@ -99,9 +98,7 @@ def test_a_bucket_that_does_not_exist_is_a_failure(server: Server, here: Path) -
         ("gc", url),
     ):
         assert "there is no bucket 'nowhere-at-all'" in refused(*command, *typed(server), code=3)
-    failed = document("doctor", url, *typed(server), code=1)["storage"]["checks"]
-    assert [check["ok"] for check in failed] == [False]
-    assert "there is no bucket" in failed[0]["detail"]
+    assert "there is no bucket" in document("doctor", url, *typed(server), code=1)["storage"]["problem"]
 
 
 def interrupted(arguments: Sequence[str], here: Path, when: Callable[[], bool]) -> str:
@@ -130,7 +127,7 @@ def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> N
         arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint), *patient)
         proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
         said = interrupted(arguments, here, lambda: len(uploads(url, s3)) >= 3 * shards - 1)
-        assert "to continue where it stopped, run the same command again" in said
+        assert "run the same command again" in said
         assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
         proxy.clear()
         proxy.forget()
@@ -158,7 +155,7 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
             return any("00002.json" in store.names(f"{notes}/{attempt}") for attempt in store.names(notes))
 
         said = interrupted(arguments, here, are_finished)
-        assert "d@v1 is not published; run the same command again: it continues after the shards that are fin" in said
+        assert "run the same command again" in said
         assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
         proxy.clear()
         proxy.forget()

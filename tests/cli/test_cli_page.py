@@ -17,10 +17,21 @@ from cachelayer.cli.app import app
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
-def pattern(shown: str) -> re.Pattern[str]:
-    """What a command has to print: ``...`` stands for anything, and so does white space for more of it."""
-    parts = [r"\s+".join(map(re.escape, part.split())) for part in shown.split("...")]
-    return re.compile(r"\s*" + r"[\s\S]*?".join(rf"\s*{part}\s*" for part in parts) + r"\s*")
+def is_shown(shown: str, printed: str) -> bool:
+    """Whether a command prints what stands on the page: ``...`` stands for anything, and white space for any of it."""
+    first, *others = (" ".join(part.split()) for part in shown.split("..."))
+    rest = " ".join(printed.split())
+    if not others:
+        return rest == first
+    if not rest.startswith(first) or not rest.endswith(others[-1]):
+        return False
+    place = len(first)
+    for part in others[:-1]:
+        place = rest.find(part, place)
+        if place < 0:
+            return False
+        place += len(part)
+    return place + len(others[-1]) <= len(rest)
 
 
 @pytest.mark.needs("pyarrow", "PIL")
@@ -42,7 +53,7 @@ def test_the_examples_print_what_stands_there(tmp_path: Path, monkeypatch: pytes
         name, *arguments = shlex.split(command)
         assert name == "cachelayer"
         result = CliRunner().invoke(app, arguments)
-        assert pattern(shown).fullmatch(result.output), f"{command}\n{result.output}"
+        assert is_shown(shown, result.output), f"{command}\n{result.output}"
         assert result.exit_code == (code or 0), f"{command}\n{result.output}"
 
 
@@ -51,7 +62,7 @@ def test_every_command_stands_on_the_page() -> None:
     assert set(get_command(app).commands) <= {name for pair in named for name in pair}  # type: ignore[attr-defined]
 
 
-def test_a_pattern_is_not_satisfied_by_anything() -> None:
-    assert pattern("a ... b\nc").fullmatch("a  1 2 b\n c\n")
-    assert not pattern("a ... b\nc").fullmatch("a 1 2 b")
-    assert not pattern("a b").fullmatch("a b c")
+def test_what_is_shown_is_not_anything() -> None:
+    assert is_shown("a ... b\nc", "a  1 2 b\n c\n")
+    assert not is_shown("a ... b\nc", "a 1 2 b")
+    assert not is_shown("a b", "a b c")

@@ -25,7 +25,7 @@ IMPORTED = [
     "parts_child",
     "resume_child",
     "rewrite_child",
-    "commands_imported",
+    "cachelayer.cli",
     "s3fs",
     "gcsfs",
     "obstore",
