@@ -15,7 +15,6 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.system_threads import Pool, start
 from cachelayer.versions.attempts import Heartbeat
-from cachelayer.view.surveys import Surveys
 
 ATTEMPT = "0" * 32
 
@@ -89,15 +88,6 @@ def test_a_store_that_cannot_ask_for_credentials_says_why() -> None:
 
     with no_threads(), pytest.raises(StorageError, match=r"no thread to ask for credentials: .*: raise the limit"):
         open_requests({"token": "anon", "skip_instance_cache": True}, 5)
-
-
-def test_statistics_without_a_thread_are_refused_and_the_next_ones_are_read(tmp_path: Path) -> None:
-    ref, surveys = Storage(tmp_path).cache([1, 2, 3], "d", "v1", progress=False), Surveys()
-    with no_threads(), pytest.raises(StorageError, match="no thread to read statistics"):
-        surveys.start(ref, None)
-    survey = surveys.start(ref, None)
-    survey._thread.join()
-    assert survey.read == 3
 
 
 def test_an_attempt_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def load(text: str) -> Callable[..., Any]:
         # This runs the user's code, which may raise anything.
         raise SourceError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
     try:
-        function = reduce(getattr, name.split("."), imported)
+        function: Callable[..., Any] = reduce(getattr, name.split("."), imported)
     except AttributeError as error:
         raise InvalidArgumentError(f"there is no {name!r} in {place}") from error
     if not callable(function):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -199,53 +198,24 @@ def drawn_records(stored: Stored, numbers: Sequence[int], look: Look, most: int 
     Raises:
         StorageError: if the storage failed.
     """
-    if not numbers:
-        return []
-    spec = stored.element_spec
-    more = max(0, len(tree.leaves(spec)) - look.leaves)
-    rows = np.asarray(numbers, np.int64)
-    sizes = _sizes(stored, rows)
-    small = np.cumsum(np.maximum(sizes, 0)) <= most
-    read = _read(stored, rows[small & (sizes >= 0)])
-
-    def drawn(number: int, nbytes: int, is_small: bool) -> DrawnRecord:
-        if nbytes >= 0 and not is_small:
-            return DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here")
-        found = read[number] if number in read else _tried(partial(_one, stored, number))
-        if isinstance(found, CacheLayerError):
-            return DrawnRecord(number, problem=str(found))
-        return DrawnRecord(number, drawn_element(spec, found, look), more)
-
-    return [drawn(*row) for row in zip(rows.tolist(), sizes.tolist(), small.tolist(), strict=True)]
-
-
-def _sizes(stored: Stored, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the stored bytes of records, with -1 for those whose shard is damaged."""
-    found = _tried(partial(stored.stored_nbytes, rows))
-    if not isinstance(found, CacheLayerError):
-        sizes: NDArray[np.int64] = found
-        return sizes
-    each = [_tried(partial(stored.stored_nbytes, row)) for row in rows.reshape(-1, 1)]
-    return np.asarray([-1 if isinstance(one, CacheLayerError) else one[0] for one in each], np.int64)
-
-
-def _read(stored: Stored, rows: NDArray[np.int64]) -> dict[int, Any]:
-    """Return the elements of records, each an error if it cannot be read."""
-    together = _tried(partial(stored.__getitems__, rows)) if len(rows) else []
-    if not isinstance(together, CacheLayerError):
-        return dict(zip(rows.tolist(), together, strict=True))
-    return {row: _tried(partial(_one, stored, row)) for row in rows.tolist()}
-
-
-def _one(stored: Stored, number: int) -> Any:
-    return stored.__getitems__(np.asarray([number]))[0]
-
-
-def _tried(read: Callable[[], Any]) -> Any:
-    """Return what a function returns, or the error that it raises; but if the storage failed, ask it nothing more."""
     try:
-        return read()
+        return _drawn_together(stored, np.asarray(numbers, np.int64), look, most) if numbers else []
     except StorageError:
         raise
     except CacheLayerError as error:
-        return error
+        if len(numbers) == 1:
+            return [DrawnRecord(numbers[0], problem=str(error))]
+        return [record for number in numbers for record in drawn_records(stored, [number], look, most // len(numbers))]
+
+
+def _drawn_together(stored: Stored, rows: NDArray[np.int64], look: Look, most: int) -> list[DrawnRecord]:
+    spec, sizes = stored.element_spec, stored.stored_nbytes(rows)
+    is_read = np.cumsum(sizes) <= most
+    elements = iter(stored.__getitems__(rows[is_read]) if is_read.any() else ())
+    more = max(0, len(tree.leaves(spec)) - look.leaves)
+    return [
+        DrawnRecord(number, drawn_element(spec, next(elements), look), more)
+        if is_one_read
+        else DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here")
+        for number, nbytes, is_one_read in zip(rows.tolist(), sizes.tolist(), is_read.tolist(), strict=True)
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import struct
-import wave
 import zlib
 from typing import Any
 
@@ -173,18 +172,9 @@ def sound(data: bytes) -> bytes:
             # A file may claim any number of channels, and memory for all of them is taken first.
             frames = min(rate * MOST_SECONDS, MOST_SAMPLES // file.channels)
             samples = file.read(frames, dtype="float32", always_2d=True)[:, :2]
-        return wav(samples, rate)
+        decoded = io.BytesIO()
+        soundfile.write(decoded, np.nan_to_num(samples), rate, format="WAV", subtype="PCM_16")
+        return decoded.getvalue()
     except Exception as error:
         # libsndfile raises anything, as above.
         raise ElementError("a sound file", f"{len(data):,} bytes that do not decode: {error}") from error
-
-
-def wav(samples: NDArray[Any], rate: int) -> bytes:
-    """Return ``[frames, channels]`` samples between -1 and 1 as the bytes of a WAV file."""
-    made = io.BytesIO()
-    with wave.open(made, "wb") as out:
-        out.setnchannels(samples.shape[1])
-        out.setsampwidth(2)
-        out.setframerate(rate)
-        out.writeframes((np.clip(np.nan_to_num(samples), -1, 1) * 32767).astype("<i2").tobytes())
-    return made.getvalue()

@@ -40,31 +40,32 @@ def ref_html(
         names: the class names of leaves that are labels, by path.
     """
     try:
-        found = drawn_records(stored, range(min(RECORDS, records)), Look(_SIDE, _LEAVES, names=names or {}), _NBYTES)
+        drawn = drawn_records(stored, range(min(RECORDS, records)), Look(_SIDE, _LEAVES, names=names or {}), _NBYTES)
     except CacheLayerError as error:
-        found = [DrawnRecord(0, problem=str(error))]
+        drawn = [DrawnRecord(0, problem=str(error))]
     leaves = tree.leaves(stored.element_spec)
-    heads = [
+    heads = "".join(
         f"<th>{escape(_cut(shown_path(path)))}<br><small>{escape(spec.describe())}</small></th>"
-        for path, spec in leaves
-    ]
-    more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more leaves</p>"
-    shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
-    rows = "".join(_row(record, min(len(leaves), _LEAVES)) for record in found)
-    header = f"<thead><tr><th>record</th>{''.join(heads[:_LEAVES])}</tr></thead>"
-    return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{header}<tbody>{rows}</tbody></table>{more}</div>"
+        for path, spec in leaves[:_LEAVES]
+    )
+    rows = "".join(_row(record, min(len(leaves), _LEAVES)) for record in drawn)
+    return _table(title, facts, f"<thead><tr><th>record</th>{heads}</tr></thead><tbody>{rows}</tbody>", len(leaves))
 
 
 def spec_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree) -> str:
     """Return a table with facts and the element spec: for what reads much for one row, or is read in many ways."""
     leaves = tree.leaves(spec)
-    rows = [
+    rows = "".join(
         f"<tr><th>{escape(_cut(shown_path(path)))}</th><td>{escape(leaf.describe())}</td></tr>"
         for path, leaf in leaves[:_LEAVES]
-    ]
-    more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more leaves</p>"
+    )
+    return _table(title, facts, f"<tbody>{rows}</tbody>", len(leaves))
+
+
+def _table(title: str, facts: Sequence[tuple[str, str]], body: str, leaves: int) -> str:
+    more = "" if leaves <= _LEAVES else f"<p>and {leaves - _LEAVES:,} more leaves</p>"
     shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
-    return f"<div><strong>{escape(title)}</strong><br>{shown}<table><tbody>{''.join(rows)}</tbody></table>{more}</div>"
+    return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{body}</table>{more}</div>"
 
 
 def _row(record: DrawnRecord, columns: int) -> str:

@@ -78,7 +78,7 @@ def _matches(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:
     if wanted.kind == "text":
         return np.fromiter((shown_string(text) == wanted.low for text in values.tolist()), np.bool_, len(values))
     if values.dtype.kind in "Mm":
-        return np.isnat(values)
+        return np.asarray(np.isnat(values))
     if values.dtype.kind == "b":
         # numpy compares bools with integers of 64 bits only.
         values = values.astype(np.int8)
@@ -87,4 +87,4 @@ def _matches(values: NDArray[Any], wanted: Wanted) -> NDArray[np.bool_]:
             values = values.astype(np.float64)
     if wanted.kind == "value":
         return wanted.holds(values)
-    return np.isnan(values) if wanted.kind == "nan" else np.isinf(values)
+    return np.asarray(np.isnan(values) if wanted.kind == "nan" else np.isinf(values))

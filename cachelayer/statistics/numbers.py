@@ -147,7 +147,7 @@ class NumberSummary:
     def _add_bins(self, values: NDArray[Any], weights: NDArray[np.int64]) -> None:
         low, high = self._range or (0, 0)
         scale = self._scale
-        if self._kind == "f":
+        if self._kind == "f" and (low or high):
             scale = max(scale, math.frexp(max(abs(low), abs(high)))[1] - _BITS)
         while self._place(high, scale) - self._place(low, scale) >= BINS:
             scale += 1

@@ -25,7 +25,6 @@ from cachelayer.errors import (
 )
 from cachelayer.view import find_page, order_page, record_pages, statistics_page, storage_pages
 from cachelayer.view.render import Shelf, page
-from cachelayer.view.surveys import Surveys
 
 _VERSION = "/d/{dataset}/{version}"
 # For each kind of error: the status, the heading, and what to do.
@@ -73,7 +72,7 @@ def application(shelf: Shelf) -> Starlette:
         exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
     )
     app.state.shelf = shelf
-    app.state.surveys = Surveys()
+    app.state.surveys = {}
     return app
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,13 +19,9 @@ from cachelayer.drawing.text import class_names, shown_path
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
-from cachelayer.records.spec import LeafSpec
 from cachelayer.statistics.matches import Kind, Wanted, can_have, rows_with
-from cachelayer.statistics.numbers import Number
-from cachelayer.view.batch import alone
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
-from cachelayer.view.render import page, whole
-from cachelayer.view.storage_pages import ref_of, shelf_of
+from cachelayer.view.render import page, ref_of, shelf_of, whole
 
 PAGE = 48
 # The leaf of links to stored bytes, which are no leaf.
@@ -49,14 +46,14 @@ class Search:
 
     def query(self, start: int = 0) -> str:
         """Return the query of its page from a record on."""
-        told = {
+        parts = {
             "leaf": self.leaf if self.leaf != WHOLE_RECORD else None,
             "has": self.wanted.kind,
             "low": self.wanted.low,
             "high": self.wanted.high,
             "from": start or None,
         }
-        return urlencode({name: value for name, value in told.items() if value is not None}, errors="surrogatepass")
+        return urlencode({name: value for name, value in parts.items() if value is not None}, errors="surrogatepass")
 
 
 def find(request: Request) -> Response:
@@ -64,18 +61,17 @@ def find(request: Request) -> Response:
     ref, query = ref_of(request), request.query_params
     raw = ref.raw()
     leaves = tree.leaves(raw.element_spec)
-    leaf = whole(query, "leaf", WHOLE_RECORD, 0, max(0, len(leaves) - 1))
-    search = Search(leaf, _wanted(query))
-    path, spec = ("", None) if leaf == WHOLE_RECORD else leaves[leaf]
-    if search.wanted.kind != "length" if spec is None else not can_have(spec, search.wanted.kind):
-        raise InvalidArgumentError(f"has={search.wanted.kind}: records cannot be found by this in {shown_path(path)!r}")
+    search = Search(whole(query, "leaf", WHOLE_RECORD, 0, max(0, len(leaves) - 1)), _wanted(query))
+    kind = search.wanted.kind
+    if not (kind == "length" if search.leaf == WHOLE_RECORD else can_have(leaves[search.leaf][1], kind)):
+        raise InvalidArgumentError(f"has={kind}: the records cannot be found by this")
     start = whole(query, "from", 0, 0, len(ref))
-    numbers, stop = _found(raw, spec, search, start)
+    numbers, stop = _found(raw, search, start)
     return page(
         "find.html",
         ref=ref,
         records=len(ref),
-        words=_words(ref, path, search),
+        words=_words(ref, "" if search.leaf == WHOLE_RECORD else leaves[search.leaf][0], search),
         start=start,
         stop=stop,
         more=search.query(stop),
@@ -94,7 +90,7 @@ def _wanted(query: Mapping[str, str]) -> Wanted:
     return Wanted(kind)
 
 
-def _number(query: Mapping[str, str], name: str) -> Number:
+def _number(query: Mapping[str, str], name: str) -> int | float:
     text = query.get(name, "")
     # Python refuses to convert thousands of digits.
     for read in (int, float) if len(text) <= _LONGEST_NUMBER else ():
@@ -105,35 +101,48 @@ def _number(query: Mapping[str, str], name: str) -> Number:
     raise InvalidArgumentError(f"{name}={text[:_LONGEST_NUMBER]!r}: it must be a number")
 
 
-def _found(raw: DataRef[Any], spec: LeafSpec | None, search: Search, start: int) -> tuple[list[int], int]:
+def _found(raw: DataRef[Any], search: Search, start: int) -> tuple[list[int], int]:
     """Return the numbers of the first records that match, and the record before which the search ended."""
-    narrow, leaf = (raw, 0) if spec is None else alone(raw, search.leaf)
-    size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(narrow).read_nbytes)))
+    size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).read_nbytes)))
     found: list[int] = []
-    ended = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _PATIENCE
     while start < len(raw):
         numbers = np.arange(start, min(start + size, len(raw)))
-        if spec is None:
+        if search.leaf == WHOLE_RECORD:
             rows = np.flatnonzero(search.wanted.holds(raw.stored_nbytes(numbers)))
         else:
-            batch = tree.flatten_like(narrow.element_spec, narrow.read(numbers))[leaf]
-            rows = rows_with(spec, batch, len(numbers), search.wanted)
+            spec = tree.leaves(raw.element_spec)[search.leaf][1]
+            rows = rows_with(spec, read_leaf(raw, search.leaf, numbers), len(numbers), search.wanted)
         found += (rows + start).tolist()
         if len(found) > PAGE:
             return found[:PAGE], found[PAGE]
-        start = int(numbers[-1]) + 1
-        if time.monotonic() > ended:
+        start += len(numbers)
+        if time.monotonic() > end:
             break
     return found, start
 
 
+def read_leaf(raw: DataRef[Any], leaf: int, numbers: NDArray[np.int64]) -> Any:
+    """Return one leaf of some records, stacked. Of dicts, only the value that holds it is read."""
+    spec = raw.element_spec
+    if not isinstance(spec, dict):
+        return tree.flatten_like(spec, raw.read(numbers))[leaf]
+    for key, child in spec.items():
+        count = len(tree.leaves(child))
+        if leaf < count:
+            return tree.flatten_like(child, raw.read(numbers, fields=(key,))[key])[leaf]
+        leaf -= count
+    raise IndexError(leaf)
+
+
 def _words(ref: DataRef[Any], path: str, search: Search) -> str:
     """Return in words what is searched for."""
-    wanted, name = search.wanted, "record" if search.leaf == WHOLE_RECORD else shown_path(path)
+    wanted, is_record = search.wanted, search.leaf == WHOLE_RECORD
+    name = "stored bytes of the record" if is_record else shown_path(path)
     if wanted.kind not in ("value", "text", "length"):
         return f"{name}: {wanted.kind}"
-    of = " of length" if search.leaf != WHOLE_RECORD and wanted.kind == "length" else ""
-    unit = " stored bytes" if search.leaf == WHOLE_RECORD else ""
-    ends = f"{wanted.low}" if wanted.high is None else f"{wanted.low} to below {wanted.high}"
-    label = named(class_names(ref.metadata), path, wanted.low) if wanted.high is None and not of else ""
-    return f"{name}{of} {ends}{unit} {label}".rstrip()
+    of = " of length" if wanted.kind == "length" and not is_record else ""
+    if wanted.high is not None:
+        return f"{name}{of} {wanted.low} to below {wanted.high}"
+    label = named(class_names(ref.metadata), path, wanted.low) if wanted.kind == "value" else ""
+    return f"{name}{of} {wanted.low} {label}".rstrip()

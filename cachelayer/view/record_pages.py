@@ -8,14 +8,13 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.drawing.drawn_records import DrawnLeaf, Look, drawn_leaf, drawn_records
+from cachelayer.drawing.drawn_records import Look, drawn_leaf, drawn_records
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
-from cachelayer.view.render import page, whole
-from cachelayer.view.storage_pages import ref_of, shelf_of
+from cachelayer.view.render import page, ref_of, shelf_of, whole
 
 COUNT, MOST = 24, 200
 THUMBNAIL, FULL = 96, 1600
@@ -24,14 +23,20 @@ _ONE_NBYTES = 1 << 28
 
 
 def grid(request: Request) -> Response:
-    """Show records from a number on; with ``part``, only the grid, which the script puts into the page."""
-    ref = ref_of(request)
-    count = whole(request.query_params, "count", COUNT, 1, MOST)
+    """Show records from a number on; with ``part``, only the grid, which the script puts into the page.
+
+    With ``at``, show the records of these numbers, such as those that a stream of a view hands out in a step.
+    """
+    ref, query = ref_of(request), request.query_params
+    look = shelf_of(request).look(ref, THUMBNAIL, LEAVES)
+    if query.get("at"):
+        chosen = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in query["at"].split(",")[:MOST]]
+        return page("chosen.html", ref=ref, drawn=drawn_records(ref.raw(), chosen, look))
+    count = whole(query, "count", COUNT, 1, MOST)
     last = max(0, len(ref) - 1)
-    start = whole(request.query_params, "from", 0, 0, last)
-    numbers = range(start, min(start + count, len(ref)))
-    drawn = drawn_records(ref.raw(), numbers, shelf_of(request).look(ref, THUMBNAIL, LEAVES))
-    template = "grid.html" if "part" in request.query_params else "records.html"
+    start = whole(query, "from", 0, 0, last)
+    drawn = drawn_records(ref.raw(), range(start, min(start + count, len(ref))), look)
+    template = "grid.html" if "part" in query else "records.html"
     return page(template, ref=ref, records=len(ref), start=start, count=count, last=last, drawn=drawn)
 
 
@@ -51,9 +56,10 @@ def record(request: Request) -> Response:
 
 def picture(request: Request) -> Response:
     """Send a leaf as a large PNG file. Files of images are decoded and written again, never passed on."""
-    leaf = _drawn(request, FULL)
+    spec, value = _leaf(request)
+    leaf = drawn_leaf(request.path_params["leaf"], "", spec, value, Look(FULL, 1))
     if leaf.pixels is None:
-        raise InvalidArgumentError(f"leaf {leaf.path or 'element'} is no picture: {leaf.text[:500]}")
+        raise InvalidArgumentError(f"this leaf is no picture: {leaf.text[:500]}")
     return Response(png(leaf.pixels), media_type="image/png")
 
 
@@ -63,11 +69,6 @@ def sound(request: Request) -> Response:
     if not isinstance(spec, AudioSpec) or value is None:
         raise InvalidArgumentError("this leaf is no sound")
     return Response(decoded_sound(value), media_type="audio/wav")
-
-
-def _drawn(request: Request, side: int) -> DrawnLeaf:
-    spec, value = _leaf(request)
-    return drawn_leaf(request.path_params["leaf"], "", spec, value, Look(side, 1))
 
 
 def _leaf(request: Request) -> tuple[LeafSpec, Any]:

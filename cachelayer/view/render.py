@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from cachelayer.access.dataref import DataRef
@@ -21,7 +20,6 @@ from cachelayer.drawing.text import ago, class_names, shown_path, size
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
-from cachelayer.view.made_views import MadeView, made_view
 
 
 def _thousands(number: Any) -> str:
@@ -91,12 +89,8 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int, most: i
     return int(digits)
 
 
-_OPEN = 8
-T = TypeVar("T")
-
-
 class Shelf:
-    """A storage, and the versions of it that were opened lately. Thread-safe.
+    """A storage, and the versions of it that were opened lately.
 
     Args:
         storage: the storage; with ``local_cache_bytes=0`` nothing is downloaded.
@@ -105,14 +99,13 @@ class Shelf:
 
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
         self.storage = storage
-        self.detokenize = detokenize
-        self._open: OrderedDict[Hashable, Future[DataRef[Any]]] = OrderedDict()
-        self._made: OrderedDict[Hashable, Future[MadeView]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._detokenize = detokenize
+        catalog = storage._catalog
+        self._open = lru_cache(8)(lambda dataset_id, info: catalog.ref(catalog.stored(dataset_id, info)))
 
     def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
         """Return how records of a version are drawn, with at most so many pixels a side, and leaves."""
-        return Look(side, leaves, self.detokenize, class_names(ref.metadata))
+        return Look(side, leaves, self._detokenize, class_names(ref.metadata))
 
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:
         """Return a version, by its name, a tag, ``latest`` or ``sha256:<digest prefix>``.
@@ -122,36 +115,15 @@ class Shelf:
         """
         catalog = self.storage._catalog
         stored = catalog.resolve(catalog.own(Reference.parse(dataset_id, version)))
-        return self._kept(self._open, (stored.dataset_id, stored.info), lambda: catalog.ref(stored))
+        return self._open(stored.dataset_id, stored.info)
 
-    def made_view(self, ref: DataRef[Any], text: str, buckets: str) -> MadeView:
-        """Return a view of a version; see :func:`cachelayer.view.made_views.made_view`.
 
-        It stays open, because the weights of a sample, the plan of packs and the records of buckets take long to make.
+def shelf_of(request: Request) -> Shelf:
+    """Return the shelf that the application shows."""
+    shelf: Shelf = request.app.state.shelf
+    return shelf
 
-        Raises:
-            CacheLayerError: if the text is none of a view, or the library refuses it.
-        """
-        key = ref.reference, text, buckets
-        return self._kept(self._made, key, lambda: made_view(ref, text, buckets))
 
-    def _kept(self, shelf: OrderedDict[Hashable, Future[T]], key: Hashable, make: Callable[[], T]) -> T:
-        """Return what has a key, made if it is new; the ones that were used last are kept.
-
-        Requests that come while it is made wait for it, so that a reload of a slow page makes nothing twice.
-        """
-        with self._lock:
-            is_new = key not in shelf
-            made = shelf.setdefault(key, Future())
-            shelf.move_to_end(key)
-            while len(shelf) > _OPEN:
-                shelf.popitem(last=False)
-        if is_new:
-            try:
-                made.set_result(make())
-            except BaseException as error:  # noqa: BLE001 - it is raised again below
-                with self._lock:
-                    if shelf.get(key) is made:
-                        del shelf[key]
-                made.set_exception(error)
-        return made.result()
+def ref_of(request: Request) -> DataRef[Any]:
+    """Return the version that a path names."""
+    return shelf_of(request).ref(request.path_params["dataset"], request.path_params["version"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qsl, urlencode
 
 import uvicorn
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -135,8 +135,8 @@ class Guard:
         given = [value for name, value in query if name == TOKEN]
         if given:
             return self._moved(scope, query) if self._is_token(given[0]) else _refusal(403, _ASK)
-        is_known = any(map(self._is_token, self._of_cookies(headers.getlist("cookie"))))
-        return None if is_known else _refusal(403, _ASK)
+        cookie = HTTPConnection(scope).cookies.get(self._cookie, "")
+        return None if self._is_token(cookie) else _refusal(403, _ASK)
 
     def _moved(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
         """Return a redirection to the URL without the token, which sets the cookie."""
@@ -146,13 +146,6 @@ class Guard:
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="lax")
         return answer
-
-    def _of_cookies(self, headers: Sequence[str]) -> Iterator[str]:
-        """Yield the tokens in headers of cookies: another server of this host may have set a cookie of our name."""
-        for pair in ";".join(headers).split(";"):
-            name, _, value = pair.strip().partition("=")
-            if name == self._cookie:
-                yield value.strip('"')
 
     def _is_token(self, text: str) -> bool:
         return secrets.compare_digest(text.encode("utf-8", "surrogatepass"), self._token.encode())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import wave
 
 import numpy as np
 import pytest
 
 from cachelayer.drawing.drawn_records import Look, drawn_leaf
-from cachelayer.drawing.pixels import fitted, heat, line, png, rgb, wav
+from cachelayer.drawing.pixels import fitted, heat, line, png, rgb
 from cachelayer.drawing.text import shown_path
 from cachelayer.records.spec import ArraySpec
 
@@ -82,12 +81,6 @@ def test_a_leaf_is_drawn_as_what_it_is(value: object, kind: str) -> None:
     found = drawn_leaf(0, "", ArraySpec(dtype, getattr(value, "shape", ())), value, Look(96, 1))
     assert found.kind == kind
     assert (found.pixels is not None) == (kind == "picture")
-
-
-def test_samples_come_back_from_wav() -> None:
-    with wave.open(io.BytesIO(wav(np.array([[0.0, 1.0], [-1.0, 5.0]]), 8000))) as read:
-        assert (read.getnchannels(), read.getframerate()) == (2, 8000)
-        assert np.frombuffer(read.readframes(2), "<i2").tolist() == [0, 32767, -32767, 32767]
 
 
 @pytest.mark.parametrize(

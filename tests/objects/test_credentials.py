@@ -19,7 +19,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage
-from cachelayer.cli.addresses import Address
+from cachelayer.cli.addresses import open_address
 from cachelayer.engines import Processes
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.open_store import open_store
@@ -166,7 +166,7 @@ def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) ->
 def test_no_error_of_a_reference_shows_what_stands_in_it_as_a_credential(reference: str) -> None:
     for use in (
         lambda: cachelayer.open(reference),
-        lambda: Storage(Address.parse(reference).url),
+        lambda: open_address(reference, None),
     ):
         with pytest.raises(CacheLayerError) as caught:
             use()

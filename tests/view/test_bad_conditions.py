@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import pytest
-from threads_denied import no_threads
 from view_client import Client, serving
 
 import cachelayer
-from cachelayer.view import surveys
-from cachelayer.view.surveys import Survey, Surveys
 
 CLIENTS = 60
 
@@ -106,69 +101,3 @@ def test_a_client_that_goes_in_the_middle_of_a_form_is_no_bug(
         assert client.get("/").status == 200
     assert caplog.records == []
     assert capfd.readouterr().err == ""
-
-
-def test_a_cookie_of_our_name_that_another_server_set_hides_not_ours(client: Client) -> None:
-    name = client.cookie.partition("=")[0]
-    for cookies in (f"{name}=old; {client.cookie}", f"{client.cookie}; {name}=old", f"a=b; ;=; {client.cookie}"):
-        assert Client(client.server).ask("/", Cookie=cookies).status == 200
-    assert Client(client.server).ask("/", Cookie=f"{name}=old; {name}=older").status == 403
-
-
-def test_two_surveys_run_at_once_and_a_third_is_told_which(storage: cachelayer.Storage, monkeypatch: Any) -> None:
-    waiting = threading.Event()
-    monkeypatch.setattr(Survey, "_count", lambda *_: waiting.wait(60))
-    running = Surveys()
-    refs = [storage.fetch("d", name) for name in ("v1", "v2", "v3")]
-    started = [running.start(ref, None) for ref in refs[:2]]
-    try:
-        assert running.start(refs[0], None) is started[0]
-        with pytest.raises(cachelayer.InvalidArgumentError, match="d@v2"):
-            running.start(refs[2], None)
-    finally:
-        waiting.set()
-        for each in started:
-            each.join(60)
-    running.start(refs[2], None).join(60)
-
-
-def test_a_survey_that_gets_no_thread_is_refused_and_started_by_the_next_try(storage: cachelayer.Storage) -> None:
-    running, ref = Surveys(), storage.fetch("d@v1")
-    with no_threads(), pytest.raises(cachelayer.StorageError, match="no thread to read statistics in"):
-        running.start(ref, 10)
-    assert running.find(ref) is None
-    running.start(ref, 10).join(60)
-
-
-def test_a_survey_that_was_stopped_is_started_anew_before_it_has_ended(
-    storage: cachelayer.Storage, monkeypatch: Any
-) -> None:
-    reads, go_on, count = threading.Event(), threading.Event(), Survey._count
-
-    def waiting(survey: Survey, read: int) -> None:
-        reads.set()
-        go_on.wait(60)
-        count(survey, read)
-
-    monkeypatch.setattr(Survey, "_count", waiting)
-    running, ref = Surveys(), storage.fetch("d@v1")
-    stopped = running.start(ref, 10)
-    try:
-        assert reads.wait(60)
-        stopped.stop()
-        assert (stopped.is_running, stopped.problem) == (False, "stopped")
-        started = running.start(ref, 10)
-    finally:
-        go_on.set()
-    for each in (stopped, started):
-        each.join(60)
-    assert (stopped.problem, started.problem, started.found is not None) == ("stopped", "", True)
-
-
-def test_a_survey_that_nobody_looks_at_any_more_stops(storage: cachelayer.Storage, monkeypatch: Any) -> None:
-    monkeypatch.setattr(surveys, "_UNSEEN", 0.0)
-    survey = Survey(storage.fetch("d@v1"), None)
-    survey.start()
-    survey.join(60)
-    assert (survey.found, survey.is_running) == (None, False)
-    assert "nobody has looked" in survey.problem

@@ -51,7 +51,7 @@ def test_mistakes_are_errors_before_anything_is_served(tmp_path: Path) -> None:
     storage.submit([1], "d@v1")
     assert "there is nothing at" in refused("view", tmp_path / "none", "--no-open")
     assert "no dataset 'e'" in refused("view", storage.url, "e", "--no-open")
-    assert "no module" in refused("view", storage.url, "--no-open", "--detokenize", "no_such_module:f")
+    assert "no_such_module" in refused("view", storage.url, "--no-open", "--detokenize", "no_such_module:f")
     assert "--host" in refused("view", storage.url, "--no-open", "--host", "no.such.host.invalid")
 
 
