@@ -14,14 +14,12 @@ from cachelayer.errors import FormatError, InvalidTypeError
 
 DType = np.dtype[Any] | type[bytes] | type[str]
 
-# The bytes of long doubles depend on the machine. 80-bit ones get a name of their own, so that a machine with other
-# long doubles refuses them instead of misreading them.
-_EXTENDED = {"float80": np.dtype(np.longdouble), "complex160": np.dtype(np.clongdouble)}
-_IS_X87 = np.finfo(np.longdouble).nmant == 63 and _EXTENDED["float80"].itemsize == 16
+# Their bytes depend on the machine.
+_LONG_DOUBLES = (np.dtype(np.longdouble), np.dtype(np.clongdouble))
 _NAMED_KINDS = frozenset("biufc")
 # Only these names are passed to numpy: it accepts many others, such as "i4,f8" and names that warn.
 _KNOWN = re.compile(
-    r"bool|u?int(8|16|32|64)|float(16|32|64|96|128)|complex(64|128|192|256)|[|<][SU][0-9]{1,10}|<[Mm]8(\[[0-9]*[A-Za-z]+\])?",
+    r"bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)|[|<][SU][0-9]{1,10}|<[Mm]8(\[[0-9]*[A-Za-z]+\])?",
     re.ASCII,
 )
 _ML_DTYPES = [
@@ -53,11 +51,6 @@ def is_string(dtype: DType) -> bool:
     return dtype is bytes or dtype is str
 
 
-def is_extended(dtype: np.dtype[Any]) -> bool:
-    """Return whether this is the 80-bit float of x86 or its complex form, which have padding bytes."""
-    return dtype in (_EXTENDED["float80"], _EXTENDED["complex160"]) and _IS_X87
-
-
 def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return a dtype as it is stored: little-endian.
 
@@ -79,8 +72,8 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
         )
     if dtype.itemsize == 0:
         raise InvalidTypeError(f"dtype {dtype} has a size of 0 bytes: use one with a size")
-    if dtype in _EXTENDED.values() and dtype.itemsize > 8 * (1 + (dtype.kind == "c")) and not _IS_X87:
-        raise InvalidTypeError(f"dtype {dtype} of this machine is not portable: convert to float64")
+    if dtype in _LONG_DOUBLES and dtype.itemsize > 8 * (1 + (dtype.kind == "c")):
+        raise InvalidTypeError(f"dtype {dtype} is another one on other machines: convert to float64 or complex128")
     return dtype
 
 
@@ -98,8 +91,6 @@ def to_name(dtype: DType) -> str:
     if dtype is str:
         return "str"
     stored = np.dtype(dtype).newbyteorder("<")
-    if is_extended(stored):
-        return "float80" if stored.kind == "f" else "complex160"
     if stored.kind in _NAMED_KINDS or stored.name in _ML_DTYPES:
         return stored.name
     return stored.str
@@ -115,10 +106,6 @@ def from_name(name: str) -> DType:
         return bytes
     if name == "str":
         return str
-    if name in _EXTENDED:
-        if not _IS_X87:
-            raise FormatError(f"dtype {name!r} holds 80-bit floats of an x86 machine, which this machine does not have")
-        return _EXTENDED[name]
     try:
         if name in _ML_DTYPES:
             import ml_dtypes
@@ -138,9 +125,5 @@ def little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def canonical_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the array, contiguous and little-endian, with padding bytes set to zero."""
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    if is_extended(array.dtype):
-        array = array.copy()
-        array.reshape(-1).view(np.uint8).reshape(-1, 16)[:, 10:] = 0
-    return array
+    """Return the array, contiguous and little-endian."""
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

@@ -126,7 +126,6 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
         ArraySpec("M8[s]", (1,)),
         [lambda n: np.array([n], "M8[s]"), lambda n: np.array([n], "M8[ms]")],
     ),
-    "long doubles": (ArraySpec(np.longdouble, (2,)), [lambda n: np.array([n, 1 / 3], np.longdouble)]),
     "nothing": (ArraySpec("int8", (0, 2)), [lambda n: np.empty((0, 2), np.int8), lambda n: np.empty((n, 2), np.int8)]),
     "texts": (ArraySpec(str, (2,)), [_column_of_objects, lambda n: np.array(["a", f"{n}"]), lambda n: ["a", "b"]]),
     "void": (ArraySpec("int8"), [lambda n: n, lambda n: np.zeros(1, "i1,i2")[0]]),

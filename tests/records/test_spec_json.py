@@ -12,7 +12,7 @@ from samples import examples
 from strategies import DTYPES, specs
 
 from cachelayer import ArraySpec, RaggedSpec
-from cachelayer.errors import FormatError
+from cachelayer.errors import FormatError, InvalidTypeError
 from cachelayer.records import dtypes, spec_json, tree
 
 
@@ -76,6 +76,12 @@ def test_what_is_no_spec_is_refused(node: Any) -> None:
 def test_what_a_newer_release_added_to_a_spec_is_refused(node: Any) -> None:
     with pytest.raises(FormatError, match="newer release"):
         spec_json.from_json(node)
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_floats_that_are_others_on_other_machines_are_refused(dtype: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=np.dtype(dtype).name):
+        ArraySpec(dtype)
 
 
 def test_a_newer_dtype_is_refused_by_name() -> None:
