@@ -154,30 +154,6 @@ def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
             decode(raw, "m")
 
 
-@pytest.mark.parametrize("kept", [(3, 5000, 1), (3, 10, 1), (2, 0, 12), (3, 9, -5), (2**62, 0, 0), (13, 0, 1)])
-def test_records_that_the_shards_do_not_have_are_not_kept(kept: tuple[int, int, int]) -> None:
-    records, start, step = kept
-    document = a_manifest(Kept(records, "cd" * 32, start, step))
-    with pytest.raises(CorruptionError, match="kept"):
-        Manifest.decode(json.dumps(document).encode(), "m")
-
-
-@pytest.mark.parametrize("name", ["nested", "an index too long", "records past the end", "more bytes than there are"])
-def test_columns_that_contradict_each_other_are_refused(name: str) -> None:
-    document = json.loads(json.dumps(MANIFESTS["a step"]))
-    columns = document["data"]["shards"]
-    columns.update(
-        {
-            "nested": {"records": [[4], [4], [4]]},
-            "an index too long": {"index_bytes": [2**40] * 3},
-            "records past the end": {"record_bytes": [2**31] * 3},
-            "more bytes than there are": {"bytes": [2**62] * 3},
-        }[name]
-    )
-    with pytest.raises(CorruptionError, match="m: not a whole manifest"):
-        Manifest.decode(json.dumps(document).encode(), "m")
-
-
 @pytest.mark.parametrize("attempt", ["../../../../home/thesis", "a/b", "..", "", "a\0b", "a" * 200])
 def test_a_manifest_names_no_place_outside_its_dataset(attempt: str) -> None:
     for change in (

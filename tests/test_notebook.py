@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 pytestmark = [pytest.mark.needs("nbclient", "ipykernel", "ipywidgets"), pytest.mark.slow]
 
-FOLDER = "folder"
+
 BUILD = """
 import numpy as np
 import cachelayer
@@ -34,12 +36,13 @@ CELLS = {
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """The outputs of each cell."""
-    import nbformat
-    from nbclient import NotebookClient
-
     folder = tmp_path_factory.mktemp("notebook")
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    # The client imports ipykernel, by which later tests of this process would take themselves for notebooks.
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), mock.patch.dict(sys.modules):
+        import nbformat
+        from nbclient import NotebookClient
+
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
         warnings.simplefilter("ignore")
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
             patch.setenv(name, str(folder / name))

@@ -16,17 +16,15 @@ from samples import examples
 
 from cachelayer import ArraySpec
 from cachelayer.builds import iterable_source
-from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch, ElementBatch
+from cachelayer.builds.batches import Batch, ElementBatch
 from cachelayer.builds.build_shards import infer_spec
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.builds.encode import Encoder, OnError
 from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError
 from cachelayer.records import tree
-from cachelayer.records.alike import AlikeElements
 from cachelayer.records.codec import codec_for
 
-COUNT = 2 * MAX_BATCH_RECORDS + 452
 Pair = namedtuple("Pair", ["a", "b"])
 Other = namedtuple("Other", ["a", "b"])
 
@@ -229,27 +227,6 @@ def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_mak
         if len(skipping) == 2 or skipping[3].count <= 1:
             raising = outcome(as_source(reusing(elements)).batches(None), spec, "raise")
             assert raising == outcome(in_batches(elements, 1024), spec, "raise")
-
-
-def test_elements_that_are_alike_are_kept_in_rows_of_whole_batches() -> None:
-    def elements() -> Iterator[Any]:
-        memory = np.zeros((2, 3))
-        for number in range(COUNT):
-            memory[...] = number
-            yield {"x": memory, "y": (number, "text")}
-
-    batches: list[Any] = list(as_source(elements).batches(None))
-    assert [len(batch) for batch in batches] == [MAX_BATCH_RECORDS, MAX_BATCH_RECORDS, 452]
-    assert all(isinstance(batch.items, AlikeElements) for batch in batches)
-    assert [(item["x"].max(), item["y"]) for batch in batches for item in batch.items] == [
-        (number, (number, "text")) for number in range(COUNT)
-    ]
-    assert [item["y"][0] for item in batches[2].items[-2:]] == [COUNT - 2, COUNT - 1]
-
-
-def test_elements_that_differ_all_the_time_still_come_in_large_batches() -> None:
-    elements = [np.zeros(number % 2 + 1) for number in range(5000)]
-    assert len(list(as_source(elements).batches(None))) <= 12
 
 
 def test_a_batch_of_texts_ends_at_its_size() -> None:

@@ -31,11 +31,6 @@ def test_every_call_that_builds_takes_the_listed_options(call: Callable[..., Any
     assert (rest.name, rest.annotation) == ("options", "Unpack[SubmitOptions]")
 
 
-def test_options_may_be_kept_in_a_dict_of_their_type(tmp_path: Any) -> None:
-    options: SubmitOptions = {"shard_bytes": 1000, "progress": False}
-    assert len(cachelayer.Storage(tmp_path).cache([1, 2], "a@v1", **options)) == 2
-
-
 @pytest.mark.parametrize("call", ["submit", "cache", "append", "cacheable"])
 def test_an_option_that_there_is_not_is_named_with_the_nearest(tmp_path: Any, call: str) -> None:
     storage = Storage(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -20,14 +19,11 @@ import pytest
 from engine_conformance import wait_until
 from forks import Fork, is_stopped
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, Rows, row, rows
-from rows_for_workers import Listed, dies, uniform
+from rows_for_workers import Listed, uniform
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage, sharded
-from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.sharded_source import divide
-from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
 from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.objects import paths
@@ -80,14 +76,6 @@ def test_the_records_come_in_the_order_of_the_parts(expected: cachelayer.DataRef
     assert expected.provenance["function"].endswith("parts_child.rows")
 
 
-@pytest.mark.parametrize("workers", [2, 11])
-def test_the_version_does_not_depend_on_the_number_of_workers(
-    storage: Storage, expected: cachelayer.DataRef[Any], workers: int
-) -> None:
-    storage.submit(sharded(rows, PARTS), "d", "v1", shard_bytes=SHARD_BYTES, workers=workers)
-    check(storage, expected)
-
-
 def test_parts_are_whatever_a_storage_caches(storage: Storage) -> None:
     ref = storage.cache(sharded(lambda index, count: np.full((3 + index, 2), index), 3), "arrays", "v1")
     assert [int(element[0]) for element in ref] == [0] * 3 + [1] * 4 + [2] * 5
@@ -112,49 +100,22 @@ def test_records_of_one_size_have_the_shards_of_a_build_in_one_piece(
     storage: Storage, records: int, compression: str | None
 ) -> None:
     options = {"shard_bytes": 20_000, "compression": compression}
-    source = as_source(Listed(records))
-    division = divide(source, BuildOptions.checked(**options, workers=2), apart=False)
-    assert division is not None
-    assert division.parts.plan is None
+
     whole = storage.submit(Listed(records), "whole", "v1", **options)
     parts = storage.submit(Listed(records), "parts", "v1", **options, workers=2)
     assert parts.digest == whole.digest
-    assert len(parts._base.version.manifest.shards) == len(whole._base.version.manifest.shards) == division.parts.count
+    assert len(parts._base.version.manifest.shards) == len(whole._base.version.manifest.shards)
     limited = storage.submit(Listed(records), "parts", "v2", **options, workers=2, max_records=900)
     assert limited.digest == storage.submit(Listed(900), "whole", "v2", **options).digest
-
-
-def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average() -> None:
-    options = BuildOptions.checked(shard_bytes=20_000, engine="processes")
-    division = divide(as_source(Listed(1000, row)), options, apart=True)
-    assert division is not None
-    assert division.parts.plan == {"records": division.parts.part(1).first}
-    assert 50 < division.parts.part(1).first < 70
 
 
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (
-            lambda index, count: 7 // (index - 1) and [1],
-            cachelayer.SourceError,
-            "part 1 of 4: the function failed: ZeroDiv",
-        ),
-        (
-            lambda index, count: 5 if index == 1 else [index],
-            cachelayer.InvalidTypeError,
-            "part 1 of 4: a int is not a source",
-        ),
-        (
-            lambda index, count: [1, 2.5 if index == 2 else 2],
-            cachelayer.ElementError,
-            r"record 1: .*It is in part 2 of 4\.",
-        ),
-        (
-            lambda index, count: ({"x": 7 // (3 - n - index)} for n in range(2)),
-            cachelayer.SourceError,
-            "part 2 of 4: the source failed at record 1: ZeroDivisionError",
-        ),
+        (lambda index, count: 7 // (index - 1) and [1], cachelayer.SourceError, "part 1 of 4.*ZeroDiv"),
+        (lambda index, count: 5 if index == 1 else [index], cachelayer.InvalidTypeError, "part 1 of 4"),
+        (lambda index, count: [1, 2.5 if index == 2 else 2], cachelayer.ElementError, "record 1.*part 2 of 4"),
+        (lambda index, count: ({"x": 7 // (3 - n - index)} for n in range(2)), cachelayer.SourceError, "part 2 of 4"),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
@@ -167,16 +128,11 @@ def test_what_fails_names_the_part(
     assert storage._store.names("d/_unfinished/v1") == []
 
 
-@pytest.mark.parametrize("made", [lambda: iter(range(5)), lambda: map(str, range(5)), lambda: zip(range(5))])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_function_that_returns_one_iterator_again_and_again_is_refused(
-    storage: Storage, made: Callable[[], Iterator[Any]], workers: int
-) -> None:
+def test_a_function_that_returns_one_iterator_again_and_again_is_refused(storage: Storage) -> None:
     """Else the elements that were taken to learn their spec would be missing."""
-    elements = made()
-    source = cachelayer.sharded(lambda index, count: elements, 5)
-    with pytest.raises(SourceError, match=r"returned a .* that it had returned before.*make a new one in each call"):
-        storage.cache(source, "d", "v1", workers=workers)
+    elements = iter(range(5))
+    with pytest.raises(SourceError, match="returned before"):
+        storage.cache(cachelayer.sharded(lambda index, count: elements, 5), "d", "v1", workers=2)
     assert storage.datasets() == []
 
 
@@ -187,35 +143,20 @@ def test_parts_with_the_same_records_are_refused(storage: Storage) -> None:
     assert len(same) == 30
 
 
-@pytest.mark.parametrize(("count", "error"), [(0, "ValueError"), (2.5, "TypeError"), (True, "TypeError")])
-def test_numbers_of_parts_that_cannot_be_are_refused(count: Any, error: str) -> None:
-    with pytest.raises({"ValueError": ValueError, "TypeError": TypeError}[error], match="count"):
-        sharded(rows, count)
-
-
 def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
+    for count, error in ((0, ValueError), (2.5, TypeError)):
+        with pytest.raises(error, match="count"):
+            sharded(rows, count)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.InvalidTypeError, match="expected a function"):
         sharded([1, 2], 2)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
         storage.submit(sharded(rows, 2), "d", "v1", max_records=5)
     with pytest.raises(cachelayer.InvalidArgumentError, match="'processes'"):
         storage.submit((n for n in range(3)), "d", "v1", engine="processes")
-    with pytest.raises(cachelayer.InvalidTypeError, match=re.escape("pass (index, count)")):
+    with pytest.raises(cachelayer.InvalidTypeError, match="hosts"):
         storage.cache(sharded(rows, 2), "d", "v1", hosts=3)  # type: ignore[arg-type]
-    with pytest.raises(cachelayer.InvalidArgumentError, match="the index must be less than the count"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match="hosts"):
         storage.cache(sharded(rows, 2), "d", "v1", hosts=(2, 2))
-
-
-def test_a_worker_that_is_killed_ends_the_build_and_says_so(storage: Storage, tmp_path: Path) -> None:
-    (tmp_path / "3").touch()
-    with pytest.raises(cachelayer.SourceError, match="part 3"):
-        storage.submit(sharded(Rows(tmp_path), PARTS), "d", "v1", workers=2)
-    assert storage._store.names("d/_builds") == []
-
-
-def test_a_worker_that_is_killed_names_its_records(storage: Storage) -> None:
-    with pytest.raises(cachelayer.SourceError, match="records 682 to 703"):
-        storage.submit(Listed(1000, dies), "d", "v1", workers=2, shard_bytes=20_000)
 
 
 def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, tmp_path: Path) -> None:
@@ -232,36 +173,7 @@ def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, t
     assert len(ref._base.version.manifest.attempts) == 2
 
 
-def test_an_attempt_of_which_nothing_is_used_leaves_no_folder(storage: Storage, tmp_path: Path) -> None:
-    (tmp_path / "1").touch()
-    (tmp_path / "stays").touch()
-    source = sharded(Rows(tmp_path), PARTS)
-    for _ in range(3):
-        with pytest.raises(SourceError, match="SIGKILL"):
-            storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, engine=Processes(1))
-    (tmp_path / "1").unlink()
-    ref = storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES)
-    assert len(ref._base.version.manifest.attempts) == 2
-    assert {path.name for path in Path(storage.url, "d/_builds").iterdir()} == ref._base.version.manifest.attempts
-
-
-def test_a_source_that_changed_is_not_resumed(storage: Storage, tmp_path: Path) -> None:
-    def part(index: int, count: int) -> Iterator[int]:
-        if (tmp_path / "fails").exists() and index == 2:
-            raise OSError
-        yield from range(index * 1000, index * 1000 + (900 if (tmp_path / "shrinks").exists() else 1000))
-
-    (tmp_path / "fails").touch()
-    with pytest.raises(cachelayer.SourceError):
-        storage.cache(sharded(part, 3), "d", "v1")
-    (tmp_path / "fails").unlink()
-    (tmp_path / "shrinks").touch()
-    with pytest.raises(cachelayer.SourceError, match="records 0 to 999"):
-        storage.cache(sharded(part, 3), "d", "v1")
-    assert len(storage.cache(sharded(part, 3), "d", "v1", resume=False)) == 2700
-
-
-@pytest.mark.parametrize("mended", [0, 1, 2])
+@pytest.mark.parametrize("mended", [0, 2])
 def test_parts_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, tmp_path: Path, mended: int) -> None:
     def part(index: int, count: int) -> list[int]:
         if not (tmp_path / "again").exists() and index == 3:
@@ -272,28 +184,9 @@ def test_parts_that_were_mended_before_a_build_goes_on_are_found(storage: Storag
     with pytest.raises(cachelayer.SourceError):
         storage.cache(source, "d", "v1")
     (tmp_path / "again").touch()
-    message = f"part {mended} of 4: .*cannot be resumed"
-    with pytest.raises(cachelayer.SourceError, match=message):
+    with pytest.raises(cachelayer.SourceError, match=f"part {mended} of 4"):
         storage.cache(source, "d", "v1")
     assert storage.cache(source, "d", "v1", resume=False)[100 * mended][1] == 7
-
-
-def test_a_source_that_changed_is_found_out_where_the_last_part_is_empty(storage: Storage, tmp_path: Path) -> None:
-    def part(index: int, count: int) -> Iterator[int]:
-        if index == 1 and not (tmp_path / "changed").exists():
-            (tmp_path / "changed").touch()
-            raise OSError
-        if index < 2:
-            yield index + 100 * (tmp_path / "changed").exists()
-
-    class EmptyFirst:
-        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
-            yield from map(task, sorted(numbers, key=[0, 2, 1].index))
-
-    with pytest.raises(cachelayer.SourceError):
-        storage.cache(sharded(part, 3), "d", "v1", engine=EmptyFirst())
-    with pytest.raises(cachelayer.SourceError, match="records 0 to 0"):
-        storage.cache(sharded(part, 3), "d", "v1")
 
 
 def test_a_part_of_an_attempt_that_was_forgotten_is_not_begun(storage: Storage) -> None:
@@ -358,17 +251,6 @@ def test_a_host_waits_for_a_build_in_one_piece(storage: Storage) -> None:
     with ThreadPoolExecutor(1) as threads:
         ref = storage.cache(source, "d", "v1", shard_bytes=20_000)
         assert others[0].result().reference == ref.reference
-
-
-def test_hosts_with_sources_of_other_lengths_are_refused(storage: Storage) -> None:
-    def slow(number: int) -> dict[str, Any]:
-        if number == 500:
-            differs = "another host builds something else: .*number of elements is 1030 here and 1000 there"
-            with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
-                storage.cache(Listed(1030, slow), "d", "v1", hosts=(1, 2), shard_bytes=20_000)
-        return {"x": np.full(100, number, np.int32)}
-
-    assert len(storage.cache(Listed(1000, slow), "d", "v1", hosts=(0, 2), shard_bytes=20_000)) == 1000
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}])
@@ -437,24 +319,13 @@ def statuses(hosts: list[Fork]) -> list[int]:
     return [status for status, _, _ in found]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_hosts_build_together_and_all_have_the_version(
-    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any], workers: int
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
 ) -> None:
-    hosts = [begin(storage.url, tmp_path, index, 3, workers=workers) for index in range(3)]
+    hosts = [begin(storage.url, tmp_path, index, 3, workers=2) for index in range(3)]
     assert digests(hosts) == [expected.digest] * 3
     check(storage, expected)
     assert [event.kind for event in storage.history("d")] == ["publish"]
-
-
-@pytest.mark.parametrize("died", [0, 5])
-def test_what_a_dead_host_leaves_is_built_by_the_others(
-    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any], died: int
-) -> None:
-    (tmp_path / str(died)).touch()
-    hosts = [begin(storage.url, tmp_path, index, 2) for index in range(2)]
-    assert statuses(hosts) == [-signal.SIGKILL, 0]
-    check(storage, expected)
 
 
 def test_a_host_that_does_not_come_is_not_waited_for(
@@ -516,13 +387,15 @@ def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) 
     assert list(ref) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("server", ["gcs", "s3"])
-def test_hosts_build_together_in_object_stores(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
+@pytest.mark.parametrize(("store", "died"), [("local", 0), ("gcs", 0), ("s3", 5)])
+def test_what_a_dead_host_leaves_is_built_by_the_others(
+    store: str, died: int, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
 ) -> None:
-    running: Server = request.getfixturevalue(server)
-    url, options = running.url(new_bucket(running)), running.storage_options()
-    (tmp_path / "5").touch()
+    url, options = str(tmp_path / "storage"), None
+    if store != "local":
+        server: Server = request.getfixturevalue(store)
+        url, options = server.url(new_bucket(server)), server.storage_options()
+    (tmp_path / str(died)).touch()
     hosts = [begin(url, tmp_path, index, 3, options) for index in range(3)]
     assert statuses(hosts) == [-signal.SIGKILL, 0, 0]
     check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
@@ -580,18 +453,10 @@ class Returns:
 
 
 @pytest.mark.parametrize(
-    ("made", "wrong"),
-    [
-        (lambda results: None, "run() returned a NoneType"),
-        (len, "run() returned a int"),
-        (lambda results: ["done" for _ in results], "run() yielded a str"),
-        (lambda results: iter([None]), "run() yielded a NoneType"),
-    ],
+    ("made", "wrong"), [(len, "returned a int"), (lambda results: ["done" for _ in results], "yielded a str")]
 )
 def test_an_engine_that_returns_something_else_is_told_what_to_return(storage: Storage, made: Any, wrong: str) -> None:
-    with pytest.raises(
-        InvalidTypeError, match=rf"Returns.{re.escape(wrong)}: run.* what the task returned, or nothing"
-    ):
+    with pytest.raises(InvalidTypeError, match=rf"Returns.*{wrong}"):
         storage.cache(sharded(rows, PARTS), "d", "v1", engine=Returns(made))
 
 

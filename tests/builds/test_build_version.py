@@ -236,40 +236,29 @@ def never() -> Iterator[int]:
     raise AssertionError("the source was asked")
 
 
-@pytest.mark.parametrize("how", ["submit", "cache"])
-@pytest.mark.parametrize("status", [401, 403])
+REFUSALS: dict[str, Callable[[FaultProxy], object]] = {
+    "no credentials": lambda proxy: proxy.add(answer(401)),
+    "no rights": lambda proxy: proxy.add(answer(403)),
+    "reading only": lambda proxy: proxy.add(*writes(partial(answer, 403), "")),
+    "no answer": lambda proxy: proxy.refuse(),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_is_an_error_before_anything_is_built(
-    open_storage: Callable[..., Storage], proxy: FaultProxy, how: str, status: int
+    open_storage: Callable[..., Storage], proxy: FaultProxy, store: ObjectStore, case: str
 ) -> None:
-    proxy.add(answer(status))
-    with pytest.raises(StorageError, match="refused"):
-        getattr(open_storage(), how)(never, "rows", "v1")
-
-
-@pytest.mark.parametrize("how", ["submit", "cache"])
-def test_a_store_that_allows_reading_only_is_an_error_before_anything_is_built(
-    open_storage: Callable[..., Storage], proxy: FaultProxy, store: ObjectStore, how: str
-) -> None:
-    proxy.add(*writes(partial(answer, 403), ""))
-    with pytest.raises(StorageError, match="refused"):
-        getattr(open_storage(), how)(never, "rows", "v1")
+    REFUSALS[case](proxy)
+    for how in ("submit", "cache"):
+        with pytest.raises(StorageError):
+            getattr(open_storage(timeout=0.5), how)(never, "rows", "v1")
     assert store.names("") == []
 
 
-@pytest.mark.parametrize("how", ["submit", "cache"])
-def test_a_host_that_does_not_answer_is_an_error_that_names_it(
-    open_storage: Callable[..., Storage], proxy: FaultProxy, how: str
-) -> None:
-    proxy.refuse()
-    with pytest.raises(StorageError, match=proxy.endpoint.removeprefix("http://")):
-        getattr(open_storage(timeout=0.5), how)(never, "rows", "v1")
-
-
-@pytest.mark.parametrize("how", ["submit", "cache"])
-def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server: Server, how: str) -> None:
+def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server: Server) -> None:
     storage = Storage(server.url("no-such-bucket", "a"), local_cache_bytes=0, storage_options=server.storage_options())
     with pytest.raises(StorageError, match="'no-such-bucket'"):
-        getattr(storage, how)(never, "rows", "v1")
+        storage.cache(never, "rows", "v1")
 
 
 def test_collecting_writes_nothing_into_folders_of_others(

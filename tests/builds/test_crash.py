@@ -6,43 +6,25 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, REVOKED, WAYS, main, make, rows
+from engine_conformance import wait_until
 from forks import FORKS
-from log_entries import commit
-from repository import SUPPORT
 from samples import SHARE, some
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.objects import paths
-from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Unfinished
 
 pytestmark = pytest.mark.slow
 
-CHILD = SUPPORT.joinpath("crash_child.py")
-BUILT = 4000
 
-
-def start(folder: Path, version: str, records: int = BUILT) -> subprocess.Popen[str]:
-    """A child that is about to build."""
-    command = [sys.executable, str(CHILD), str(folder), version, str(records)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    with child.stdout as out:
-        assert out.readline() == "ready\n"
-    return child
-
-
-def whole(storage: cachelayer.Storage, version: str, records: int = BUILT) -> bool:
+def whole(storage: cachelayer.Storage, version: str, records: int) -> bool:
     """Whether a version is there; it is whole then."""
     if "rows" not in storage.datasets() or version not in storage.versions("rows"):
         return False
@@ -80,14 +62,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
 
     @cache
     def digest(way: str) -> str:
-        storage = cachelayer.Storage(tmp_path_factory.mktemp("undisturbed"))
-        storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
-        return WAYS[way](storage).digest
+        storage, other = (cachelayer.Storage(tmp_path_factory.mktemp("undisturbed")) for _ in range(2))
+        for each in (storage, other):
+            each.submit(rows(RECORDS), "d", "base", **OPTIONS)
+        return WAYS[way](storage, other).digest
 
     return digest
 
 
-CASES = [("local", way) for way in WAYS] + [("s3", "generator"), ("s3", "parts"), ("gcs", "sequence")]
+CASES = [("local", way) for way in WAYS]
+CASES += [("s3", "generator"), ("s3", "parts"), ("s3", "copy"), ("gcs", "sequence"), ("gcs", "copy")]
 
 
 @pytest.mark.parametrize(("store", "way"), CASES)
@@ -107,10 +91,12 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
         server: Server = request.getfixturevalue(store)
         url, options, stride = server.url(new_bucket(server)), server.storage_options(), min(stride, 4)
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
-    storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
+    other = cachelayer.Storage(tmp_path / "other")
+    for each in (storage, other):
+        each.submit(rows(RECORDS), "d", "base", **OPTIONS)
     step, killed, kept = 3, 0, set[str]()
     while True:
-        child = FORKS.Process(target=make, args=(url, options, way, step))
+        child = FORKS.Process(target=make, args=(url, options, other.url, way, step))
         child.start()
         child.join()
         if child.exitcode == 0:
@@ -162,72 +148,23 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     assert_only_versions_are_left(storage, "rows")
 
 
-def running_attempt(folder: Path) -> str:
-    """The attempt of the one build that runs."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = list((folder / "rows" / "_builds").glob("*/shard-00001.array_record"))
-        if found:
-            return found[0].parent.name
-        os.sched_yield()
-    raise AssertionError("the child did not begin to build")
-
-
-@pytest.fixture
-def paused(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A build that is stopped in the middle."""
-    child = start(tmp_path, "v1", 200_000)
-    running_attempt(tmp_path)
-    child.send_signal(signal.SIGSTOP)
-    yield child
-    child.kill()
-    child.wait()
-
-
-def test_gc_leaves_a_running_build_alone(tmp_path: Path, paused: subprocess.Popen[str]) -> None:
-    assert cachelayer.Storage(tmp_path).gc(grace=0.0) == []
-    assert running_attempt(tmp_path)
-
-
-def test_a_builder_that_was_revoked_while_it_was_paused_cannot_publish(tmp_path: Path) -> None:
-    child = start(tmp_path, "v1")
-    attempt = running_attempt(tmp_path)
-    child.send_signal(signal.SIGSTOP)
-    storage = cachelayer.Storage(tmp_path)
-
-    def revoke(head: Any) -> Any:
-        return type(head)(**{**head.__dict__, "revoked": head.revoked | {attempt}})
-
-    commit(Log(storage._store, "rows"), revoke)
-    child.send_signal(signal.SIGCONT)
-    assert child.wait() == REVOKED
-    assert storage.versions("rows") == {}
-    assert not (tmp_path / "rows" / "_builds" / attempt).exists()
-
-
 def test_a_builder_whose_attempt_was_collected_while_it_was_paused_is_told(tmp_path: Path) -> None:
-    child = start(tmp_path, "v1", 20_000)
-    attempt = running_attempt(tmp_path)
-    child.send_signal(signal.SIGSTOP)
+    storage = cachelayer.Storage(tmp_path)
+    child = FORKS.Process(target=main, args=(str(tmp_path), "v1", 20_000))
+    child.start()
+    assert child.pid is not None
+    wait_until(lambda: list((tmp_path / "rows" / "_builds").glob("*/shard-00001.array_record")))
+    os.kill(child.pid, signal.SIGSTOP)
+    (attempt,) = (path.name for path in (tmp_path / "rows" / "_builds").iterdir())
+    assert storage.gc(grace=0.0) == []
     # On a file system without locks nothing tells that it is alive.
     (tmp_path / paths.build_lease("rows", attempt)).unlink()
-    storage = cachelayer.Storage(tmp_path)
     assert storage.gc(grace=0.0) == [f"rows/{attempt}"]
-    child.send_signal(signal.SIGCONT)
-    assert child.wait() == REVOKED
+    os.kill(child.pid, signal.SIGCONT)
+    child.join()
+    assert child.exitcode == REVOKED
     assert storage.versions("rows") == {}
     assert list((tmp_path / "rows" / "_builds").iterdir()) == []
-
-
-def test_what_a_killed_build_left_is_collected_after_its_grace(tmp_path: Path) -> None:
-    child = start(tmp_path, "v1", 200_000)
-    attempt = running_attempt(tmp_path)
-    child.kill()
-    child.wait()
-    storage = cachelayer.Storage(tmp_path)
-    assert storage.gc(grace=3600) == []
-    assert storage.gc(grace=0.0) == [f"rows/{attempt}"]
-    assert not (tmp_path / "rows" / "_builds" / attempt).exists()
 
 
 def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from cachelayer import ArraySpec, Ragged, Sparse, Storage
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.builds.source import as_source
-from cachelayer.builds.unbatch import BatchesSource
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import from_element
 
@@ -143,18 +142,6 @@ def _leaf_of(item: Any) -> Any:
     return item
 
 
-def test_structures_that_a_source_uses_again_are_stored_as_they_were(tmp_path: Path) -> None:
-    def reusing() -> Iterator[Any]:
-        row: dict[str, Any] = {"a": [0], "b": UserDict(c=0)}
-        for number in range(5):
-            row["a"][0] = row["b"]["c"] = number
-            row["d"] = number
-            yield row
-
-    ref = Storage(tmp_path).cache(reusing, "d", "v1")
-    assert list(ref) == [{"a": [n], "b": {"c": n}, "d": n} for n in range(5)]
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.filterwarnings("ignore:workers=2:cachelayer.CacheLayerWarning")
 def test_batches_that_a_source_uses_again_are_stored_as_they_were(tmp_path: Path, workers: int) -> None:
@@ -168,20 +155,6 @@ def test_batches_that_a_source_uses_again_are_stored_as_they_were(tmp_path: Path
     ref = Storage(tmp_path).cache(reusing, "d", "v1", unbatch=True, workers=workers)
     assert [row["x"].tolist() for row in ref] == [[n, n] for n in range(4) for _ in range(3)]
     assert [row["r"].tolist() for row in ref] == [[n, n] for n in range(4) for _ in range(3)]
-
-
-def test_the_first_batch_of_an_adapter_may_be_kept() -> None:
-    memory = np.zeros((3, 2))
-
-    def reusing() -> Iterator[Any]:
-        for number in range(2):
-            memory.fill(number)
-            yield {"x": memory}
-
-    source = BatchesSource(reusing(), "test").batches(None)
-    first = next(source)
-    next(source)
-    assert [row["x"].tolist() for row in first.items] == [[0, 0]] * 3  # type: ignore[attr-defined]
 
 
 def test_what_cannot_be_stored_is_left_to_the_encoder() -> None:

@@ -23,10 +23,6 @@ def _nothing(_number: int, _count: int) -> list[int]:
     return []
 
 
-def _first_is_empty(number: int, _count: int) -> list[int]:
-    return [number] if number else []
-
-
 EMPTY: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "a list": (list, {}),
     "an iterator": (lambda: iter(()), {}),
@@ -66,10 +62,6 @@ def test_leaving_out_all_elements_names_the_first(storage: Storage) -> None:
         assert len(storage.cache([1, 2], "d", "v1", element_spec=str, on_error="skip", allow_empty=True)) == 0
 
 
-def test_an_empty_part_is_no_empty_source(storage: Storage) -> None:
-    assert list(storage.cache(cachelayer.sharded(_first_is_empty, 3), "d", "v1")) == [1, 2]
-
-
 def test_a_cacheable_function_that_returns_nothing_is_named(storage: Storage) -> None:
     @storage.cacheable("d", "v1")
     def load_the_rows() -> list[int]:
@@ -85,25 +77,12 @@ def test_a_cacheable_function_that_returns_nothing_is_named(storage: Storage) ->
     assert len(load_none()) == 0
 
 
-def test_appending_nothing_is_refused_unless_it_is_allowed(storage: Storage) -> None:
-    base = storage.submit([1, 2], "d", "v1")
-    with pytest.raises(SourceError, match=r"d@v2: .*allow_empty=True"):
-        storage.append("d", "v1", "v2", [])
-    assert storage.append("d", "v1", "v2", [], allow_empty=True).digest == base.digest
-
-
 @pytest.mark.parametrize("keep", [[], slice(0, 0), [False, False]])
 def test_deriving_nothing_is_refused_unless_it_is_allowed(storage: Storage, keep: Any) -> None:
     storage.submit([1, 2], "d", "v1")
     with pytest.raises(InvalidArgumentError, match="d@v2"):
         storage.derive("d", "v1", "v2", keep=keep)
     assert len(storage.derive("d", "v1", "v2", keep=keep, allow_empty=True)) == 0
-
-
-def test_an_empty_version_can_be_used_like_any_other(storage: Storage) -> None:
-    storage.submit([], "d", "v1", allow_empty=True)
-    assert list(storage.append("d", "v1", "v2", [1, 2])) == [1, 2]
-    assert len(storage.cache([1, 2], "d", "v1", on_change="ignore")) == 0
 
 
 @pytest.mark.parametrize("wrong", [1, "yes", None])

@@ -51,10 +51,6 @@ def test_fewer_records_than_workers_do(storage: Storage, records: int) -> None:
     assert [element["x"] for element in ref] == list(range(records))
 
 
-def test_most_records_are_the_limit(storage: Storage) -> None:
-    assert len(submit(storage, Rows(), workers=2, max_records=1500)) == 1500
-
-
 @pytest.mark.parametrize(
     ("do", "error", "told"),
     [
@@ -83,14 +79,6 @@ def children() -> list[str]:
     return [pid for pid in found if b"cachelayer.engines.processes" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_elements_that_are_left_out_are_counted_over_all_workers(storage: Storage) -> None:
-    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 5000 records were left out"):
-        ref = submit(storage, Rows(3210, "misfit"), workers=2, on_error="skip")
-    assert len(ref) == RECORDS - 1
-    assert ref.provenance["left_out"]["records"] == 1
-    assert "record 3210" in ref.provenance["left_out"]["first"][0]
-
-
 @pytest.mark.parametrize("records", [0, 1, RECORDS])
 def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage, records: int) -> None:
     with pytest.warns(cachelayer.CacheLayerWarning, match="workers=3"):
@@ -103,12 +91,6 @@ def test_a_source_that_cannot_be_pickled_says_what_to_do(storage: Storage) -> No
     rows.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(cachelayer.InvalidTypeError, match=r"'_thread.lock'.*workers=1"):
         submit(storage, rows, workers=2)
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
-def test_a_number_of_workers_that_cannot_be_is_refused(storage: Storage, workers: Any) -> None:
-    with pytest.raises((cachelayer.InvalidArgumentError, cachelayer.InvalidTypeError), match="workers"):
-        submit(storage, Rows(), workers=workers)
 
 
 MAIN = """

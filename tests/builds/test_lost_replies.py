@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import beside_threads
 from samples import some
 
 import cachelayer
@@ -170,26 +168,3 @@ def check_all(storage: Storage) -> None:
     for version in storage.versions("d"):
         report = storage.verify("d", version, progress=False)
         assert report, f"{version}: {report}"
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_child_that_the_source_forks_and_that_fails_leaves_the_build_to_its_parent(
-    tmp_path: Path, resume: bool
-) -> None:
-    storage, parent = Storage(tmp_path), os.getpid()
-
-    def source() -> Iterator[int]:
-        yield from range(10)
-        with beside_threads():
-            child = os.fork()
-        if child == 0:
-            raise RuntimeError
-        os.waitpid(child, 0)
-        yield from range(10)
-
-    try:
-        storage.submit(source, "d", "v1", shard_bytes=100, resume=resume)
-    finally:
-        if os.getpid() != parent:
-            os._exit(0)
-    assert storage.verify("d", "v1", progress=False)

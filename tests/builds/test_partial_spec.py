@@ -75,12 +75,6 @@ def test_parts_and_hosts_see_the_complete_spec(storage: Storage, options: Any) -
     assert ref.read(range(600))["id"].tolist() == [row["id"] for row in ROWS]
 
 
-def test_hosts_with_an_iterator_lose_no_element(storage: Storage) -> None:
-    with pytest.warns(cachelayer.CacheLayerWarning, match="cannot be divided"):
-        ref = storage.cache(each(), "part", "v1", element_spec=PART, hosts=(0, 1))
-    assert (len(ref), ref[0]["id"], ref.element_spec) == (600, 0, WHOLE)
-
-
 def test_an_interrupted_build_is_resumed_with_the_complete_spec(storage: Storage) -> None:
     def broken(after: int) -> Callable[[], Iterator[Any]]:
         def rows() -> Iterator[Any]:
@@ -134,25 +128,3 @@ def test_elements_may_be_left_out_before_any_has_all_keys(storage: Storage) -> N
     rows = [{"a": 1, "error": "x"}, {"a": 2}, {"a": 3}]
     with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 3"):
         assert len(storage.cache(rows, "d", "v1", element_spec={"a": "int8"}, on_error="skip")) == 2
-
-
-def test_a_stop_that_a_function_raises_at_the_first_element_is_no_end(storage: Storage) -> None:
-    def first(_row: Any) -> Any:
-        return next(iter(()))
-
-    with pytest.raises(SourceError, match="record 0"):
-        storage.cache(map(first, ROWS), "d", "v1", element_spec=PART)
-
-
-def test_a_stop_that_a_function_raises_later_is_no_end(storage: Storage) -> None:
-    def until(row: Any) -> Any:
-        return row if row["id"] < 3 else next(iter(()))
-
-    with pytest.raises(SourceError, match="record 3"):
-        storage.cache(map(until, ROWS), "d", "v1", element_spec=PART)
-
-
-def test_a_source_without_elements_is_empty_as_before(storage: Storage) -> None:
-    with pytest.raises(SourceError, match="has no element"):
-        storage.cache(iter(()), "d", "v1", element_spec=PART)
-    assert len(storage.cache(iter(()), "d", "v1", element_spec=PART, allow_empty=True)) == 0

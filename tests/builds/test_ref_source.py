@@ -65,13 +65,6 @@ def test_a_copy_has_the_spec_and_the_records(storage: Storage, case: str) -> Non
     assert type(copied[3]).__name__ == "Row"
 
 
-def test_a_part_of_a_ref_has_the_spec_of_the_whole(storage: Storage) -> None:
-    ref = storage.fetch("rows", "v1")
-    copied = storage.cache(ref[0:1], "part", "v1")
-    assert copied.element_spec == ref.element_spec
-    assert len(copied) == 1
-
-
 def test_a_ref_is_appended_to_what_its_elements_fit(storage: Storage) -> None:
     base = storage.cache([np.arange(2)], "longer", "v1", element_spec=ArraySpec("int64", (None,)))
     other = storage.cache([np.arange(3), np.arange(3)], "of-three", "v1")

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from building_child import LEASE_SECONDS, RECORDS, Child, child, expected_digest
-from faults import fault_proxy, stall
 from servers import Server, new_bucket
 
 import cachelayer
@@ -113,52 +112,13 @@ def test_of_processes_that_cache_at_once_one_builds_and_the_others_say_who(place
     assert place.store.names("rows/_running") == []
 
 
-def test_a_builder_that_was_killed_is_replaced_and_what_it_left_is_collected(place: Place, stack: ExitStack) -> None:
-    builder = stack.enter_context(place.child("cache anew", "a"))
-    dead = running(place, builder)
-    waiter = stack.enter_context(place.child("cache anew", "b"))
-    waiter.shown(f"waiting for process {builder.pid} ")
-    builder.kill()
-    assert waiter.hears() == "building"
-    assert place.head().revoked == {dead}
-    # The one that runs is left alone.
-    wait_until(lambda: len(place.attempts()) == 2)
-    assert place.storage.gc(grace=0.0) == [f"rows/{dead}"]
-    waiter.go_on()
-    assert waiter.outcome()["digest"] == expected_digest()
-    check_whole(place)
-    assert place.store.names("rows/_running") == []
-
-
-@pytest.fixture
-def replaced(place: Place, stack: ExitStack) -> tuple[Child, Child, str]:
-    """A builder that was stopped, the one that has taken over, and the attempt of the first."""
+def test_a_builder_that_wakes_up_while_another_builds_cannot_publish(place: Place, stack: ExitStack) -> None:
     builder = stack.enter_context(place.child("cache anew", "a"))
     attempt = running(place, builder)
-    waiter = stack.enter_context(place.child("cache anew", "b"))
-    waiter.shown("waiting for")
+    successor = stack.enter_context(place.child("cache anew", "b"))
+    successor.shown("waiting for")
     builder.send_signal(signal.SIGSTOP)
-    assert waiter.hears() == "building"
-    return builder, waiter, attempt
-
-
-def test_a_builder_that_wakes_up_after_another_has_published_opens_that_version(
-    place: Place, replaced: tuple[Child, Child, str]
-) -> None:
-    builder, successor, attempt = replaced
-    successor.go_on()
-    published = successor.outcome()
-    builder.send_signal(signal.SIGCONT)
-    builder.go_on()
-    assert builder.outcome() == published
-    assert attempt not in published["manifest"]
-    check_whole(place)
-
-
-def test_a_builder_that_wakes_up_while_another_builds_cannot_publish(
-    place: Place, replaced: tuple[Child, Child, str]
-) -> None:
-    builder, successor, attempt = replaced
+    assert successor.hears() == "building"
     builder.send_signal(signal.SIGCONT)
     builder.go_on()
     told = builder.outcome()
@@ -207,22 +167,6 @@ def test_of_two_builds_of_one_version_one_wins_and_the_other_removes_its_files(p
     assert place.store.names("rows/_running") == []
     copies = [list((place.folder / name).rglob("*.array_record")) for name in ("a", "b")]
     assert [bool(found) for found in copies] == ["error" not in outcome for outcome in outcomes]
-
-
-def test_a_builder_that_dies_right_after_its_entry_was_put_has_published(place: Place, stack: ExitStack) -> None:
-    with fault_proxy(place.server.endpoint) as proxy:
-        proxy.add(stall(containing="_log/head", method="PUT"), stall(containing="_log/head", method="POST"))
-        builder = stack.enter_context(place.child("submit", "a", proxy.endpoint))
-        assert builder.hears() == "building"
-        builder.go_on()
-        wait_until(lambda: place.store.exists(paths.log_entry("rows", 1)))
-        builder.kill()
-    assert not place.store.exists(paths.log_head("rows"))
-    check_whole(place)
-    place.storage.tag("rows", "v1", "best")
-    assert place.storage.tags("rows") == {"best": "v1"}
-    assert place.storage.gc(grace=0.0) == []
-    check_whole(place)
 
 
 def test_gc_leaves_a_running_build_alone_and_a_stopped_one_cannot_publish(place: Place, stack: ExitStack) -> None:

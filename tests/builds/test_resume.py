@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,11 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults import answer, fault_proxy
 from log_entries import commit
-from repository import SUPPORT
 from resume_child import RECORDS, SHARD_BYTES, generated, row
-from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
@@ -144,82 +139,15 @@ def test_a_source_that_can_seek_is_asked_for_some_records_of_each_finished_shard
     again = Listed(None)
     ref = cache(storage, again)
     assert done > 3
-    compared = [
-        record for begin, end in zip([0, *ends], ends[:done], strict=False) for record in spread_over(begin, end)
-    ]
+    begins = zip([0, *ends], ends[:done], strict=False)
+    compared = [begin + number for begin, end in begins for number in spread(end - begin)]
     assert again.asked == [*compared, *range(ends[done - 1], RECORDS)]
     assert ref.digest == expected.digest
     check(storage, expected)
 
 
-def spread_over(begin: int, end: int) -> list[int]:
-    return [begin + number for number in spread(end - begin)]
-
-
-class Indexed:
-    """Items by number and an iterator of its own, but no ``collections.abc.Sequence``."""
-
-    def __init__(self, rows: Listed) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, number: int) -> Any:
-        return self.rows[number]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.rows[number] for number in range(len(self.rows)))
-
-
-class Keyed(Indexed):
-    """A mapping in all but name: its items have keys."""
-
-    def keys(self) -> list[str]:
-        return [f"row {number}" for number in range(len(self.rows))]
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.rows[int(key.removeprefix("row "))]
-
-
-def test_any_object_with_a_length_and_items_can_begin_at_any_record(
-    storage: Storage, expected: cachelayer.DataRef[Any]
-) -> None:
-    fail(storage, Indexed(Listed(7200)))
-    again = Listed(None)
-    assert cache(storage, Indexed(again)).digest == expected.digest
-    assert went_on_at(again) > 6000
-    check(storage, expected)
-
-
-def test_an_object_whose_items_have_keys_is_run_through(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    fail(storage, Keyed(Listed(7200)))
-    again = Listed(None)
-    assert cache(storage, Keyed(again)).digest == expected.digest
-    assert again.asked == list(range(RECORDS))
-    check(storage, expected)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 17, 18, 19, 1000, 10**12])
-def test_records_are_compared_from_the_first_to_the_last(count: int) -> None:
-    numbers = spread(count)
-    assert len(numbers) == len(set(numbers)) == min(count, 18)
-    assert numbers == sorted(numbers)
-    if count:
-        assert (numbers[0], numbers[-1]) == (0, count - 1)
-
-
 def mended(at: int) -> Callable[[int], int]:
     return lambda number: number + (number >= at) * 7
-
-
-@pytest.mark.parametrize("at", [1, 1900, 3900])
-def test_records_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, at: int) -> None:
-    fail(storage, Listed(6400))
-    with pytest.raises(cachelayer.SourceError, match="resume=False"):
-        cache(storage, Listed(None, order=mended(at)))
-    ref = cache(storage, Listed(None, order=mended(at)), resume=False)
-    assert ref[at]["number"] == at + 7
 
 
 def test_a_source_of_other_code_begins_anew_and_says_so(storage: Storage, tmp_path: Path) -> None:
@@ -250,17 +178,6 @@ def test_a_source_of_other_code_begins_anew_and_says_so(storage: Storage, tmp_pa
     assert len(ref._base.version.manifest.attempts) == 1
 
 
-@pytest.mark.parametrize("kind", ["generator", "sequence"])
-def test_a_failed_source_is_named_by_its_record_after_resuming_too(storage: Storage, kind: str) -> None:
-    def failing(at: int) -> Any:
-        return Listed(at) if kind == "sequence" else failing_rows(at)
-
-    fail(storage, failing(4000))
-    with pytest.raises(cachelayer.SourceError, match="record 7200"):
-        cache(storage, failing(7200))
-    assert len(finished(storage)) > 5
-
-
 def failing_rows(at: int | None) -> Iterator[Any]:
     rows = Listed(at)
     for number in range(RECORDS):
@@ -272,10 +189,17 @@ def bad_at(number: int) -> Iterator[Any]:
         yield {"number": "x"} if each == number else row(each)
 
 
-def test_an_element_that_does_not_fit_is_named_by_its_record_after_resuming_too(storage: Storage) -> None:
-    fail(storage, bad_at(4800))
-    with pytest.raises(cachelayer.ElementError, match="record 6400"):
-        cache(storage, bad_at(6400))
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [(Listed, cachelayer.SourceError), (failing_rows, cachelayer.SourceError), (bad_at, cachelayer.ElementError)],
+)
+def test_a_record_that_fails_is_named_by_its_number_after_resuming_too(
+    storage: Storage, failing: Callable[[int], Any], error: type[Exception]
+) -> None:
+    fail(storage, failing(4000))
+    with pytest.raises(error, match="record 7200"):
+        cache(storage, failing(7200))
+    assert len(finished(storage)) > 5
 
 
 def changed(at: int) -> Iterator[Any]:
@@ -283,34 +207,26 @@ def changed(at: int) -> Iterator[Any]:
         yield row(number + (number == at))
 
 
-@pytest.mark.parametrize("at", [0, 2400, 3200])
-def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: int) -> None:
-    fail(storage, failing_rows(4800))
-    kept = finished(storage)
-    assert len(kept) > 5
+CHANGED: dict[str, tuple[Callable[[int | None], Any], Callable[[], Any]]] = {
+    "the first record": (failing_rows, lambda: changed(0)),
+    "the last of a finished shard": (failing_rows, lambda: changed(3200)),
+    "the end": (failing_rows, lambda: map(row, range(800))),
+    "the order": (Listed, lambda: Listed(None, order=lambda number: (number * 7 + 3) % RECORDS)),
+    "from the second on": (Listed, lambda: Listed(None, order=mended(1))),
+    "from a finished shard on": (Listed, lambda: Listed(None, order=mended(3900))),
+    "fewer": (Listed, lambda: Listed(None, RECORDS - 1)),
+    "more": (Listed, lambda: Listed(None, RECORDS + 1)),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_source_that_changed_is_refused_and_built_anew_if_that_is_asked_for(storage: Storage, case: str) -> None:
+    before, after = CHANGED[case]
+    fail(storage, before(6400))
+    assert len(finished(storage)) > 5
     with pytest.raises(cachelayer.SourceError, match="resume=False"):
-        cache(storage, changed(at))
-    assert len(cache(storage, changed(at), resume=False)) == RECORDS
-    assert cache(storage, [0]).read([0])["number"] == (1 if at == 0 else 0)
-
-
-def test_a_sequence_in_another_order_is_refused(storage: Storage) -> None:
-    fail(storage, Listed(5600))
-    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not the one"):
-        cache(storage, Listed(None, order=lambda number: (number * 7 + 3) % RECORDS))
-
-
-def test_a_source_that_became_shorter_is_refused(storage: Storage) -> None:
-    fail(storage, failing_rows(6400))
-    with pytest.raises(cachelayer.SourceError, match=r"ended after|have changed"):
-        cache(storage, (row(number) for number in range(800)))
-
-
-@pytest.mark.parametrize("length", [RECORDS - 1, RECORDS + 1])
-def test_a_sequence_of_another_length_is_refused(storage: Storage, length: int) -> None:
-    fail(storage, Listed(6400))
-    with pytest.raises(cachelayer.SourceError, match=f"has {length} elements and had {RECORDS}"):
-        cache(storage, Listed(None, length))
+        cache(storage, after())
+    assert len(cache(storage, after(), resume=False)) > 0
 
 
 @pytest.mark.parametrize(
@@ -343,15 +259,6 @@ def test_without_resume_nothing_is_left_of_a_failed_build(storage: Storage, tmp_
         storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES)
     assert not list(tmp_path.rglob("shard-*"))
     assert not list(tmp_path.rglob("*.json"))
-
-
-def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    with pytest.raises(cachelayer.SourceError):
-        storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
-    source = Listed(None)
-    storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
-    assert went_on_at(source) > 0
-    check(storage, expected)
 
 
 def test_what_an_interrupted_build_went_on_with_waits_as_long_as_its_own_shards(
@@ -402,17 +309,6 @@ def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: St
     assert storage.versions("rows") == {}
     cache(storage, Listed(None))
     assert storage.verify("rows", "v1")
-
-
-def test_an_interrupt_keeps_what_was_finished(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        # In this thread, and before it returns.
-        cache(storage, Listed(None, at=(5600, lambda: signal.raise_signal(signal.SIGINT))))
-    assert storage._store.exists("rows/_log/0000000001.json") is False
-    source = Listed(None)
-    cache(storage, source)
-    assert went_on_at(source) > 1000
-    check(storage, expected)
 
 
 class InterruptAt:
@@ -468,25 +364,6 @@ def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_pa
         assert ref.digest == whole.digest, interrupt.place
         names = shards(ref)
         assert all(names[number] == name for number, name in kept.items()), interrupt.place
-
-
-def test_appending_goes_on_too(storage: Storage) -> None:
-    storage.submit(generated, "rows", "v0", shard_bytes=SHARD_BYTES)
-    with pytest.raises(cachelayer.SourceError):
-        storage.append("rows", "v0", "v1", Listed(6400), shard_bytes=SHARD_BYTES, resume=True)
-    source = Listed(None)
-    ref = storage.append("rows", "v0", "v1", source, shard_bytes=SHARD_BYTES, resume=True)
-    assert went_on_at(source) > 0
-    assert ref.read([0, RECORDS, 2 * RECORDS - 1])["number"].tolist() == [0, 0, RECORDS - 1]
-    assert storage.verify("rows", "v1")
-
-
-def test_a_version_of_one_shard_leaves_no_notes(storage: Storage, tmp_path: Path) -> None:
-    with pytest.raises(cachelayer.SourceError):
-        storage.cache(Listed(10), "rows", "v1")
-    assert not (tmp_path / "rows" / "_unfinished").exists()
-    storage.cache(Listed(None), "rows", "v1")
-    assert not list((tmp_path / "rows" / "_unfinished").glob("*/*"))
 
 
 class Interleaved(LocalStore):
@@ -602,28 +479,6 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
     assert storage.verify("rows", "v1", progress=False)
 
 
-def test_a_note_that_was_being_written_is_left_out(storage: Storage, tmp_path: Path) -> None:
-    fail(storage, Listed(6400))
-    [notes] = (tmp_path / "rows" / "_unfinished" / "v1").iterdir()
-    (notes / ".00099.json.0123.tmp").write_bytes(b'{"shards"')
-    source = Listed(None)
-    cache(storage, source)
-    assert went_on_at(source) > 0
-
-
-def test_a_build_whose_publication_fails_is_resumed(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
-    url = s3.url(new_bucket(s3))
-    with fault_proxy(s3.endpoint) as proxy:
-        proxy.add(answer(403, method="PUT", containing="_log/0000000001.json", times=1))
-        proxied = Storage(url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
-        fail(proxied, Listed(None))
-    storage = Storage(url, storage_options=s3.storage_options(), local_cache_bytes=0)
-    source = Listed(None)
-    cache(storage, source)
-    assert went_on_at(source) > 7000
-    check(storage, expected)
-
-
 def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
     wrote: list[str] = []
 
@@ -635,38 +490,3 @@ def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
     Publisher(Log(Seen(tmp_path), "rows"), None, "v1", range(10), Origin(), BuildOptions.checked(resume=True)).submit()
     assert len(wrote) == 2
     assert not [name for name in wrote if "_unfinished" in name]
-
-
-WITH_WORKERS = """
-import multiprocessing, os, signal, sys, time
-import cachelayer
-import resume_child
-
-def source():
-    worker = multiprocessing.get_context("fork").Process(target=sys.stdin.read)
-    worker.start()
-    print(worker.pid, flush=True)
-    for number in range(6000):
-        yield resume_child.row(number)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-cachelayer.Storage(sys.argv[1]).cache(source, "rows", "v1", shard_bytes=resume_child.SHARD_BYTES)
-"""
-
-
-def test_a_worker_that_outlives_its_killed_builder_keeps_nobody_waiting(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WITH_WORKERS, str(tmp_path)]
-    folder = str(SUPPORT)
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder}
-    ) as builder:
-        assert builder.stdout is not None
-        worker = int(builder.stdout.readline())
-        assert builder.wait() == -signal.SIGKILL
-        storage = Storage(tmp_path)
-        (dead,) = (tmp_path / "rows" / "_builds").iterdir()
-        with pytest.warns(cachelayer.CacheLayerWarning, match="rows@v1"):
-            assert len(storage.cache([1, 2], "rows", "v1")) == 2
-        os.kill(worker, 0)
-        assert f"rows/{dead.name}" in storage.gc(grace=0)
-        os.kill(worker, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import namedtuple
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -20,8 +19,6 @@ from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, SourceError
 
-Point = namedtuple("Point", ["x", "y"])
-
 
 @pytest.fixture
 def storage(tmp_path: Path) -> cachelayer.Storage:
@@ -37,17 +34,6 @@ def test_arrays_give_their_rows(storage: cachelayer.Storage) -> None:
     np.testing.assert_array_equal(read["b"]["c"], arrays["b"]["c"])  # type: ignore[call-overload]
     assert len(storage.submit(np.zeros((5, 2)), "array", "v1", max_records=3)) == 3
     assert len(storage.submit(np.zeros((0, 2)), "array", "v2", allow_empty=True)) == 0
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_a_tuple_of_samples_is_refused_and_one_of_columns_is_not(length: int) -> None:
-    samples = tuple(({"x": np.full(length, number)}, np.ones(length)) for number in range(4))
-    with pytest.raises(InvalidTypeError, match="list"):
-        as_source(samples)
-    assert as_source(samples[0]).length == length
-    assert as_source((samples[0], np.zeros(length))).length == length
-    inputs_and_targets = ({"x": np.zeros(length)}, {"x": np.zeros(length, np.int8)})
-    assert as_source(inputs_and_targets).length == length
 
 
 def test_arrays_take_a_declared_spec(storage: cachelayer.Storage) -> None:
@@ -104,19 +90,6 @@ def test_arrays_that_cannot_be_stored_are_refused(wrong: Any) -> None:
         as_source(wrong)
 
 
-def test_a_source_that_writes_into_the_same_arrays_again_loses_nothing(storage: cachelayer.Storage) -> None:
-    def reusing() -> Iterator[Any]:
-        array, row = np.zeros(3, np.int64), {"list": [0], "point": Point(np.zeros(1, np.int64), 0)}
-        for number in range(10):
-            array[:] = number
-            row["array"], row["list"][0], row["point"].x[0] = array[:2], number, number  # type: ignore[attr-defined, index]
-            yield row
-
-    ref = storage.submit(reusing, "reused", "v1")
-    assert [row["array"].tolist() for row in ref] == [[number] * 2 for number in range(10)]
-    assert [(row["list"], row["point"].x.tolist()) for row in ref] == [([n], [n]) for n in range(10)]
-
-
 def test_an_endless_source_is_taken_as_far_as_asked_and_no_further(storage: cachelayer.Storage) -> None:
     numbers = count()
     assert len(storage.submit(numbers, "numbers", "v1", max_records=7)) == 7
@@ -133,16 +106,6 @@ def test_a_source_that_fails_names_the_record() -> None:
     with pytest.raises(SourceError, match=f"record {MAX_BATCH_RECORDS + 3}: OSError") as caught:
         next(batches)
     assert isinstance(caught.value.__cause__, OSError)
-
-
-def test_batches_are_taken_apart(storage: cachelayer.Storage) -> None:
-    batches = [{"a": np.arange(3), "b": np.ones((3, 2))}, {"a": np.arange(3, 5), "b": np.ones((2, 2))}]
-    ref = storage.submit(batches, "rows", "v1", unbatch=True)
-    assert [row["a"] for row in ref] == [0, 1, 2, 3, 4]
-    assert ref.element_spec["b"] == ArraySpec("float64", (2,))
-    uneven = as_source([{"a": np.zeros(2), "b": np.zeros(3)}], unbatch=True)
-    with pytest.raises(ElementError, match="as many rows"):
-        next(uneven.batches(None))
 
 
 class Sized:
@@ -187,9 +150,3 @@ def test_a_function_that_fails_before_it_returns_a_source_is_named() -> None:
 def test_a_framework_that_is_blocked_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert as_source([1, 2]).length == 2
-
-
-def test_adapters_are_looked_for_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_source(number for number in range(2))
-    monkeypatch.delattr("importlib.metadata.entry_points")
-    assert as_source(number for number in range(2)).kind == "generator"

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from strategies import versions
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Storage
-from cachelayer.builds import batches as batches_module
 from cachelayer.builds.batches import ElementBatch, RowBatch
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import as_source
-from cachelayer.builds.unbatch import are_arrays, row_count, rows_of
+from cachelayer.builds.unbatch import are_arrays, rows_of
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
@@ -71,25 +70,6 @@ def documents(lengths: list[int], **other: Any) -> dict[str, Any]:
     splits = np.cumsum([0, *lengths])
     tokens = np.arange(splits[-1], dtype=np.int32)
     return {"tokens": Ragged(tokens, splits), "id": np.arange(len(lengths)), **other}
-
-
-def test_no_row_of_a_large_batch_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = documents([number % 5 for number in range(20_000)])
-    expected = list(as_source([batch], unbatch=True).batches(50))
-
-    def refused(*_: Any) -> Any:
-        raise AssertionError("a row was taken")
-
-    monkeypatch.setattr(Ragged, "__getitem__", refused)
-    monkeypatch.setattr(batches_module, "row_of", refused)
-    ref = Storage(tmp_path).cache([batch, batch], "d", "v1", element_spec=TOKENS, unbatch=True)
-    assert len(ref) == 40_000
-    assert [len(each) for each in expected] == [50]
-    for number in (0, 1, 4, 19_999, 20_000, 39_998):
-        row = number % 20_000
-        begin = int(batch["tokens"].row_splits[row])
-        assert ref[number]["tokens"].tolist() == list(range(begin, begin + row % 5))
-        assert ref[number]["id"] == row
 
 
 NESTED = RaggedSpec("float32", (None, None, 2), ragged_rank=1, splits_dtype=np.dtype(np.int64))
@@ -149,11 +129,6 @@ def test_rows_that_do_not_lie_in_the_values_are_refused_with_their_record(splits
         list(source.batches(None))
 
 
-def test_row_splits_are_integers() -> None:
-    with pytest.raises(ElementError, match="ascend"):
-        row_count(Ragged(np.arange(4), np.array([0.0, 2.5, 4.0])))
-
-
 CHANGES: dict[str, dict[str, Any]] = {
     "another dtype": {"tokens": Ragged(np.arange(40), np.arange(0, 41, 2))},
     "another rank": {"tokens": Ragged(np.zeros((40, 2), np.int32), np.arange(0, 41, 2))},
@@ -190,14 +165,6 @@ def test_elements_that_do_not_fit_are_left_out_of_a_batch(tmp_path: Path) -> Non
     assert [row["id"] for row in ref] == [*range(20), *range(19)]
 
 
-def test_a_function_that_raises_stop_iteration_ends_no_source() -> None:
-    def taken(number: int) -> Any:
-        return next(iter([])) if number == 2 else documents([1] * 20)
-
-    with pytest.raises(SourceError, match="record 40"):
-        list(as_source(map(taken, range(4)), unbatch=True).batches(None))
-
-
 def test_no_batch_is_drawn_after_the_last_record() -> None:
     def batches() -> Iterator[Any]:
         yield documents([1] * 20)
@@ -207,18 +174,6 @@ def test_no_batch_is_drawn_after_the_last_record() -> None:
     assert sum(map(len, as_source(batches(), unbatch=True).batches(40))) == 40
     with pytest.raises(SourceError, match="record 40: OSError"):
         list(as_source(batches(), unbatch=True).batches(41))
-
-
-@pytest.mark.parametrize(
-    "first", [np.zeros((20, 3), np.float32), np.arange(20), Ragged(np.arange(40), np.arange(0, 41, 2))]
-)
-def test_a_batch_of_strings_of_variable_width_after_numbers_is_refused_by_its_record(
-    tmp_path: Path, first: Any
-) -> None:
-    strings = np.array(["a"] * 20, np.dtypes.StringDType())
-    for late in (strings, Ragged(strings, np.arange(21))):
-        with pytest.raises(ElementError, match="record 20, leaf"):
-            Storage(tmp_path).submit(lambda late=late: iter([{"v": first}, {"v": late}]), "d", "v", unbatch=True)
 
 
 def test_a_dict_of_arrays_is_refused_because_its_rows_are_elements_already() -> None:

@@ -1,4 +1,4 @@
-"""A child process that makes a version in one of several ways, for tests that kill it; as a program, it builds rows."""
+"""A child process that makes a version in one of several ways, for tests that kill it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,18 +50,20 @@ def part(index: int, count: int) -> list[dict[str, Any]]:
     return [row(number) for number in range(RECORDS * index // count, RECORDS * (index + 1) // count)]
 
 
-Make = Callable[[cachelayer.Storage], cachelayer.DataRef[Any]]
+Make = Callable[[cachelayer.Storage, cachelayer.Storage], cachelayer.DataRef[Any]]
+# Each makes the version "new" in a storage; both storages have the version "base".
 WAYS: dict[str, Make] = {
-    "generator": lambda storage: storage.cache(generated, "d", "new", **OPTIONS),
-    "sequence": lambda storage: storage.cache(Rows(), "d", "new", **OPTIONS),
-    "workers": lambda storage: storage.cache(Rows(), "d", "new", workers=2, **OPTIONS),
-    "parts": lambda storage: storage.cache(cachelayer.sharded(part, 6), "d", "new", **OPTIONS),
-    "append": lambda storage: storage.append("d", "base", "new", generated, resume=True, **OPTIONS),
-    "rewrite": lambda storage: storage.rewrite("d", "base", "new", shuffle_seed=7, **OPTIONS),
+    "generator": lambda storage, _: storage.cache(generated, "d", "new", **OPTIONS),
+    "sequence": lambda storage, _: storage.cache(Rows(), "d", "new", **OPTIONS),
+    "workers": lambda storage, _: storage.cache(Rows(), "d", "new", workers=2, **OPTIONS),
+    "parts": lambda storage, _: storage.cache(cachelayer.sharded(part, 6), "d", "new", **OPTIONS),
+    "append": lambda storage, _: storage.append("d", "base", "new", generated, resume=True, **OPTIONS),
+    "rewrite": lambda storage, _: storage.rewrite("d", "base", "new", shuffle_seed=7, **OPTIONS),
+    "copy": lambda storage, other: other.copy("d", "base", storage, new_version="new", progress=False),
 }
 
 
-def make(url: str, options: dict[str, Any] | None, way: str, step: int | None) -> None:
+def make(url: str, options: dict[str, Any] | None, other: str, way: str, step: int | None) -> None:
     """Make a version in one of the ways; or die before that step in a folder, or that write to a bucket."""
     os.environ["CACHELAYER_LEASE_SECONDS"] = str(LEASE_SECONDS)
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
@@ -71,7 +72,7 @@ def make(url: str, options: dict[str, Any] | None, way: str, step: int | None) -
             die_before(url, step)
         else:
             _die_before_write(storage, step)
-    WAYS[way](storage)
+    WAYS[way](storage, cachelayer.Storage(other))
 
 
 def die_before(folder: str, step: int) -> None:
@@ -114,10 +115,3 @@ def main(folder: str, version: str, records: int, step: int | None = None) -> No
         cachelayer.Storage(folder).cache(rows(records), "rows", version, shard_bytes=200_000)
     except cachelayer.BuildRevokedError:
         sys.exit(REVOKED)
-    Path(folder, f"done-{version}").touch()
-
-
-if __name__ == "__main__":
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import pickle
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forks import FORKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import examples
@@ -60,24 +62,6 @@ def test_appended_records_come_behind_those_of_the_base_whose_shards_are_not_tou
     assert ref.provenance["base"] == {"version": "v1", "digest": base.digest, "records": 100}
 
 
-def test_the_digest_depends_on_the_records_and_cuts_and_not_on_how_they_came(tmp_path: Path) -> None:
-    digests = []
-    for name in ("a", "b"):
-        storage = Storage(tmp_path / name)
-        submit(storage)
-        digests.append(storage.append("d", "v1", "v2", rows(100, 130)).digest)
-    assert len(set(digests)) == 1
-    assert storage.append("d", "v1", "other", rows(101, 131)).digest != digests[0]
-
-
-def test_what_is_appended_to_what_was_appended_comes_last(storage: Storage) -> None:
-    submit(storage, 10)
-    storage.append("d", "v1", "v2", rows(10, 20))
-    storage.append("d", "latest", "v3", rows(20, 25))
-    assert values(storage.fetch("d", "v3")) == list(range(25))
-    assert storage.fetch("d", "v3")._base.segments == (10, 10, 5)
-
-
 def test_no_record_moves_to_another_part_of_a_split_when_more_are_appended(storage: Storage) -> None:
     shares = {"train": 0.8, "test": 0.2}
     before = {name: set(values(part)) for name, part in submit(storage).split(shares, seed=3).items()}
@@ -94,42 +78,24 @@ def test_appending_nothing_gives_the_same_data(storage: Storage) -> None:
     assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
 
 
-def test_what_is_appended_to_an_empty_version_is_all(storage: Storage) -> None:
-    storage.submit([], "d", "v1", allow_empty=True)
-    assert values(storage.append("d", "v1", "v2", rows(0, 5))) == [0, 1, 2, 3, 4]
-
-
-OTHERS: dict[str, tuple[Any, str]] = {
-    "another dtype": (
-        {**rows(0, 3), "x": np.zeros(3, np.int32)},
-        r"\['x'\] is ArraySpec\(int32\), in the version Array",
-    ),
-    "another shape": (
-        {**rows(0, 3), "image": np.zeros((3, 8), np.uint8)},
-        r"\['image'\] is ArraySpec\(uint8, \(8,\)\)",
-    ),
-    "a leaf more": ({**rows(0, 3), "y": np.zeros(3)}, r"\['y'\] is ArraySpec\(float64\) and not in the version"),
-    "a leaf less": ({"x": np.arange(3)}, r"\['image'\] is missing"),
+OTHERS: dict[str, Any] = {
+    "x": {**rows(0, 3), "x": np.zeros(3, np.int32)},
+    "image": {**rows(0, 3), "image": np.zeros((3, 8), np.uint8)},
+    "y": {**rows(0, 3), "y": np.zeros(3)},
+    "missing": {"x": np.arange(3)},
 }
 
 
-@pytest.mark.parametrize(("source", "told"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(("told", "source"), OTHERS.items())
 def test_another_element_spec_is_refused_with_each_difference(
-    storage: Storage, tmp_path: Path, source: Any, told: str
+    storage: Storage, tmp_path: Path, told: str, source: Any
 ) -> None:
     submit(storage)
     before = sorted(tmp_path.rglob("shard-*"))
-    with pytest.raises(cachelayer.InvalidArgumentError, match=rf"cannot be appended to d@v1.*{told}"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=rf"d@v1.*{told}"):
         storage.append("d", "v1", "v2", source)
     assert list(storage.versions("d")) == ["v1"]
     assert sorted(tmp_path.rglob("shard-*")) == before
-
-
-def test_an_element_that_does_not_fit_the_base_is_named(storage: Storage) -> None:
-    submit(storage)
-    good = {"x": 1, "image": np.zeros(7, np.uint8)}
-    with pytest.raises(cachelayer.ElementError, match=r"\['x'\]"):
-        storage.append("d", "v1", "v2", [good, {**good, "x": "one"}])
 
 
 def test_leaves_that_are_none_in_what_comes_later_become_nullable(storage: Storage) -> None:
@@ -237,21 +203,14 @@ def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
     shutil.rmtree(storage.url)
 
 
-def test_a_view_of_a_derived_version_and_a_version_derived_from_it_have_one_digest(storage: Storage) -> None:
-    submit(storage)
-    ref = storage.derive("d", "v1", "v2", keep=range(0, 100, 3))
-    assert ref[5:9].digest == storage.derive("d", "v2", "v3", keep=slice(5, 9)).digest
-
-
 def test_a_derived_version_streams_splits_and_pickles_like_any_other(storage: Storage) -> None:
     submit(storage)
     keep = np.random.default_rng(0).permutation(100)[:40]
     ref = storage.derive("d", "v1", "v2", keep=keep)
     seen = np.concatenate([batch["x"] for batch in ref.stream(7, shuffle=True, seed=1)])
     assert sorted(seen) == sorted(keep)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(len, (ref,)) == 40
-        assert [element["x"] for element in pool.apply(ref.__getitems__, ([0, 39],))] == [keep[0], keep[39]]
+    again = pickle.loads(pickle.dumps(ref))
+    assert (len(again), [element["x"] for element in again.__getitems__([0, 39])]) == (40, [keep[0], keep[39]])
 
 
 def test_shared_shards_live_until_the_last_version_that_names_them_is_deleted(storage: Storage, tmp_path: Path) -> None:
@@ -308,29 +267,12 @@ def test_a_base_that_is_deleted_meanwhile_ends_the_append_and_nothing_is_left(st
     assert not list(tmp_path.rglob("shard-*"))
 
 
-def _append(url: str, options: dict[str, Any] | None, version: str, start: int, outcomes: Any) -> None:
-    storage = Storage(url, storage_options=options)
+def _appended(url: str, version: str, start: int) -> bool:
     try:
-        ref = storage.append("d", "v1", version, rows(start, start + 10))
-        outcomes.put((version, start, ref.digest))
+        Storage(url).append("d", "v1", version, rows(start, start + 10))
     except cachelayer.AlreadyExistsError:
-        outcomes.put((version, start, None))
-
-
-def race(url: str, options: dict[str, Any] | None, versions: list[str]) -> list[tuple[str, int, str | None]]:
-    context = multiprocessing.get_context("spawn")
-    outcomes = context.Queue()
-    starts = [100 * (number + 1) for number in range(len(versions))]
-    each = [
-        context.Process(target=_append, args=(url, options, version, start, outcomes))
-        for version, start in zip(versions, starts, strict=True)
-    ]
-    for process in each:
-        process.start()
-    found = [outcomes.get(timeout=120) for _ in each]
-    for process in each:
-        process.join()
-    return found
+        return False
+    return True
 
 
 @pytest.mark.slow
@@ -338,8 +280,11 @@ def test_of_racing_appends_under_one_name_one_wins_and_others_under_other_names_
     storage: Storage, tmp_path: Path
 ) -> None:
     submit(storage)
-    found = race(storage.url, None, ["v2", "v2", "v3"])
-    won = {version: start for version, start, digest in found if digest is not None}
+    names, starts = ["v2", "v2", "v3"], [100, 200, 300]
+    with ProcessPoolExecutor(3, FORKS) as pool:
+        outcomes = list(pool.map(_appended, [storage.url] * 3, names, starts))
+    won = {version: start for version, start, is_won in zip(names, starts, outcomes, strict=True) if is_won}
+    assert sorted(outcomes) == [False, True, True]
     assert won.keys() == {"v2", "v3"}
     for version, start in won.items():
         assert values(storage.fetch("d", version)) == [*range(100), *range(start, start + 10)]

@@ -37,14 +37,6 @@ def test_the_same_data_built_twice_differs_in_provenance_alone(storage: Storage)
     assert "data:    the same" in str(diff)
 
 
-def test_a_version_does_not_differ_from_itself(storage: Storage) -> None:
-    ref = storage.submit(rows(10), "d", "v1")
-    diff = ref.diff(storage.fetch("d@v1")[:3])
-    assert diff.same_data
-    assert (diff.provenance, diff.metadata, diff.spec) == ((), (), ())
-    assert diff.one == diff.other == ref.reference
-
-
 def test_shards_that_both_have_are_counted_once_for_each_time(storage: Storage) -> None:
     one = storage.submit(rows(500), "d", "v1", shard_bytes=35_000)
     other = storage.submit(rows(700), "d", "v2", shard_bytes=35_000)

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crash_child import rows
-from log_entries import commit
 
 import cachelayer
 from cachelayer import Storage
@@ -24,7 +22,6 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions import file_lock
 from cachelayer.versions.log import Log
-from cachelayer.versions.manifest import Manifest
 
 
 @pytest.fixture
@@ -38,31 +35,6 @@ def attempts(folder: Path, dataset_id: str = "d") -> set[str]:
 
 def attempt_of(storage: Storage, version: str) -> str:
     return paths.attempt_of(storage.versions("d")[version].manifest)
-
-
-def share(storage: Storage, folder: Path, version: str, base: str) -> None:
-    """Publish a version that consists of the shards of another."""
-    store, log = LocalStore(folder), Log(LocalStore(folder), "d")
-    info = storage.versions("d")[base]
-    raw = store.read(f"d/{info.manifest}")
-    assert raw is not None
-    assert Manifest.decode(raw, "").shards[0].attempt == paths.attempt_of(info.manifest)
-    store.put("d/_builds/sharing/manifest.json", raw)
-    shared = replace(info, version=version, manifest="_builds/sharing/manifest.json")
-    commit(log, lambda head: head.with_version(shared, {}))
-
-
-def test_deleting_keeps_the_shards_that_another_version_names(storage: Storage, tmp_path: Path) -> None:
-    storage.submit(range(100), "d", "v1")
-    base = attempt_of(storage, "v1")
-    share(storage, tmp_path, "v2", "v1")
-    storage.delete("d", "v1", grace=0)
-    assert attempts(tmp_path) == {base, "sharing"}
-    assert storage.verify("d", "v2")
-    assert storage.fetch("d", "v2").read([0, 99]).tolist() == [0, 99]
-    storage.delete("d", "v2", grace=0)
-    assert attempts(tmp_path) == set()
-    assert storage.versions("d") == {}
 
 
 def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: Storage) -> None:

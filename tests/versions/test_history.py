@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import CorruptionError, DatasetNotFoundError, InvalidNameError, LogEvent
@@ -56,14 +55,6 @@ def test_every_change_is_an_event_the_oldest_first(storage: cachelayer.Storage) 
     times = [datetime.fromisoformat(event.time) for event in events]
     assert before <= times[0]
     assert times == sorted(times)
-
-
-def test_it_is_the_same_in_an_object_store(gcs: Server, tmp_path: Path) -> None:
-    url, options = gcs.url(new_bucket(gcs), "some/prefix"), gcs.storage_options()
-    storage = cachelayer.Storage(url, local_cache=tmp_path, storage_options=options)
-    events = lived(storage)
-    assert changes(events)[:5] == CHANGES
-    assert cachelayer.Storage(url, local_cache=tmp_path, storage_options=options).history("d") == events
 
 
 def test_an_event_is_one_readable_line() -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import document, invoke
-from forks import in_a_fork
+from commands import invoke
 
 import cachelayer
 from cachelayer import Storage, UnpublishedBuild
@@ -101,27 +100,6 @@ def test_a_build_that_runs_is_seen_at_once(storage: Storage, resume: bool) -> No
             # In an object store this waits for the next beat.
             assert storage.gc(grace=0, dry_run=True) == []
     assert storage.builds("d") == []
-
-
-def test_a_build_that_was_killed_is_interrupted(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-
-    def die() -> None:
-        # Its threads write what was drawn, and tell nobody.
-        found = only(storage)
-        while not (found.shards and found.can_be_resumed):
-            found = only(storage)
-        os._exit(0)
-
-    with pytest.raises(EOFError):
-        in_a_fork(lambda: storage.cache(lambda: rows(900, die), "d", "v1", shard_bytes=SHARD_BYTES))
-    found = only(storage)
-    assert (found.version, found.state) == ("v1", "interrupted")
-    assert found.shards
-    assert f"{tmp_path}/d: no version is published; builds: 1 interrupted" in invoke("ls", tmp_path).stdout
-    for command in ("ls", "log"):
-        assert "interrupted" in invoke(command, f"{tmp_path}/d").stdout
-    assert document("ls", f"{tmp_path}/d") == []
 
 
 def test_a_silent_build_in_an_object_store_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
