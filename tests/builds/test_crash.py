@@ -89,7 +89,7 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
     url, options = str(tmp_path / "storage"), None
     if store != "local":
         server: Server = request.getfixturevalue(store)
-        url, options, stride = server.url(new_bucket(server)), server.storage_options(), min(stride, 4)
+        url, options, stride = server.url(new_bucket(server)), server.storage_options(), min(stride, 7)
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
     other = cachelayer.Storage(tmp_path / "other")
     for each in (storage, other):

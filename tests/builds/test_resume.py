@@ -210,7 +210,7 @@ def changed(at: int) -> Iterator[Any]:
 CHANGED: dict[str, tuple[Callable[[int | None], Any], Callable[[], Any]]] = {
     "the first record": (failing_rows, lambda: changed(0)),
     "the last of a finished shard": (failing_rows, lambda: changed(3200)),
-    "the end": (failing_rows, lambda: map(row, range(800))),
+    "the end": (failing_rows, lambda: (row(number) for number in range(800))),
     "the order": (Listed, lambda: Listed(None, order=lambda number: (number * 7 + 3) % RECORDS)),
     "from the second on": (Listed, lambda: Listed(None, order=mended(1))),
     "from a finished shard on": (Listed, lambda: Listed(None, order=mended(3900))),

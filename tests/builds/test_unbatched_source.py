@@ -61,6 +61,8 @@ def test_rows_together_have_the_bytes_of_elements(version: Any, start: int, stop
     if start == stop or not tree.leaves(spec) or not are_arrays(batch):
         return
     if swap:
+        # The shapes of images are in no Ragged that is made anew.
+        assume(not any(leaf.shape.count(None) > 1 for _, leaf in tree.leaves(spec) if isinstance(leaf, ArraySpec)))
         batch = tree.map_structure(batch, swapped)
     some = RowBatch(rows_of(batch, start, stop), stop - start)
     assert encoded(spec, some) == encoded(spec, ElementBatch(elements[start:stop]))

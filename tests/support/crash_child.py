@@ -59,7 +59,7 @@ WAYS: dict[str, Make] = {
     "parts": lambda storage, _: storage.cache(cachelayer.sharded(part, 6), "d", "new", **OPTIONS),
     "append": lambda storage, _: storage.append("d", "base", "new", generated, resume=True, **OPTIONS),
     "rewrite": lambda storage, _: storage.rewrite("d", "base", "new", shuffle_seed=7, **OPTIONS),
-    "copy": lambda storage, other: other.copy("d", "base", storage, new_version="new", progress=False),
+    "copy": lambda storage, other: other.copy("d", "base", storage, new="new", progress=False),
 }
 
 
