@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from forks import beside_threads
 
-import cachelayer
 from cachelayer.locks import ProcessLock, cached_property
 
 
@@ -108,14 +105,3 @@ def test_a_value_that_cannot_be_found_is_looked_for_again_and_pickles_without_lo
         _ = fails.value
     assert (fails.value, fails.value) == (2, 2)
     assert vars(fails) == {"times": 2, "value": 2}
-
-
-@pytest.mark.slow
-def test_no_class_here_locks_all_of_its_objects_for_one_value() -> None:
-    root = Path(cachelayer.__file__).parent
-    for path in [*root.rglob("*.py"), *root.joinpath("adapters").resolve().rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == "functools":
-                assert "cached_property" not in [each.name for each in node.names], path
-            decorators = getattr(node, "decorator_list", [])
-            assert not any(ast.unparse(each) == "functools.cached_property" for each in decorators), path

@@ -5,19 +5,41 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import pytest
-from repository import SUPPORT
 
+import cachelayer
+from cachelayer import Storage
 from cachelayer.progress import Progress, Waiting, current, notice
 
-Logs = dict[str, list[str]]
-CHILD = SUPPORT.joinpath("progress_child.py")
+QUICK = 0.02
+"""Seconds between two signs of life."""
+FEW = 20
 
 
-class Terminal(io.StringIO):
+class Log(io.StringIO):
+    """A stderr that is a file, for which a source can wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = threading.Condition()
+
+    def write(self, text: str) -> int:
+        with self._written:
+            self._written.notify_all()
+            return super().write(text)
+
+    def until(self, text: str) -> None:
+        with self._written:
+            assert self._written.wait_for(lambda: text in self.getvalue(), 30), self.getvalue()
+
+
+class Terminal(Log):
     """A stderr that somebody looks at."""
 
     def isatty(self) -> bool:
@@ -31,58 +53,91 @@ class Broken(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-WORK = (
-    "terminal",
-    "slow_source", "hanging_source", "parts", "workers", "fails", "quick", "asked_for", "unwanted", "waits",
-    "ends_in_the_middle",
-)  # fmt: skip
+@pytest.fixture
+def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """What is written to stderr, soon after it happens."""
+    log: Log = getattr(request, "param", Log)()
+    for name in ("line_seconds", "bar_seconds"):
+        monkeypatch.setattr(Progress, name, QUICK)
+    return log
 
 
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a process wrote to stderr, a file, while it did one kind of work after another."""
-    folder = tmp_path_factory.mktemp("work")
-    done = subprocess.run([sys.executable, str(CHILD), *WORK], cwd=folder, check=False, timeout=120)
-    logs = {
-        name: (folder / f"{name}.log").read_text().splitlines() for name in WORK if (folder / f"{name}.log").exists()
-    }
-    assert done.returncode == 0, logs
-    return logs
+def submit(folder: Path, log: Log, source: Any, version: str = "v1", **options: Any) -> None:
+    with redirect_stderr(log):
+        Storage(folder).submit(source, "rows", version, **options)
 
 
-def test_a_log_gets_lines_by_the_clock_while_the_first_batch_is_not_full_yet(logs: Logs) -> None:
-    assert any(line.startswith("rows@v1: 35%") and "7.00/20.0" in line for line in logs["slow_source"])
-    assert "100%" in logs["slow_source"][-1]
-    assert "done" in logs["slow_source"][-1]
+class Rows:
+    """Far fewer rows than make a batch; the seventh comes when the log tells of the sixth."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def __len__(self) -> int:
+        return FEW
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(FEW):
+            yield {"number": number}
+            if number == 6:
+                self.log.until("7.00/20.0")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("hanging_source", "waiting for the source"),
-        ("parts", "rows@v1: 6.00 records"),
-        ("parts", "2 of 2 parts"),
-        ("workers", "40.0/40.0"),
-        ("fails", "stopped"),
-        ("asked_for", "rows@v1: started"),
-        ("asked_for", "done"),
-        ("ends_in_the_middle", "rows: started"),
-        ("terminal", "7.00/20.0"),
-        ("terminal", "100%"),
-    ],
-)
-def test_work_shows_how_far_it_is_and_what_it_waits_for(logs: Logs, name: str, text: str) -> None:
-    assert any(text in line for line in logs[name])
+@pytest.mark.parametrize("log", [Log, Terminal], indirect=True)
+def test_a_build_shows_how_far_it_is_while_the_first_batch_is_not_full_yet(tmp_path: Path, log: Log) -> None:
+    submit(tmp_path, log, Rows(log))
+    last = log.getvalue().replace("\r", "\n").strip().splitlines()[-1]
+    assert "35%" in log.getvalue()
+    assert last.startswith("rows@v1: 100%")
+    assert "done" in last
 
 
-@pytest.mark.parametrize("name", ["quick", "unwanted"])
-def test_short_work_leaves_logs_alone_and_false_shows_nothing(logs: Logs, name: str) -> None:
-    assert logs[name] == []
+def test_a_source_that_hangs_is_named(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "quiet_seconds", 2 * QUICK)
+
+    def source() -> Iterator[int]:
+        yield 1
+        log.until(": waiting for the source")
+
+    submit(tmp_path, log, source)
 
 
-def test_who_waits_says_so_again(logs: Logs) -> None:
-    assert logs["waits"] == ["rows@v1: waiting for another process"] * 2
+def test_a_source_that_fails_is_shown_as_stopped(tmp_path: Path, log: Log) -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        log.until(": 1.00 records")
+        raise OSError("no more")
+
+    with pytest.raises(cachelayer.SourceError):
+        submit(tmp_path, log, source)
+    assert "stopped" in log.getvalue()
+
+
+def test_parts_in_other_processes_are_counted(tmp_path: Path, log: Log) -> None:
+    def part(index: int, count: int) -> Iterator[int]:
+        yield from range(3 * index, 3 * index + 3)
+
+    submit(tmp_path, log, cachelayer.sharded(part, 2), workers=2, progress=True)
+    assert "rows@v1: 6.00 records" in log.getvalue()
+    assert "2 of 2 parts" in log.getvalue()
+
+
+def test_short_work_leaves_logs_alone_unless_it_is_asked_to_show_itself(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Progress, "line_seconds", 30.0)
+    submit(tmp_path, log, [1, 2])
+    assert log.getvalue() == ""
+    submit(tmp_path, log, [1, 2], "v2", progress=True)
+    assert ["started" in line or "done" in line for line in log.getvalue().splitlines()] == [True, True]
+
+
+def test_who_waits_says_so_again(log: Log) -> None:
+    waiting = Waiting("rows@v1", None)
+    with redirect_stderr(log):
+        while log.getvalue().count("another process") < 2:
+            waiting.wait_for("another process")
+    assert log.getvalue().splitlines() == ["rows@v1: waiting for another process"] * 2
 
 
 def shown(total: int | None, enabled: bool | None) -> None:

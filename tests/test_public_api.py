@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from absent import OPTIONAL
-from repository import ROOT
 
 import cachelayer
 from cachelayer import errors
@@ -165,22 +164,6 @@ def test_what_is_made_has_no_public_attributes_but_those_of_its_class(tmp_path: 
         assert {attribute for attribute in vars(thing) if not attribute.startswith("_")} <= {"digest"}
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_thing_says_what_it_promises(name: str) -> None:
-    thing = getattr(cachelayer, name)
-    assert inspect.getdoc(thing)
-    for method, member in inspect.getmembers(thing, inspect.isfunction):
-        if not method.startswith("_") and member.__module__.startswith("cachelayer"):
-            assert inspect.getdoc(member), f"{name}.{method}"
-
-
-def test_the_reference_page_has_every_public_name() -> None:
-    page = (ROOT / "docs" / "api.md").read_text()
-    of_errors = {name for name in PUBLIC if hasattr(errors, name)}
-    assert "::: cachelayer.errors\n" in page
-    assert [name for name in PUBLIC if name not in of_errors and f"::: cachelayer.{name}\n" not in page] == []
-
-
 def printed(code: str) -> str:
     """What a program prints in a process of its own."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
@@ -236,35 +219,8 @@ print(len(found), set(found) == {getattr(cachelayer, name) for name in names})
     assert printed(code) == "8 True"
 
 
-def test_a_process_forked_while_a_thread_uses_it_first_can_use_it() -> None:
-    """The thread is in the midst of the import of ``cachelayer.access.dataref`` when this one forks."""
-    code = """
-import os, sys, threading, cachelayer
-importing = threading.Event()
-def seen(event, arguments):
-    if event == "import" and arguments[0] == "cachelayer.access.dataref":
-        importing.set()
-sys.addaudithook(seen)
-thread = threading.Thread(target=lambda: cachelayer.Storage)
-thread.start()
-importing.wait()
-child = os.fork()
-if child == 0:
-    import signal; signal.alarm(60)
-    os._exit(cachelayer.Storage.__name__ != "Storage")
-thread.join()
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    assert printed(code) == "0"
-
-
 def test_completion_shows_public_names_only() -> None:
     assert sorted(dir(cachelayer)) == sorted([*PUBLIC, "__version__"])
-
-
-def test_python_m_runs_the_command_line() -> None:
-    command = [sys.executable, "-m", "cachelayer", "--help"]
-    assert "Usage: cachelayer" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(("name", "suggested"), [(1, "v1"), (Path("/data/digits"), "data-digits"), (2.5, "2.5")])

@@ -35,15 +35,6 @@ def test_a_pool_does_all_tasks_in_the_threads_that_it_gets() -> None:
         assert [other.result() for other in others] == [1, 2, 3]
 
 
-def test_a_pool_without_threads_refuses_a_task_and_never_does_it() -> None:
-    done: list[int] = []
-    with Pool(2, "none") as pool:
-        with no_threads(), pytest.raises(StorageError, match="no thread to work in"):
-            pool.submit(done.append, 1)
-        pool.submit(done.append, 2)
-    assert done == [2]
-
-
 def test_a_task_that_comes_after_the_end_of_the_program_is_an_error_that_says_so() -> None:
     code = """
 import threading
@@ -66,20 +57,6 @@ threading.Thread(target=late).start()
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.count("there is no thread to work in: cannot schedule") == 2
     assert ran.stdout.count("the main thread of the program has ended: have it wait") == 2
-
-
-def test_a_pool_that_is_closed_takes_no_task_whatever_the_threads() -> None:
-    with Pool(1, "closed") as pool:
-        pass
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        pool.submit(print)
-
-
-def test_a_build_without_threads_is_refused_and_the_next_one_builds(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    with no_threads(), pytest.raises(StorageError, match="raise the limit of threads"):
-        storage.submit([1, 2, 3], "d", "v1", progress=False)
-    assert len(storage.cache([1, 2, 3], "d", "v1", progress=False)) == 3
 
 
 @pytest.mark.needs("gcsfs")
