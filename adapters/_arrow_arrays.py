@@ -1,16 +1,23 @@
-"""Convert batches to Arrow arrays: whole columns, never value by value."""
+"""Read records as Arrow columns: types for element specs, and arrays of whole batches, never value by value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters._arrow_columns import Nulls
+from cachelayer.access.view import View
+from cachelayer.adapters._arrow_columns import is_list
+from cachelayer.adapters._stream_or_ref import check_ref
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
+from cachelayer.protocols import records_of
+from cachelayer.records import tree
 from cachelayer.records.memory import Ints
+from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.user_indices import record_numbers
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn
 
@@ -21,65 +28,142 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
+Nulls = NDArray[np.bool_] | None
 
-def arrow_type(dtype: Any) -> pa.DataType:
-    """Return the Arrow type of the values of a dtype.
+
+def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -> tuple[pa.Schema, Any, int]:
+    """Read records as columns; all records if ``indices`` is None. Images and sounds stay the bytes of their files.
+
+    Returns:
+        The Arrow types, the batch, and its number of rows.
 
     Raises:
-        pyarrow.ArrowException: if Arrow has no such type.
+        InvalidTypeError: if elements are not dicts, or if Arrow has no type for a leaf.
+        RecordIndexError: if a record does not exist.
     """
-    if not isinstance(dtype, np.dtype):
-        return pa.string() if dtype is str else pa.binary()
-    if dtype.kind in "SU":
-        return pa.string() if dtype.kind == "U" else pa.binary()
+    check_ref(ref)
+    stored = records_of(ref).stored()
+    raw = records_of(ref if stored is None else stored)
+    spec = raw.element_spec
+    if not isinstance(spec, dict) or not spec:
+        described = tree.describe(spec) if spec else "dicts without keys"
+        raise InvalidTypeError(f"the elements are {described}: a frame needs dicts, one column for each key")
+    schema = pa.schema([(name, type_of(leaf, f"[{name!r}]")) for name, leaf in spec.items()])
+    rows = record_numbers(slice(None) if indices is None else indices, len(raw))
+    return schema, raw.read(rows), len(rows)
+
+
+def type_of(spec: Tree, path: str) -> pa.DataType:
+    """Return the Arrow type of an element spec.
+
+    Raises:
+        InvalidTypeError: if Arrow has none; names the path of the leaf.
+    """
+    if spec is None:
+        return pa.null()
+    if isinstance(spec, dict) or tree.is_namedtuple(spec):
+        fields = spec if isinstance(spec, dict) else spec._asdict()
+        return pa.struct([(name, type_of(child, f"{path}[{name!r}]")) for name, child in fields.items()])
+    if not isinstance(spec, LeafSpec):
+        raise InvalidTypeError(f"leaf {path} is {tree.describe(spec)}: a column holds values, lists or dicts")
+    inner = spec.shape[spec.ragged_rank + 1 :] if isinstance(spec, RaggedSpec) else ()
+    kind = None if isinstance(spec, SparseSpec) or None in inner else _scalar_type(spec.dtype)
+    if kind is None:
+        raise InvalidTypeError(f"leaf {path}: Arrow has no type for {spec.describe()}: read it with ref.read()")
+    for dim in reversed(spec.shape):
+        kind = pa.list_(kind, -1 if dim is None else dim)
+    return kind
+
+
+def _scalar_type(dtype: Any) -> pa.DataType | None:
+    if not isinstance(dtype, np.dtype) or dtype.kind in "SU":
+        return pa.string() if dtype is str or getattr(dtype, "kind", "") == "U" else pa.binary()
     if dtype.kind in "mM" and np.datetime_data(dtype)[1] != 1:
         # pyarrow would read a unit of 10 seconds as one second.
-        raise pa.ArrowNotImplementedError(f"Arrow has no unit of time like that of {dtype}")
-    return pa.date32() if dtype == np.dtype("M8[D]") else pa.from_numpy_dtype(dtype)
+        return None
+    try:
+        return pa.date32() if dtype == np.dtype("M8[D]") else pa.from_numpy_dtype(dtype)
+    except pa.ArrowException:
+        return None
 
 
-def arrow_array(kind: pa.DataType, values: Any, path: str = "", *, keep_nat: bool = False) -> pa.Array:
-    """Return leaves stacked on a leading axis as an Arrow array.
+def to_arrow(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
+    """Return the values of a batch as an Arrow array of a type that fits its spec.
+
+    A dict of lists may become lists of structs, and bytes structs of bytes and a path, if the type says so.
 
     Args:
-        kind: the type of the values, or of nested lists of them.
-        values: an array, a :class:`cachelayer.Ragged`, or a :class:`cachelayer.Nullable` of either.
+        kind: the type.
+        values: an array, a :class:`cachelayer.Ragged`, a :class:`cachelayer.Nullable` of either, or a dict of these.
+        rows: the number of rows.
         path: the path of the leaf.
-        keep_nat: keep NaT as the number that numpy has for it, which only ``column`` of ``_arrow_columns``
-            understands. By default NaT becomes null, with a warning.
 
     Raises:
-        InvalidTypeError: if Arrow cannot hold a value, such as text that is not UTF-8.
+        InvalidTypeError: if Arrow cannot hold a value, such as text that is not UTF-8; names the leaf.
     """
+    if kinds.is_null(kind):
+        return pa.nulls(rows)
+    lists, inner = [], kind
+    while is_list(inner):
+        lists.append(inner)
+        inner = inner.value_type
+    if not kinds.is_struct(inner):
+        return _leaf_array(kind, values, path)
+    if isinstance(values, dict) or tree.is_namedtuple(values):
+        fields = values if isinstance(values, dict) else values._asdict()
+        parts = [(fields[field.name], field.type, f"{path}[{field.name!r}]") for field in inner]
+    else:
+        parts = [(values, pa.binary(), path)]
+    return _zipped(kind, [to_arrow(_within(lists, child), part, rows, at) for part, child, at in parts], rows, path)
+
+
+def _within(lists: list[pa.DataType], kind: pa.DataType) -> pa.DataType:
+    for outer in reversed(lists):
+        size = outer.list_size if kinds.is_fixed_size_list(outer) else -1
+        kind = pa.large_list(kind) if kinds.is_large_list(outer) else pa.list_(kind, size)
+    return kind
+
+
+def _zipped(kind: pa.DataType, parts: list[pa.Array], rows: int, path: str) -> pa.Array:
+    """Return structs of arrays, or lists of structs of the values of lists that have equal lengths."""
+    if kinds.is_struct(kind):
+        if not parts:
+            return pa.StructArray.from_buffers(kind, rows, [None])
+        if len(parts) == kind.num_fields:
+            return pa.StructArray.from_arrays(parts, fields=list(kind))
+        files = [parts[0], pa.nulls(len(parts[0]), pa.string())]
+        return pa.StructArray.from_arrays(files, fields=list(kind), mask=parts[0].is_null())
+    first = parts[0]
+    if not all(pc.list_value_length(part).equals(pc.list_value_length(first)) for part in parts):
+        raise InvalidTypeError(f"leaf {path} has lists of different lengths, which make no lists of dicts")
+    inner = _zipped(kind.value_type, [part.values for part in parts], 0, path)
+    if kinds.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(inner, kind.list_size, mask=first.is_null())
+    return type(first).from_arrays(first.offsets, inner, mask=first.is_null())
+
+
+def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:
     nulls = None
     if isinstance(values, Nullable):
         values, nulls = values.values, ~values.valid
     flat, splits = _levels(values)
-    if flat.dtype.kind in "mM" and not keep_nat:
-        _warn_of_nat(flat, nulls if not splits else None, path)
+    if flat.dtype.kind in "mM":
+        missing = np.isnat(flat) if nulls is None or splits else np.isnat(flat) & ~nulls
+        if missing.any():
+            warn(f"leaf {path} holds NaT, which Arrow does not have: it becomes null")
     if isinstance(values, Ragged) and values.row_shapes is not None:
         _warn_of_lost_shapes(values.row_shapes, path)
-    leaf = _Leaf(path, keep_nat)
     try:
-        return _nested(kind, flat, splits, nulls, leaf)
+        return _nested(kind, flat, splits, nulls)
+    except UnicodeEncodeError as error:
+        text = ascii(error.object)[:60]
+        raise InvalidTypeError(
+            f"leaf {path} holds text that is not UTF-8, as Arrow's strings are: {text}. Read it with ref.read()"
+        ) from error
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidTypeError(
             f"leaf {path} holds values that Arrow's {kind} does not: read it with ref.read(), or store another dtype"
         ) from error
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    path: str
-    keep_nat: bool
-
-
-def _warn_of_nat(values: NDArray[Any], nulls: Nulls, path: str) -> None:
-    missing = np.isnat(values)
-    if nulls is not None:
-        missing &= ~nulls
-    if missing.any():
-        warn(f"leaf {path} holds NaT, which Arrow does not have: it becomes null")
 
 
 def _warn_of_lost_shapes(shapes: NDArray[Any], path: str) -> None:
@@ -102,12 +186,12 @@ def _levels(values: Any) -> tuple[NDArray[Any], list[Ints]]:
     return values.reshape(-1), splits
 
 
-def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls, leaf: _Leaf) -> pa.Array:
+def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls) -> pa.Array:
     if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls, leaf))
+        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls))
     if not splits:
-        return _flat_array(kind, values, nulls, leaf)
-    inner = _nested(kind.value_type, values, splits[1:], None, leaf)
+        return _times(kind, values, nulls) if values.dtype.kind in "mM" else pa.array(values, kind, mask=nulls)
+    inner = _nested(kind.value_type, values, splits[1:], None)
     mask = None if nulls is None else pa.array(nulls)
     if kinds.is_fixed_size_list(kind):
         if kind.list_size == 0:
@@ -124,23 +208,10 @@ def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: 
     return cls.from_arrays(offsets, inner, type=kind, mask=mask)
 
 
-def _flat_array(kind: pa.DataType, values: NDArray[Any], nulls: Nulls, leaf: _Leaf) -> pa.Array:
-    if values.dtype.kind in "mM":
-        return _times(kind, values, nulls, leaf)
-    try:
-        return pa.array(values, kind, mask=nulls)
-    except UnicodeEncodeError as error:
-        text = ascii(error.object)[:60]
-        raise InvalidTypeError(
-            f"leaf {leaf.path} holds text that is not UTF-8, as Arrow's strings are: {text}. Read it with ref.read()"
-        ) from error
-
-
-def _times(kind: pa.DataType, values: NDArray[Any], nulls: Nulls, leaf: _Leaf) -> pa.Array:
-    if not leaf.keep_nat:
-        nulls = np.isnat(values) if nulls is None else nulls | np.isnat(values)
+def _times(kind: pa.DataType, values: NDArray[Any], nulls: Nulls) -> pa.Array:
+    nulls = np.isnat(values) if nulls is None else nulls | np.isnat(values)
     counts = pa.array(values.view(np.int64), pa.int64(), mask=nulls)
-    own = arrow_type(values.dtype)
+    own: Any = _scalar_type(values.dtype)
     if type(own) is type(kind) and own.bit_width == 64 and own.unit != kind.unit:
         # A cast raises if a time does not fit; a multiplication would overflow.
         unit = pa.timestamp(kind.unit) if kinds.is_timestamp(kind) else pa.duration(kind.unit)

@@ -1,24 +1,26 @@
-"""Convert Arrow arrays to columns of the codec: whole columns, never value by value.
+"""Read Arrow types as element specs, and Arrow arrays as columns of the codec: whole columns, never value by value.
 
-All adapters of packages that use Arrow share this.
+All adapters of packages that use Arrow share this. An error names the leaf; :class:`~cachelayer.builds.batches.Batch`es
+convert row by row after an error, to name the record.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError, InvalidTypeError, MissingDependencyError
-from cachelayer.records import dtypes
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.records import dtypes, tree
 from cachelayer.records.column import Column, Flat
-from cachelayer.records.leaf_codecs import DenseLeaf
+from cachelayer.records.leaf_codecs import leaf_codec
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.ragged_sparse_codecs import RaggedLeaf
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged
 
 try:
     import pyarrow as pa
@@ -28,6 +30,23 @@ except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 Nulls = NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True)
+class FileLeaf:
+    """A struct with the bytes and the name of a file, which is one leaf.
+
+    Args:
+        spec: the spec of the leaf.
+        read: returns the bytes of each file of such structs.
+    """
+
+    spec: LeafSpec
+    read: Callable[[pa.StructArray], pa.Array]
+
+
+FileLeaves = Mapping[str, FileLeaf]
+"""The structs that stand for files, by path."""
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -42,13 +61,10 @@ def is_bytes(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def is_utf8(text: str) -> bool:
-    """Return whether UTF-8 can encode a text: it cannot encode a lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether the values of a type are lists of any kind."""
+    tests = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list, kinds.is_list_view, kinds.is_large_list_view)
+    return any(test(kind) for test in tests)
 
 
 def dtype_of(kind: pa.DataType, path: str) -> Any:
@@ -57,10 +73,8 @@ def dtype_of(kind: pa.DataType, path: str) -> Any:
     Raises:
         InvalidTypeError: if no dtype stands for the type; names the path of the leaf.
     """
-    if is_text(kind):
-        return str
-    if is_bytes(kind):
-        return bytes
+    if is_text(kind) or is_bytes(kind):
+        return str if is_text(kind) else bytes
     if kinds.is_date(kind):
         return np.dtype("M8[D]" if kinds.is_date32(kind) else "M8[ms]")
     if kinds.is_timestamp(kind):
@@ -73,7 +87,7 @@ def dtype_of(kind: pa.DataType, path: str) -> Any:
     raise InvalidTypeError(f"leaf {path} has Arrow's type {kind}, which is not stored: {reason}; cast it to another")
 
 
-def leaf_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
+def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
     """Return the spec of nested lists. ``dims`` has the length of the lists at each level, None if lengths differ."""
     unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
     if unknown == 0:
@@ -81,12 +95,91 @@ def leaf_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
     return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
 
 
+def spec_of(kind: pa.DataType, path: str, files: FileLeaves, dims: tuple[int | None, ...] = ()) -> Tree:
+    """Return the spec that an Arrow type implies within lists of these lengths; None for the type of nulls.
+
+    Raises:
+        InvalidTypeError: if a leaf cannot be stored; names its path.
+    """
+    if isinstance(kind, pa.BaseExtensionType) and hasattr(kind, "shape"):
+        return nested_spec(dtype_of(_innermost(kind.storage_type), path), (*dims, *kind.shape))
+    kind = _plain_type(kind)
+    if kinds.is_struct(kind) and path in files:
+        return nested_spec(bytes, dims) if dims else files[path].spec
+    if kinds.is_struct(kind):
+        names = [field.name for field in kind]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidTypeError(f"two columns are named {path}[{twice!r}]: rename one, or leave it out")
+        if dims and not names:
+            raise InvalidTypeError(
+                f"leaf {path} is a list of structs without fields, so its length would be lost: leave it out"
+            )
+        return {field.name: spec_of(field.type, f"{path}[{field.name!r}]", files, dims) for field in kind}
+    if is_list(kind):
+        dim = kind.list_size if kinds.is_fixed_size_list(kind) else None
+        return spec_of(kind.value_type, path, files, (*dims, dim))
+    return None if kinds.is_null(kind) else nested_spec(dtype_of(kind, path), dims)
+
+
+def check_declared(own: Tree, declared: Tree) -> None:
+    """Raise if a declared spec contradicts that of a schema. Lengths of lists and the decoding of bytes may differ.
+
+    Raises:
+        InvalidArgumentError: if structure, dtype or shape differ.
+    """
+    try:
+        own_leaves = tree.flatten_like(declared, own)
+    except ElementError as error:
+        raise InvalidArgumentError(f"element_spec does not fit these columns: {error}") from error
+    for (path, wanted), leaf in zip(tree.leaves(declared), own_leaves, strict=True):
+        if leaf is not None and not _fits(leaf, wanted):
+            raise InvalidArgumentError(f"element_spec{path} is {wanted!r}, but the column has {leaf!r}")
+
+
+def _fits(own: Any, wanted: LeafSpec) -> bool:
+    if not isinstance(own, LeafSpec) or own.dtype != wanted.dtype or len(own.shape) != len(wanted.shape):
+        return False
+    if not isinstance(wanted, ArraySpec):
+        return not wanted.shape or own.as_nullable() == wanted.as_nullable()
+    # Lists of different lengths within lists need row splits, which an ArraySpec does not have.
+    return None not in wanted.shape[1:] and all(
+        a is None or a == b for a, b in zip(own.shape, wanted.shape, strict=True)
+    )
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    return _innermost(kind.value_type) if is_list(kind) else kind
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a type that differs only in how it stores them."""
+    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
+        return _plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.JsonType):
+        return _plain_type(kind.storage_type)
+    if kinds.is_map(kind):
+        return pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
+    return kind
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if kinds.is_dictionary(kind):
+        return _plain(array.dictionary_decode())
+    if kinds.is_run_end_encoded(kind):
+        return _plain(pc.run_end_decode(array))
+    if isinstance(array, pa.ExtensionArray) and not isinstance(kind, pa.JsonType):
+        return _plain(array.storage)
+    return array.cast(_plain_type(kind)) if kinds.is_map(kind) else array
+
+
 @dataclass(frozen=True, eq=False)
 class Lists:
     """Values in nested lists, one outermost list for each row; without lists, one value for each row.
 
     Args:
-        values: an array whose type is not nested.
+        values: the values within all lists.
         levels: for each level of lists, outermost first, the length of each of its lists.
         nulls: bool of shape ``[rows]``, True for rows that are null; None if no row is null.
     """
@@ -96,154 +189,130 @@ class Lists:
     nulls: Nulls = None
 
     def unnested(self, path: str) -> Lists:
-        """Return these values with one more level of lists: the values must be lists.
-
-        Raises:
-            ElementError: if a list within a list is null.
-        """
-        nulls = self.nulls if self.levels else nulls_of(self.values)
+        """Return these values with one more level of lists: the values must be lists."""
         if self.levels:
             self.check_whole(path)
+        nulls = self.nulls if self.levels else _nulls_of(self.values)
         lengths = pc.fill_null(pc.list_value_length(self.values), 0).to_numpy().astype(np.int64)
         return Lists(self.values.flatten(), (*self.levels, lengths), nulls)
 
     def check_whole(self, path: str) -> None:
         """Raise if a value within a list is null."""
-        nulls = nulls_of(self.values)
-        if nulls is not None:
-            place = int(np.argmax(nulls))
-            raise ElementError(
-                "values in every place of a list",
-                "null",
-                path=path,
-                record=self.row_of(place, len(self.levels)),
-                hint="Only a whole leaf may be null.",
-            )
-
-    def row_of(self, place: int, depth: int) -> int:
-        """Return the row that holds the list or value at a place of a level."""
-        for lengths in self.levels[:depth][::-1]:
-            place = int(np.searchsorted(splits_of(lengths), place, side="right")) - 1
-        return place
+        if self.values.null_count:
+            raise ElementError("values in every place of a list", "null", path=path, hint="Only a leaf may be null.")
 
 
-def nulls_of(array: pa.Array) -> Nulls:
-    """Return a mask of the nulls of an array; None if it has no null."""
-    if not array.null_count:
-        return None
-    nulls: NDArray[np.bool_] = pc.is_null(array).to_numpy(zero_copy_only=False)
-    return nulls
+def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Iterator[tuple[str, Lists]]:
+    """Yield the leaves of nested values, each with its path.
+
+    Raises:
+        ElementError: if a struct, or a value within a list, is null.
+    """
+    if isinstance(lists.values.type, pa.FixedShapeTensorType):
+        yield path, _tensors(path, lists)
+        return
+    lists = replace(lists, values=_plain(lists.values))
+    kind = lists.values.type
+    if kinds.is_struct(kind) and path in files:
+        yield path, replace(lists, values=files[path].read(lists.values))
+    elif kinds.is_struct(kind):
+        if lists.values.null_count:
+            hint = "A dict is never null, but its leaves may be: fill it, or make a column of each field."
+            raise ElementError("a struct", "null", path=path, hint=hint)
+        for field, child in zip(kind, lists.values.flatten(), strict=True):
+            yield from leaves_of(f"{path}[{field.name!r}]", replace(lists, values=child), files)
+    elif is_list(kind):
+        yield from leaves_of(path, lists.unnested(path), files)
+    else:
+        yield path, lists
 
 
-def check_structs(path: str, lists: Lists) -> None:
-    """Raise if a struct is null: an element has no null dict, and a dict of nulls would be another value."""
-    nulls = nulls_of(lists.values)
-    if nulls is not None:
-        record = lists.row_of(int(np.argmax(nulls)), len(lists.levels))
-        hint = "A dict is never null, but its leaves may be: fill it, or make a column of each field."
-        raise ElementError("a struct", "null", path=path, record=record, hint=hint)
+def _tensors(path: str, lists: Lists) -> Lists:
+    """Return arrays of one shape, which Arrow stores as lists of all their values, as nested lists."""
+    kind = lists.values.type
+    if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
+        raise InvalidTypeError(f"leaf {path} has type {kind}, whose axes are permuted: store it in C order")
+    flat = replace(lists, values=lists.values.storage).unnested(path)
+    lengths = np.ones(len(flat.levels[-1]), np.int64)
+    if flat.nulls is not None and len(flat.levels) == 1:
+        lengths[flat.nulls] = 0
+    levels = [lengths * kind.shape[0]]
+    for dim in kind.shape[1:]:
+        levels.append(np.full(int(levels[-1].sum()), dim))
+    return Lists(flat.values, (*flat.levels[:-1], *levels), flat.nulls)
 
 
-def column(path: str, spec: LeafSpec, lists: Lists) -> Column:
-    """Return these values as a column of the codec.
+def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
+    """Return the values of a leaf as a column of the codec.
 
     Raises:
         ElementError: if a length differs from the spec, a value within a list is null, or text is not UTF-8.
     """
-    _check_text(path, lists)
+    if kinds.is_null(lists.values.type) and not lists.levels:
+        leaf, rows = leaf_codec(spec), len(lists.values)
+        filled = leaf.from_rows([leaf.filler()] * rows)
+        return Column(filled.fixed, filled.variable, np.ones(rows, np.bool_))
+    if kinds.is_null(lists.values.type):
+        kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
+        lists = replace(lists, values=lists.values.cast(kind))
+    values = lists.values.storage if isinstance(lists.values, pa.ExtensionArray) else lists.values
+    if is_text(values.type):
+        _check_text(path, values)
     if not lists.levels:
-        nulls = nulls_of(lists.values)
+        nulls = _nulls_of(values)
         if dtypes.is_string(spec.dtype):
-            return Column((), (_strings(lists.values),), nulls)
-        return Column((_numbers(lists.values, np.dtype(spec.dtype)),), (), nulls)
+            return Column((), (_strings(values),), nulls)
+        return Column((_numbers(values, np.dtype(spec.dtype)),), (), nulls)
     lists.check_whole(path)
-    _check_lengths(path, spec, lists)
-    made = _string_lists(spec, lists) if dtypes.is_string(spec.dtype) else _number_lists(spec, lists)
+    for depth, (dim, lengths) in enumerate(zip(spec.shape, lists.levels, strict=True)):
+        wrong = np.zeros(len(lengths), np.bool_) if dim is None else lengths != dim
+        if depth == 0 and lists.nulls is not None:
+            wrong &= ~lists.nulls
+        if wrong.any():
+            got = f"a list of {lengths[np.argmax(wrong)]} at depth {depth}"
+            raise ElementError(spec.describe(), got, path=path)
+    flat = _objects(values) if dtypes.is_string(spec.dtype) else _numbers(values, np.dtype(spec.dtype))
+    made = leaf_codec(spec).from_batch(_stacked(spec, flat, lists))
     return Column(made.fixed, made.variable, lists.nulls)
 
 
-def _check_text(path: str, lists: Lists) -> None:
+def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] | Ragged:
+    """Return the values of nested lists stacked on a leading axis."""
+    if None not in spec.shape:
+        # A null row of known shape holds zeros, or empty strings.
+        present = slice(None) if lists.nulls is None else ~lists.nulls
+        filler = spec.dtype() if isinstance(spec.dtype, type) else 0
+        shape = [dim or 0 for dim in spec.shape]
+        rows = np.full((len(lists.levels[0]), *shape), filler, flat.dtype)
+        rows[present] = flat.reshape(len(rows[present]), *shape)
+        return rows
+    rank = spec.ragged_rank if isinstance(spec, RaggedSpec) else 0
+    dtype = spec.splits_dtype if isinstance(spec, RaggedSpec) else np.int64
+    splits = [splits_of(lengths) for lengths in lists.levels[: rank + 1]]
+    values = flat.reshape(int(splits[-1][-1]), *spec.shape[rank + 1 :])
+    return Ragged.from_nested(values, (splits[0], *(each.astype(dtype) for each in splits[1:])))
+
+
+def _nulls_of(array: pa.Array) -> Nulls:
+    return pc.is_null(array).to_numpy(zero_copy_only=False) if array.null_count else None
+
+
+def _check_text(path: str, values: pa.Array) -> None:
     """Raise if text is not UTF-8, which could not be read again: Arrow does not check strings by itself."""
-    values = _storage(lists.values)
-    if not is_text(values.type):
-        return
     try:
         values.validate(full=True)
     except pa.ArrowInvalid as error:
-        place, shown = _first_invalid_text(values)
-        record = lists.row_of(place, len(lists.levels))
+        shown = repr(pc.cast(values, pa.large_binary())[0].as_py()) if len(values) == 1 else str(error)
         hint = "Correct it, or cast the column to binary, which keeps any bytes."
-        raise ElementError("text in UTF-8", shown or str(error), path=path, record=record, hint=hint) from error
+        raise ElementError("text in UTF-8", shown[:80], path=path, hint=hint) from error
 
 
-def _first_invalid_text(values: pa.Array) -> tuple[int, str]:
-    for place, raw in enumerate(pc.cast(values, pa.large_binary()).to_pylist()):
-        try:
-            (raw or b"").decode()
-        except UnicodeDecodeError:
-            return place, f"{raw[:40]!r}" + (f" ... of {len(raw)} bytes" if len(raw) > 40 else "")
-    return 0, ""
-
-
-def _check_lengths(path: str, spec: LeafSpec, lists: Lists) -> None:
-    for depth, (dim, lengths) in enumerate(zip(spec.shape, lists.levels, strict=True)):
-        wrong = lengths != dim if dim is not None else np.zeros(len(lengths), np.bool_)
-        if depth == 0 and lists.nulls is not None:
-            wrong = wrong & ~lists.nulls
-        if wrong.any():
-            place = int(np.argmax(wrong))
-            got = f"a list of {lengths[place]} at depth {depth}"
-            raise ElementError(spec.describe(), got, path=path, record=lists.row_of(place, depth))
-
-
-def _number_lists(spec: LeafSpec, lists: Lists) -> Column:
-    return _ragged(spec, lists) if isinstance(spec, RaggedSpec) else _dense(spec, lists)
-
-
-def _string_lists(spec: LeafSpec, lists: Lists) -> Column:
-    """Return a column of strings: their lengths, laid out like numbers, and the bytes of all strings."""
-    strings = _strings(lists.values)
-    numbers = replace(spec, dtype=np.dtype(np.uint32))
-    made = _number_lists(numbers, replace(lists, values=pa.array(strings.lengths.astype(np.uint32))))
-    if numbers.is_static:
-        lengths = made.fixed[0]
-        made = Column((), (Flat(lengths.reshape(-1), np.arange(len(lengths) + 1) * prod(lengths.shape[1:])),))
-    counts = made.variable[-1]
-    return Column(made.fixed, (*made.variable, Flat(strings.values, splits_of(counts.values)[counts.splits])))
-
-
-def _dense(spec: LeafSpec, lists: Lists) -> Column:
-    lengths, inner = lists.levels[0], [dim or 0 for dim in spec.shape[1:]]
-    rows, values = len(lengths), _numbers(lists.values, np.dtype(spec.dtype))
-    if spec.shape[0] is not None and lists.nulls is not None:
-        # A null row of known shape holds zeros, or empty strings.
-        filled = np.zeros((rows, prod(dim or 0 for dim in spec.shape)), values.dtype)
-        filled[~lists.nulls] = values.reshape(np.count_nonzero(~lists.nulls), filled.shape[1])
-        values, lengths = filled.reshape(-1), np.full(rows, spec.shape[0])
-    if spec.is_static:
-        return Column((values.reshape(rows, *spec.shape),))
-    shapes = np.column_stack([lengths, np.tile(np.array(inner, np.int64), (rows, 1))])
-    return DenseLeaf(spec).from_parts(shapes, Flat(values, splits_of(lengths * prod(inner))))
-
-
-def _ragged(spec: RaggedSpec, lists: Lists) -> Column:
-    splits, levels = splits_of(lists.levels[0]), []
-    for depth, lengths in enumerate(lists.levels[1:], start=1):
-        if depth <= spec.ragged_rank:
-            levels.append(Flat(lengths, splits))
-        splits = splits_of(lengths)[splits]
-    inner = np.array(spec.shape[spec.ragged_rank + 1 :], np.int64)
-    rows = np.broadcast_to(inner, (len(lists.levels[0]), len(inner)))
-    values = _numbers(lists.values, np.dtype(spec.dtype))
-    return RaggedLeaf(spec).from_parts(levels, rows, Flat(values, splits))
-
-
-def _storage(array: pa.Array) -> pa.Array:
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
+def _objects(array: pa.Array) -> NDArray[Any]:
+    return np.fromiter(array.to_pylist(), object, len(array))
 
 
 def _strings(array: pa.Array) -> Flat:
-    array = pc.cast(_storage(array), pa.large_binary())
+    array = pc.cast(array, pa.large_binary())
     if array.null_count:
         array = pc.fill_null(array, b"")
     _, offsets, data = array.buffers()
@@ -257,16 +326,9 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype == np.bool_:
         flags: NDArray[Any] = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
         return flags
-    if dtype.kind in "mM":
-        stored = np.dtype(f"i{array.type.bit_width // 8}")
-        return _buffer(array, stored).astype(np.int64).view(dtype)
-    return _buffer(array, dtype)
-
-
-def _buffer(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
-    values = np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset :][: len(array)]
-    nulls = nulls_of(array)
+    stored = np.dtype(f"i{array.type.bit_width // 8}") if dtype.kind in "mM" else dtype
+    values = np.frombuffer(array.buffers()[1] or b"", stored)[array.offset :][: len(array)]
+    nulls = _nulls_of(array)
     if nulls is not None:
-        values = values.copy()
-        values[nulls] = 0
-    return values
+        values = np.where(nulls, np.zeros((), stored), values)
+    return values.astype(np.int64).view(dtype) if dtype.kind in "mM" else values

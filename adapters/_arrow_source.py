@@ -1,15 +1,24 @@
-"""A source of Arrow record batches, which all adapters of tables share."""
+"""Sources of rows whose columns are made at once: tables, frames and files of every package that uses Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from cachelayer.adapters._arrow_casts import cast_rows
-from cachelayer.adapters._arrow_columns import Lists
-from cachelayer.adapters._arrow_leaves import check_declared, column_of, leaves_of, spec_of
+from cachelayer.adapters._arrow_columns import (
+    FileLeaves,
+    Lists,
+    check_declared,
+    column_of,
+    is_bytes,
+    is_text,
+    leaves_of,
+    spec_of,
+)
 from cachelayer.adapters._files import Files
 from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.builds.source_identity import FileFacts
@@ -29,8 +38,92 @@ from cachelayer.records.tree import Tree
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
+
+_DOUBTFUL = "[0-9]{%d}|[eEnN]"
+"""Texts of numbers that a float may not hold: many digits, an exponent, or a name."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """Rows of a table. Their columns are made when asked for: at once, or one by one to name a row that does not fit.
+
+    Args:
+        table: a table, batch or frame; ``table[start:stop]`` are some of its rows.
+        columns_of: returns the columns of some rows; its errors name the leaf.
+    """
+
+    table: Any
+    columns_of: Callable[[Any], list[Column]]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
+        try:
+            return self.columns_of(self.table)
+        except ElementError:
+            for row, one in enumerate(self.apart()):
+                try:
+                    self.columns_of(one.table)
+                except ElementError as error:
+                    raise error.at(record=row) from error.__cause__
+            raise
+
+    def apart(self) -> Iterator[TableRows]:
+        return (TableRows(self.table[row : row + 1], self.columns_of) for row in range(len(self.table)))
+
+
+class TableSource:
+    """A table or frame, whose rows can be read from any place at little cost.
+
+    Args:
+        kind: the kind of source, for the provenance.
+        length: the number of rows.
+        nbytes: their approximate size.
+        fetch: returns the rows of a slice, or of a sequence of numbers, as a table.
+        columns_of: returns the columns of such a table.
+        element_spec: the spec of the columns.
+        metadata: what the metadata of the version keep.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        length: int,
+        nbytes: int,
+        fetch: Callable[[slice | Sequence[int]], Any],
+        columns_of: Callable[[Any], list[Column]],
+        element_spec: Tree,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.length: int | None = length
+        self.element_spec: Tree | None = element_spec
+        self.metadata = metadata or {}
+        self._size = batch_records(nbytes / max(1, length))
+        self._fetch = fetch
+        self._columns_of = columns_of
+        self._rows = range(length)
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """Yield the rows, in batches."""
+        rows = self._rows[:limit]
+        for start in range(rows.start, rows.stop, self._size):
+            yield TableRows(self._fetch(slice(start, min(start + self._size, rows.stop))), self._columns_of)
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers."""
+        return TableRows(self._fetch(numbers), self._columns_of)
+
+    def skipped(self, records: int) -> Self:
+        """Return this source without its first records."""
+        skipped = copy(self)
+        skipped._rows = self._rows[records:]
+        return skipped
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +132,10 @@ class ArrowPart:
 
     Args:
         name: the name of the file; "" if there is no file.
-        schema: the schema of every batch.
+        schema: the schema of every batch, once it is cast.
         rows: the number of rows, or None if it is unknown.
-        batches: returns the batches from a given row on. The row is 0 if ``rows`` is None or the source cannot skip.
+        batches: returns the batches from a given row on. The row is 0 if ``rows`` is None.
         casts: whether a user declares the types of the schema, so that batches must be cast to them.
-        take: returns the rows of these numbers, if they are in memory.
     """
 
     name: str
@@ -51,51 +143,17 @@ class ArrowPart:
     rows: int | None
     batches: Callable[[int], Iterable[pa.RecordBatch]]
     casts: bool = False
-    take: Callable[[Sequence[int]], Any] | None = None
-
-    @classmethod
-    def of_table(cls, table: pa.Table) -> ArrowPart:
-        def take(numbers: Sequence[int]) -> pa.Table:
-            return pa.concat_tables([table.slice(number, 1) for number in numbers])
-
-        return cls("", table.schema, len(table), lambda row: table.slice(row).to_batches(), take=take)
-
-    @property
-    def origin(self) -> str:
-        return f" in {self.name}" if self.name else ""
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowRows:
-    """Rows of a table. Their columns are made when asked for, so that an error can name the row of a value.
-
-    Args:
-        table: a table or a batch.
-        taken: returns the columns of some rows of the table.
-    """
-
-    table: Any
-    taken: Callable[[Any], list[Column]]
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
-        return self.taken(self.table)
-
-    def apart(self) -> Iterator[Batch]:
-        return (ArrowRows(self.table.slice(row, 1), self.taken) for row in range(len(self.table)))
-
-
-class ArrowSource:
-    """Rows of tables, converted column by column. An element is a dict whose keys are the column names.
+class ArrowStream:
+    """Record batches that are read one after another. An element is a dict whose keys are the column names.
 
     Args:
         kind: the kind of source, for the provenance.
         parts: returns the parts in order, each time it is called. Lengths are known only if it returns a sequence.
         declared: the element spec that the user declares, in place of the one that the schema implies.
-        begin: the row to begin with.
-        files: the files that the parts are read from; None if they are not read from files.
+        leaves: the structs that stand for files.
+        metadata: what the metadata of the version keep.
     """
 
     def __init__(
@@ -103,32 +161,15 @@ class ArrowSource:
         kind: str,
         parts: Callable[[], Iterable[ArrowPart]],
         declared: Tree | None = None,
-        begin: int = 0,
-        files: Files | None = None,
+        leaves: FileLeaves | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.kind = kind
+        self.metadata = metadata or {}
         self._parts = parts
         self._declared = declared
-        self._begin = begin
-        self._files = files
-
-    @property
-    def is_local(self) -> bool:
-        """Whether this source reads files, and they lie on this host."""
-        return self._files is not None and self._files.is_local
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The facts that distinguish the files of this source from others."""
-        return {} if self._files is None else self._files.identity
-
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return [] if self._files is None else self._files.facts()
-
-    def with_element_spec(self, spec: Tree) -> Self:
-        """Return this source with an element spec that a user declares."""
-        return type(self)(self.kind, self._parts, spec, self._begin, self._files)
+        self._leaves = leaves or {}
+        self._begin = 0
 
     @cached_property
     def _first(self) -> ArrowPart:
@@ -136,29 +177,8 @@ class ArrowSource:
 
     @cached_property
     def element_spec(self) -> Tree | None:
-        """The declared element spec, or the one that the schema implies.
-
-        Raises:
-            InvalidTypeError: if a column cannot be stored; names its path.
-            InvalidArgumentError: if the declared spec does not fit the schema, or if a column holds only nulls and no
-                spec is declared.
-        """
-        try:
-            own = spec_of(pa.struct(list(self._first.schema)), "")
-        except UnicodeDecodeError as error:
-            raise InvalidTypeError(
-                f"a column{self._first.origin} has a name that is not UTF-8: {error.object!r}: rename it"
-            ) from error
-        if self._declared is not None:
-            check_declared(own, self._declared)
-            return self._declared
-        unknown = [path for path, leaf in tree.leaf_values(own) if leaf is None]
-        if unknown:
-            raise InvalidArgumentError(
-                f"leaf {unknown[0]} is null in every row{self._first.origin}, so its dtype is unknown: "
-                "pass element_spec= with its dtype, or with None for a leaf that is always None"
-            )
-        return own
+        """The declared element spec, or the one that the schema implies."""
+        return spec_of_schema(self._first.schema, self._declared, self._leaves, self._first.name)
 
     @cached_property
     def length(self) -> int | None:
@@ -174,119 +194,215 @@ class ArrowSource:
             SourceError: if a part cannot be read, or its schema differs from that of the first.
         """
         first = 0
+        stop = math.inf if limit is None else self._begin + limit
         for part in self._parts():
-            check_schema(self._first, part)
+            check_schema(self._first, part.name, part.schema)
             row = 0 if part.rows is None else min(part.rows, max(0, self._begin - first))
             first += row
             if row == part.rows:
                 continue
-            for table in resized(_pulled(part, row, first)):
-                skipped = min(len(table), max(0, self._begin - first))
-                taken = table.slice(skipped, None if limit is None else self._begin + limit - first - skipped)
-                if len(taken):
-                    yield ArrowRows(taken, partial(self._columns, part))
-                first += len(table)
-                if limit is not None and first >= self._begin + limit:
+            columns = partial(
+                columns_of, self.element_spec, self._leaves, part.schema if part.casts else None, part.name
+            )
+            for batch in resized(self._pulled(part, row, first)):
+                wanted = batch[max(0, self._begin - first) : None if limit is None else max(0, int(stop) - first)]
+                if len(wanted):
+                    yield TableRows(wanted, columns)
+                first += len(batch)
+                if first >= stop:
                     return
 
-    def _columns(self, part: ArrowPart, table: pa.RecordBatch) -> list[Column]:
-        """Return the columns of some rows of a part.
-
-        Raises:
-            ElementError: if the spec cannot hold a value, such as null within a list, or text that is not UTF-8.
-        """
+    def _pulled(self, part: ArrowPart, row: int, first: int) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a part from a row on; ``first`` is the record of the source that this row is."""
+        done = first
         try:
-            taken = cast_rows(table, part.schema) if part.casts else table
-            leaves = dict(leaves_of("", Lists(taken.to_struct_array())))
-            return [column_of(path, spec, leaves[path]) for path, spec in tree.leaves(self.element_spec)]
-        except ElementError as error:
-            hint = f"{error.hint} It is{part.origin}." if part.name else error.hint
-            named = ElementError(error.expected, error.got, path=error.path, record=error.record, hint=hint.strip())
-            raise named from error.__cause__
+            for batch in part.batches(row):
+                if not part.casts:
+                    check_schema(self._first, f"record {done}", batch.schema)
+                yield batch
+                done += len(batch)
+        except (CacheLayerError, GeneratorExit):
+            raise
+        except Exception as error:
+            name = part.name or "the source"
+            raise SourceError(f"{name} failed at record {done} or later: {type(error).__name__}: {error}") from error
 
 
-class SkippableArrowSource(ArrowSource):
-    """An ArrowSource that can begin at any row. Parts that do not know their number of rows are read from the start."""
+class ArrowFiles(ArrowStream):
+    """The record batches of files.
+
+    Args:
+        kind: the kind of source.
+        files: the files.
+        parts: returns the part of each file, in order.
+    """
+
+    def __init__(self, kind: str, files: Files, parts: Callable[[], Iterable[ArrowPart]]) -> None:
+        super().__init__(kind, parts)
+        self._files = files
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files lie on this host."""
+        return self._files.is_local
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The facts that distinguish these files from others."""
+        return self._files.identity
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return the current size and modification time of each file."""
+        return self._files.facts()
+
+    def with_element_spec(self, spec: Tree) -> Self:
+        """Return this source with an element spec that a user declares."""
+        declared = type(self)(self.kind, self._files, self._parts)
+        declared._declared = spec
+        return declared
 
     def rest(self, records: int) -> Self:
-        """Return this source without its first records."""
-        return type(self)(self.kind, self._parts, self._declared, self._begin + records, self._files)
+        """Return this source without its first records. Parts that do not know their rows are read from the start."""
+        rest = copy(self)
+        rest._begin += records
+        return rest
 
 
-class TableSource(SkippableArrowSource):
-    """A table in memory."""
-
-    def take(self, numbers: Sequence[int]) -> Batch:
-        """Return the rows of these numbers."""
-        if self._first.take is None:
-            raise ValueError("the rows are not in memory")
-        rows = pa.concat_batches(self._first.take(numbers).to_batches())
-        return ArrowRows(rows, partial(self._columns, self._first))
-
-
-def from_row(batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows from a given one on."""
-    for batch in batches:
-        if row < len(batch):
-            yield batch.slice(row)
-        row = max(0, row - len(batch))
-
-
-def check_schema(first: ArrowPart, other: ArrowPart) -> None:
-    """Raise if the columns of a part differ from those of the first.
+def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves, name: str = "") -> Tree:
+    """Return the declared element spec, or the one that a schema implies.
 
     Raises:
-        SourceError: names both parts and the first column that differs.
+        InvalidTypeError: if a column cannot be stored; names its path.
+        InvalidArgumentError: if the declared spec does not fit the schema, or if a column holds only nulls and no spec
+            is declared.
     """
-    mine, theirs = first.schema, other.schema
-    if mine.names == theirs.names and mine.types == theirs.types:
-        return
-    change = f"its columns are {theirs.names}, not {mine.names}"
-    for name, kind in zip(mine.names, mine.types, strict=True):
-        if mine.names == theirs.names and theirs.field(name).type != kind:
-            change = f"column {name!r} is {theirs.field(name).type}, not {kind}"
-            break
-    raise SourceError(
-        f"the schema changes at {other.name or 'a later part'}: {change} as in {first.name or 'the first'}: "
-        "pass schema= with the types to read, or write the files again with one schema"
-    )
-
-
-def _pulled(part: ArrowPart, row: int, first: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a part from a row on; ``first`` is the record of the source that this row is."""
-    done = first
+    origin = f" in {name}" if name else ""
     try:
-        for batch in part.batches(row):
-            yield batch
-            done += len(batch)
-    except (CacheLayerError, GeneratorExit):
+        own = spec_of(pa.struct(list(schema)), "", leaves)
+    except UnicodeDecodeError as error:
+        raise InvalidTypeError(f"a column{origin} has a name that is not UTF-8: {error.object!r}: rename it") from error
+    if declared is not None:
+        check_declared(own, declared)
+        return declared
+    unknown = [path for path, leaf in tree.leaf_values(own) if leaf is None]
+    if unknown:
+        raise InvalidArgumentError(
+            f"leaf {unknown[0]} is null in every row{origin}, so its dtype is unknown: "
+            "pass element_spec= with its dtype, or with None for a leaf that is always None"
+        )
+    return own
+
+
+def columns_of(
+    spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, name: str, rows: pa.RecordBatch
+) -> list[Column]:
+    """Return the columns of some rows.
+
+    Args:
+        spec: the element spec.
+        leaves: the structs that stand for files.
+        schema: the types to cast the rows to, if a user declares them.
+        name: the name of their file, for errors.
+        rows: the rows.
+
+    Raises:
+        ElementError: if the spec cannot hold a value, such as null within a list, or text that is not UTF-8.
+    """
+    try:
+        cast = rows if schema is None else cast_rows(rows, schema)
+        found = dict(leaves_of("", Lists(cast.to_struct_array()), leaves))
+        return [column_of(path, leaf, found[path]) for path, leaf in tree.leaves(spec)]
+    except ElementError as error:
+        error.hint = f"{error.hint} It is in {name}.".strip() if name else error.hint
         raise
-    except Exception as error:
-        name = part.name or "the source"
-        raise SourceError(f"{name} failed at record {done} or later: {type(error).__name__}: {error}") from error
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches, of which there is at least one, as one."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches of the size that a build takes: cut large batches without a copy, join small ones."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        size = batch_records(_nbytes(batch) / max(1, len(batch)))
+        size = batch_records(batch.nbytes / max(1, len(batch)))
         for start in range(0, len(batch), size):
             pending.append(batch.slice(start, size))
             if sum(map(len, pending)) >= size:
-                yield _joined(pending)
+                yield joined(pending)
                 pending = []
     if pending:
-        yield _joined(pending)
+        yield joined(pending)
 
 
-def _nbytes(batch: pa.RecordBatch) -> int:
-    try:
-        return int(batch.nbytes)
-    except pa.ArrowTypeError:
-        # Older releases cannot count the bytes of string views; count the whole buffers instead.
-        return int(batch.get_total_buffer_size())
+def check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
+    """Raise if columns differ from those of the first part.
+
+    Raises:
+        SourceError: names both parts and the first column that differs.
+    """
+    mine = first.schema
+    if mine.names == schema.names and mine.types == schema.types:
+        return
+    change = f"its columns are {schema.names}, not {mine.names}"
+    if mine.names == schema.names:
+        column = next(field.name for field, kind in zip(mine, schema.types, strict=True) if field.type != kind)
+        change = f"column {column!r} is {schema.field(column).type}, not {mine.field(column).type}"
+    raise SourceError(
+        f"the schema changes at {name or 'a later part'}: {change} as in {first.name or 'the first'}: "
+        "pass schema= with the types to read, or write the files again with one schema"
+    )
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Cast rows to the types of a schema. Each value stays the same; only floats may be rounded to narrower ones.
+
+    Raises:
+        ElementError: if a type cannot hold a value.
+    """
+    columns = []
+    for field in schema:
+        array = rows.column(field.name)
+        try:
+            columns.append(_cast(array, field.type))
+        except pa.ArrowException as error:
+            got = repr(array[0].as_py()) if len(array) == 1 else str(error)
+            hint = "Declare a type in schema= that holds every value."
+            path = f"[{field.name!r}]"
+            raise ElementError(f"a value that {field.type} holds", got[:80], path=path, hint=hint) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kinds.is_null(kind) and array.null_count == len(array):
+        return pa.nulls(len(array))
+    # Text that is not UTF-8 passes here: the check of all text refuses it later.
+    cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
+    if kinds.is_floating(kind) and kinds.is_floating(array.type):
+        infinite = pc.and_(pc.is_inf(_wide(cast)), pc.invert(pc.is_inf(_wide(array))))
+        if pc.any(infinite).as_py():
+            raise pa.ArrowInvalid(f"the number is too large for {kind}")
+    elif kinds.is_floating(kind) and is_text(array.type):
+        doubtful = pc.fill_null(pc.match_substring_regex(array, _DOUBTFUL % (kind.bit_width // 4)), fill_value=False)
+        pairs = zip(array.filter(doubtful).to_pylist(), _wide(cast.filter(doubtful)).to_pylist(), strict=True)
+        if not all(_stands_for(number, text) for text, number in pairs):
+            raise pa.ArrowInvalid(f"{kind} would change the number")
+    elif (kinds.is_boolean(kind) or kinds.is_temporal(kind)) and not is_text(array.type):
+        # A date loses the time of a moment, and a flag is any number but 0.
+        same = pc.equal(pc.cast(cast, array.type), array)
+        if not pc.all(same).as_py():
+            raise pa.ArrowInvalid(f"{kind} would change the value")
+    return cast
+
+
+def _wide(array: pa.Array) -> pa.Array:
+    return array.cast(pa.float64())
+
+
+def _stands_for(number: float, text: str) -> bool:
+    """Return whether a float stands for a text: for all digits of an integer, and neither for inf nor 0 by rounding."""
+    if text.lstrip("+-").isdigit():
+        return math.isfinite(number) and int(number) == int(text)
+    is_named = text.lower().lstrip("+-") in ("inf", "infinity", "nan")
+    return is_named or (math.isfinite(number) and (number != 0 or not text.lower().split("e")[0].strip("+-0.")))

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import datasets
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as kinds
 from datasets.iterable_dataset import DataSourcesShufflingDisallowed, _BaseExamplesIterable
 
-from cachelayer.adapters._huggingface_features import stored_table
+from cachelayer.adapters._huggingface_features import FILES, LISTS, plain
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged
 from cachelayer.streams.stream import Stream, is_endless, iteration
 from cachelayer.user_warnings import warn
-
-ROWS_AT_ONCE = 256
 
 
 class StreamIterableDataset(datasets.IterableDataset):  # type: ignore[misc]
@@ -49,10 +44,17 @@ class Reached:
 
 
 class Examples(_BaseExamplesIterable):  # type: ignore[misc]
-    """The rows of a stream; its state is the stream's."""
+    """The rows of a stream; its state is the stream's.
+
+    Args:
+        stream: the stream.
+        spec: the spec that its elements are to be fitted to; None if they are those of a version.
+        features: the features of the rows.
+        reached: where an endless stream goes on.
+    """
 
     def __init__(
-        self, stream: Stream[Any], spec: Tree, features: datasets.Features, reached: Reached | None = None
+        self, stream: Stream[Any], spec: Tree | None, features: datasets.Features, reached: Reached | None = None
     ) -> None:
         super().__init__()
         self.reached = Reached() if reached is None else reached
@@ -70,18 +72,16 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
         state = self._begin()
         if state is not None:
             iterator.set_state(state)
-        codec = codec_for(self._spec)
-        pairs = ((element, iterator.get_state()) for element in iterator)
-        key = 0
-        while chunk := list(islice(pairs, ROWS_AT_ONCE)):
-            batch = codec.batch(codec.columns([element for element, _ in chunk]))
-            rows = rows_of(stored_table(self._features, batch, len(chunk)))
-            for row, (_, state) in zip(rows, chunk, strict=True):
-                if self._state_dict:
-                    self._state_dict["stream"] = state
-                self.reached.state = state
-                yield key, row
-                key += 1
+        codec = None if self._spec is None else codec_for(self._spec)
+        features = dict(self._features)
+        for key, element in enumerate(iterator):
+            if codec is not None:
+                [element] = codec.elements(codec.columns([element]), 1)
+            row = row_of(features, element, "")
+            self.reached.state = iterator.get_state()
+            if self._state_dict:
+                self._state_dict["stream"] = self.reached.state
+            yield key, row
 
     def _begin(self) -> Any:
         """Return the state where an iteration begins; None for the start of the stream."""
@@ -122,53 +122,57 @@ def _warn_of_workers() -> None:
         )
 
 
-def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a table, with arrays as lists, and times in nanoseconds as NumPy's, which keep them."""
-    columns = [_python(column.combine_chunks()) for column in table.columns]
-    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+def row_of(feature: Any, value: Any, path: str) -> Any:
+    """Return a value of an element as ``datasets`` has it: lists for arrays, and a list of dicts for a dict of lists.
+
+    Times are Python's, or NumPy's if Python does not have them.
+    """
+    feature = plain(feature)
+    if isinstance(feature, dict):
+        return {name: row_of(child, value[name], f"{path}[{name!r}]") for name, child in feature.items()}
+    inner, dims = feature, []
+    while isinstance(inner, LISTS):
+        dims.append(getattr(inner, "length", -1))
+        inner = plain(inner.feature)
+    if isinstance(inner, dict):
+        return _zipped(feature, {name: row_of(child, value[name], path) for name, child in inner.items()})
+    dims += getattr(inner, "shape", ())
+    shape = getattr(value, "shape", ())
+    if 0 in shape and any(shape[n] and dims[n] in (-1, None) for n in range(shape.index(0), len(shape))):
+        warn(f"leaf {path} holds an array of shape {list(shape)}: lists keep no dimension after one of length 0")
+    if isinstance(inner, FILES):
+        return _each(lambda data: {"bytes": data, "path": None}, _python(value))
+    if isinstance(inner, datasets.Json):
+        return _each(json.loads, _python(value))
+    if isinstance(inner, datasets.Value) and inner.dtype.startswith("time") and not inner.dtype.startswith("timestamp"):
+        return _each(_time_of_day, _python(value))
+    return _python(value)
 
 
-def _python(array: pa.Array) -> list[Any]:
-    if isinstance(array.type, pa.JsonType):
-        return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
-    if isinstance(array, pa.ExtensionArray):
-        # The conversion of datasets fails if there are nulls among arrays of unknown shape.
-        return _python(array.storage)
-    kind = array.type
-    if kinds.is_struct(kind):
-        parts = [_python(part) for part in array.flatten()]
-        names = [field.name for field in kind]
-        rows = (
-            [dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
-            if parts
-            else [{} for _ in array]
-        )
-        return _with_nulls(array, rows)
-    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
-        lengths = pc.fill_null(pc.list_value_length(array), 0).to_pylist()
-        values = iter(_python(array.flatten()))
-        return _with_nulls(array, [list(islice(values, length)) for length in lengths])
-    if kinds.is_temporal(kind):
-        return _times(array)
-    scalars: list[Any] = array.to_pylist()
-    return scalars
+def _zipped(feature: Any, lists: dict[str, Any]) -> Any:
+    """Return lists of dicts for a dict of lists."""
+    if None in lists.values():
+        return None
+    rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+    inner = plain(feature.feature)
+    return rows if isinstance(inner, dict) else [_zipped(inner, row) for row in rows]
 
 
-def _times(array: pa.Array) -> list[Any]:
-    """Return Python's times, or NumPy's if Python cannot hold them."""
-    if kinds.is_time64(array.type) and array.type.unit == "ns":
-        array = array.view(pa.duration("ns"))
-    if getattr(array.type, "unit", None) != "ns":
-        with suppress(OverflowError, ValueError):
-            times: list[Any] = array.to_pylist()
-            return times
-    if len(array) > 1 and getattr(array.type, "unit", None) != "ns":
-        # Use NumPy's only for the times that are out of Python's range.
-        return [value for row in range(len(array)) for value in _times(array.slice(row, 1))]
-    return _with_nulls(array, list(array.to_numpy(zero_copy_only=False)))
+def _each(convert: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list):
+        return [_each(convert, child) for child in value]
+    return None if value is None else convert(value)
 
 
-def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
-    if not array.null_count:
-        return values
-    return [value if valid else None for value, valid in zip(values, pc.is_valid(array).to_pylist(), strict=True)]
+def _python(value: Any) -> Any:
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, Ragged) or (dtype is not None and dtype.kind in "mM" and value.shape):
+        return [_python(row) for row in value]
+    if dtype is None or dtype.kind not in "mM":
+        return value if dtype is None else value.tolist()
+    time = value[()]
+    return time.item() if isinstance(time.item(), (dt.date, dt.timedelta)) else time
+
+
+def _time_of_day(span: Any) -> Any:
+    return (dt.datetime.min + span).time() if isinstance(span, dt.timedelta) else span

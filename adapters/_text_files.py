@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
-from copy import copy
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Self
 
@@ -14,15 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from cachelayer.adapters._arrow_columns import is_text
-from cachelayer.adapters._arrow_leaves import spec_of
+from cachelayer.adapters._arrow_columns import is_text, spec_of
 from cachelayer.adapters._arrow_source import ArrowPart
 from cachelayer.adapters._files import File, Files, find, reading
 from cachelayer.adapters._python_rows import Unreadable, first_rows, packer, spec_of_rows
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_identity import FileFacts
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.records.tree import Tree
 
@@ -90,7 +88,7 @@ class JsonLinesSource:
         if self._declared is not None:
             return self._declared
         if self._schema is not None:
-            return spec_of(pa.struct(list(self._schema)), "")
+            return spec_of(pa.struct(list(self._schema)), "", {})
         return spec_of_rows(first_rows(self._rows(), _FIRST_LINES))
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
@@ -150,47 +148,39 @@ def _float(text: str) -> float:
     return number
 
 
-def csv_parts(files: Files, schema: Any, read: Any, parse: Any, convert: Any) -> Callable[[], Iterator[ArrowPart]]:
-    """Return a function that yields CSV files as parts: all columns as text, or those of a schema in its types."""
+def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> ArrowPart:
+    """Return a CSV file as a part: all columns as text, or those of a schema in its types."""
     parse = pa_csv.ParseOptions(newlines_in_values=True) if parse is None else parse
-    convert = pa_csv.ConvertOptions() if convert is None else copy(convert)
+    convert = pa_csv.ConvertOptions() if convert is None else convert
+    declared = (
+        dict(convert.column_types or {}) if schema is None else dict(zip(schema.names, schema.types, strict=True))
+    )
+    with reading(file.name, "does not parse"), _opened(file, read, parse, None) as reader:
+        header = reader.schema.names
+    names = list(declared) if schema is not None else convert.include_columns or header
+    twice = next((name for name in names if header.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidTypeError(f"two columns are named {twice!r}: rename one, or leave it out")
+    own = pa.schema([(name, declared.get(name, pa.string())) for name in names])
+
+    def batches(_: int) -> Iterator[pa.RecordBatch]:
+        with reading(file.name, "does not parse"), _opened(file, read, parse, names) as reader:
+            for batch in reader:
+                columns = [
+                    column if is_text(kind) else _values(column, convert)
+                    for column, kind in zip(batch.columns, own.types, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    return ArrowPart(file.name, own, None, batches, bool(declared))
+
+
+def _opened(file: File, read: Any, parse: Any, names: list[str] | None) -> Any:
+    """Return a reader of columns of text; of all columns if no names are given."""
     # Text that is not UTF-8 is refused when its record is stored, so that only this record is skipped.
-    convert.check_utf8 = False
-    declared: dict[str, Any] = dict(convert.column_types or {})
-    if schema is not None:
-        if declared or convert.include_columns:
-            raise InvalidArgumentError("schema= declares columns and types: leave them out of convert_options=")
-        declared = dict(zip(schema.names, schema.types, strict=True))
-        convert.include_columns = schema.names
-
-    def part(file: File) -> ArrowPart:
-        options = copy(convert)
-        options.include_columns, options.column_types = [], {}
-        with reading(file.name, "does not parse"), _opened(file, read, parse, options) as reader:
-            header = reader.schema.names
-        names = convert.include_columns or header
-        twice = next((name for name in names if header.count(name) > 1), None)
-        if twice is not None:
-            raise InvalidTypeError(f"two columns are named {twice!r}: rename one, or leave it out")
-        own = pa.schema([(name, declared.get(name, pa.string())) for name in names])
-
-        def batches(_: int) -> Iterator[pa.RecordBatch]:
-            options = copy(convert)
-            options.column_types = dict.fromkeys(names, pa.string())
-            with reading(file.name, "does not parse"), _opened(file, read, parse, options) as reader:
-                for batch in reader:
-                    columns = [
-                        column if is_text(kind) else _values(column, convert)
-                        for column, kind in zip(batch.columns, own.types, strict=True)
-                    ]
-                    yield pa.RecordBatch.from_arrays(columns, names=names)
-
-        return ArrowPart(file.name, own, None, batches, bool(declared))
-
-    return lambda: map(part, find(files.paths, files.storage_options))
-
-
-def _opened(file: File, read: Any, parse: Any, convert: Any) -> Any:
+    convert = pa_csv.ConvertOptions(check_utf8=False)
+    if names is not None:
+        convert.include_columns, convert.column_types = names, dict.fromkeys(names, pa.string())
     stream = _Text(stream_of(file), parse.quote_char or "", file.name)
     return pa_csv.open_csv(pa.PythonFile(stream, mode="r"), read, parse, convert)
 

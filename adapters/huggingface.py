@@ -12,10 +12,9 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,12 @@ from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref, check_stream
-from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Splits
-from cachelayer.errors import (
-    CacheLayerError,
-    ElementError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    MissingDependencyError,
-    SourceError,
-)
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import RandomAccess, records_of
 from cachelayer.records import tree
-from cachelayer.records.column import Column
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.stream import Stream, reader_of
@@ -47,21 +38,22 @@ try:
     import datasets
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_columns import Lists, column
-    from cachelayer.adapters._arrow_source import ArrowRows
-    from cachelayer.adapters._huggingface_features import encoded, feature_of, leaves_of, spec_of, stored_table
-    from cachelayer.adapters._huggingface_stream import ROWS_AT_ONCE, Examples, StreamIterableDataset
+    from cachelayer.adapters._arrow_source import ArrowPart, ArrowStream, TableSource, columns_of
+    from cachelayer.adapters._huggingface_features import encoded, feature_of, leaves_and_spec, table_of
+    from cachelayer.adapters._huggingface_stream import Examples, StreamIterableDataset
     from cachelayer.adapters._python_rows import first_rows, packer, spec_of_rows
+    from cachelayer.adapters.pyarrow import rows_of_table
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
 METADATA = "huggingface_features"
+ROWS_AT_ONCE = 256
 _FILES_AT_ONCE = 64
 
 
 def as_source(
     obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None
-) -> HuggingFaceSource | PythonRowsSource | Splits | None:
+) -> TableSource | ArrowStream | PythonRowsSource | Splits | None:
     """Return the source of a ``Dataset`` or ``IterableDataset``, or the splits of a dict of them; None for others."""
     if isinstance(obj, (datasets.DatasetDict, datasets.IterableDatasetDict)):
         return Splits({str(split): dataset for split, dataset in obj.items()})
@@ -70,112 +62,41 @@ def as_source(
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a datasets.Dataset are elements already; leave it out")
     if isinstance(obj, datasets.Dataset):
-        return SeekableHuggingFaceSource(_without_format(obj), element_spec)
+        return _source_of(_without_format(obj), element_spec)
     if obj._starting_state_dict is not None:
         raise InvalidArgumentError("the IterableDataset continues from a state, so its first rows would be missing")
     # datasets would turn each row that comes from Python into a table with its own schema.
-    return (PythonRowsSource if obj._ex_iterable.iter_arrow is None else HuggingFaceSource)(obj, element_spec)
+    return (PythonRowsSource if obj._ex_iterable.iter_arrow is None else _stream_of)(obj, element_spec)
 
 
-class HuggingFaceSource:
-    """A dataset, read as Arrow tables: reading row by row costs many times more.
-
-    Args:
-        dataset: a ``Dataset``, or an ``IterableDataset``; if it has no features, its first rows decide them.
-        declared: the element spec that the user declares, in place of the one that the features imply.
-
-    Raises:
-        InvalidTypeError: if a column cannot be stored; names its path.
-        InvalidArgumentError: if the declared spec does not fit the dataset.
-    """
-
-    kind = "datasets"
-
-    def __init__(self, dataset: Any, declared: Tree | None) -> None:
-        self.length: int | None = None
-        self._begin = 0
-        self._parts = self._parts_of(dataset)
-        self._features: Any = dataset.features
-        if self._features is None:
-            first = next(self._parts, None)
-            self._features = {} if first is None else datasets.Features.from_arrow_schema(first.schema)
-            self._parts = iter(()) if first is None else chain([first], self._parts)
-        self.element_spec: Tree | None = _spec_of_features(self._features, declared)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The features, with the names of class labels."""
-        return {METADATA: datasets.Features(self._features).to_dict()}
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the elements, in batches.
-
-        Raises:
-            SourceError: if the dataset fails.
-        """
-        done = self._begin
-        stop = None if limit is None else done + limit
-        for part in self._all_parts(limit):
-            rows = part if stop is None else part.slice(0, stop - done)
-            if len(rows):
-                yield self._batch(rows, done)
-            done += len(rows)
-            if done == stop:
-                return
-
-    def _parts_of(self, dataset: Any) -> Iterator[pa.Table]:
-        return _arrow_batches(dataset)
-
-    def _all_parts(self, limit: int | None) -> Iterator[pa.Table]:  # noqa: ARG002
-        return self._parts
-
-    def _batch(self, part: pa.Table, first: int) -> Batch:
-        schema = datasets.Features(self._features).arrow_schema
-        if part.schema.names != schema.names or part.schema.types != schema.types:
-            raise SourceError(
-                f"the columns change at records {first} to {first + len(part) - 1}: they are "
-                f"{_columns(part.schema)}, and were {_columns(schema)}"
-            )
-        return ArrowRows(part, self._taken)
-
-    def _taken(self, table: pa.Table) -> list[Column]:
-        """Return the columns of some rows.
-
-        Raises:
-            ElementError: if the spec cannot hold a value, such as None within a list, or text that is not UTF-8.
-        """
-        values = [
-            leaf
-            for name, feature in self._features.items()
-            for leaf in leaves_of(feature, Lists(table[name].combine_chunks()), f"[{name!r}]")
-        ]
-        leaves = zip(tree.leaves(self.element_spec), values, strict=True)
-        return [column(path, spec, lists) for (path, spec), lists in leaves]
+def _source_of(dataset: datasets.Dataset, declared: Tree | None) -> TableSource:
+    """Return the source of a ``Dataset``, which reads whole columns of Arrow: rows would cost many times more."""
+    leaves, spec = leaves_and_spec(dataset.features, declared)
+    nbytes = len(dataset) * dataset.data.nbytes // max(1, dataset.data.num_rows)
+    if leaves:
+        # Their files may be elsewhere, and of any size.
+        nbytes = max(nbytes, len(dataset) * BATCH_NBYTES // _FILES_AT_ONCE)
+    fetch = partial(_rows_of_dataset, dataset.with_format("arrow"))
+    columns = partial(columns_of, spec, leaves, None, "")
+    return TableSource("datasets", len(dataset), nbytes, fetch, columns, spec, {METADATA: dataset.features.to_dict()})
 
 
-class SeekableHuggingFaceSource(HuggingFaceSource):
-    """A ``Dataset`` without a format, which can begin at any row."""
+def _rows_of_dataset(dataset: datasets.Dataset, rows: slice | Sequence[int]) -> pa.RecordBatch:
+    return rows_of_table(dataset[rows if isinstance(rows, slice) else list(rows)], slice(None))
 
-    def __init__(self, dataset: datasets.Dataset, declared: Tree | None) -> None:
-        super().__init__(dataset, declared)
-        self.length = len(dataset)
-        self._dataset = dataset
 
-    def _parts_of(self, dataset: datasets.Dataset) -> Iterator[Any]:  # noqa: ARG002
-        return iter(())
-
-    def _all_parts(self, limit: int | None) -> Iterator[Any]:
-        return _sliced(self._dataset, self._begin, limit)
-
-    def take(self, numbers: Sequence[int]) -> Batch:
-        """Return the rows of these numbers."""
-        return self._batch(self._dataset.with_format("arrow")[list(numbers)], 0)
-
-    def skipped(self, records: int) -> SeekableHuggingFaceSource:
-        """Return this source without its first records."""
-        skipped = copy(self)
-        skipped._begin += records
-        return skipped
+def _stream_of(dataset: datasets.IterableDataset, declared: Tree | None) -> ArrowStream:
+    """Return the source of an ``IterableDataset`` of Arrow tables; its first rows decide features that it lacks."""
+    tables = _unchanged(dataset, "arrow").iter(ROWS_AT_ONCE)
+    batches: Iterator[Any] = (batch for table in tables for batch in table.to_batches())
+    features = dataset.features
+    if features is None:
+        first = list(islice(batches, 1))
+        features = datasets.Features.from_arrow_schema(first[0].schema) if first else datasets.Features()
+        batches = chain(first, batches)
+    leaves, spec = leaves_and_spec(features, declared)
+    part = ArrowPart("", datasets.Features(features).arrow_schema, None, lambda _: batches)
+    return ArrowStream("datasets", lambda: [part], spec, leaves, {METADATA: datasets.Features(features).to_dict()})
 
 
 def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
@@ -187,18 +108,6 @@ def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
     if set(form["columns"]) != set(dataset.column_names) and not form["output_all_columns"]:
         dataset = dataset.select_columns(form["columns"])
     return dataset.with_format(None)
-
-
-def _sliced(dataset: datasets.Dataset, first: int, limit: int | None) -> Iterator[pa.Table]:
-    size = batch_records(dataset.data.nbytes / max(1, dataset.data.num_rows))
-    if any(isinstance(feature, (datasets.Image, datasets.Audio)) for feature in dataset.features.values()):
-        # Their files may be elsewhere, and of any size.
-        size = min(size, _FILES_AT_ONCE)
-    if limit is not None:
-        size = max(1, min(size, limit))
-    arrow = dataset.with_format("arrow")
-    for start in range(first, len(dataset), size):
-        yield arrow[start : start + size]
 
 
 class PythonRowsSource(IterableSource):
@@ -213,7 +122,7 @@ class PythonRowsSource(IterableSource):
         features, rows = dataset.features, iter(_unchanged(dataset))
         first: list[Any] = []
         if features is not None:
-            spec = _spec_of_features(features, declared)
+            _, spec = leaves_and_spec(features, declared)
             rows = map(partial(encoded, features), rows)
         elif declared is not None:
             spec = declared
@@ -243,50 +152,6 @@ def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> da
     return plain
 
 
-def _arrow_batches(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
-    done = 0
-    try:
-        for table in _unchanged(dataset, "arrow").iter(ROWS_AT_ONCE):
-            yield table
-            done += len(table)
-    except CacheLayerError:
-        raise
-    except Exception as error:
-        last = done + ROWS_AT_ONCE - 1
-        raise SourceError(
-            f"the datasets.IterableDataset failed between records {done} and {last}: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{name}: {kind}" for name, kind in zip(schema.names, schema.types, strict=True))
-
-
-def _spec_of_features(features: Any, declared: Tree | None) -> Tree:
-    """Return the declared spec, or the one that features imply."""
-    own = {name: spec_of(feature, f"[{name!r}]") for name, feature in features.items()}
-    if declared is None:
-        return own
-    _check_declared(own, declared)
-    return declared
-
-
-def _check_declared(own: Tree, declared: Tree) -> None:
-    """Raise if a declared spec contradicts the features. Only the decoding of bytes may differ.
-
-    Raises:
-        InvalidArgumentError: if structure, dtype or shape differ.
-    """
-    try:
-        wanted = tree.flatten_like(own, declared)
-    except ElementError as error:
-        raise InvalidArgumentError(f"element_spec does not fit this dataset: {error}") from error
-    for (path, leaf), other in zip(tree.leaves(own), wanted, strict=True):
-        of_files = leaf.dtype is bytes and leaf.shape == () and other.dtype is bytes and other.shape == ()
-        if not of_files and leaf.as_nullable() != other.as_nullable():
-            raise InvalidArgumentError(f"element_spec{path} is {other!r}, but the dataset has {leaf!r}")
-
-
 def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = None) -> datasets.Dataset:
     """Return a ``datasets.Dataset`` of the records, with the features that were cached: a memory-mapped Arrow file.
 
@@ -311,10 +176,10 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         written = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             with pa.OSFile(str(written), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-                size = min(ROWS_AT_ONCE, batch_records(records.read_nbytes))
+                size = batch_records(records.read_nbytes, ROWS_AT_ONCE)
                 for start in range(0, len(records), size):
                     rows = np.arange(start, min(start + size, len(records)))
-                    writer.write_table(stored_table(features, records.read(rows), len(rows)))
+                    writer.write_table(table_of(features, records.read(rows), len(rows)))
             written.replace(path)
         finally:
             written.unlink(missing_ok=True)
@@ -346,7 +211,7 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
         features = _features_of_spec(spec)
     else:
         reader = replace(reader, records=_stored(reader.records))
-        spec, features = reader.records.element_spec, _features_of(reader.records)
+        spec, features = None, _features_of(reader.records)
     # A separate stream object, because each one remembers whether it was iterated over.
     return StreamIterableDataset(Examples(Stream(reader), spec, features), info=datasets.DatasetInfo(features=features))
 

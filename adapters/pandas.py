@@ -1,21 +1,33 @@
-"""Read pandas frames as sources, converting whole columns, and return records as a frame."""
+"""Read pandas frames as sources, whole columns where they have a dtype, and return records as a frame."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.adapters._python_rows import packer, spec_of_values
+from cachelayer.errors import (
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    MissingDependencyError,
+)
+from cachelayer.records import tree
+from cachelayer.records.codec import codec_for
+from cachelayer.records.column import Column
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable, Ragged
+from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import ArrowSource
+    from cachelayer.adapters._arrow_source import TableSource
 
 try:
     import pandas as pd
@@ -28,14 +40,21 @@ _FIXES = {
     pd.IntervalDtype: "make two columns from .array.left and .array.right",
     pd.SparseDtype: ".sparse.to_dense() makes it an ordinary column",
 }
+_INTEGERS = [f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
+_MASKED: dict[str, Any] = {
+    dtype.numpy_dtype.name: dtype
+    for dtype in map(pd.api.types.pandas_dtype, ("boolean", "Float32", "Float64", *_INTEGERS))
+}
+"""pandas' dtypes with a null, by the name of numpy's dtype without one."""
+_FIRST_OBJECTS = 256
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TableSource | None:
     """Return the source of a ``DataFrame``; None for anything else. An unnamed index of integers is left out.
 
     Raises:
         InvalidTypeError: if a column cannot be stored; names it and says what to do.
-        ElementError: if a column holds objects of several types; names the record.
+        ElementError: if an object of a column of objects cannot be stored.
         InvalidArgumentError: if the index has a name, several levels, or values other than integers.
     """
     if not isinstance(obj, pd.DataFrame):
@@ -43,10 +62,12 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
     # Imported here because pandas can be installed without pyarrow.
-    from cachelayer.adapters._arrow_source import ArrowPart, TableSource
+    from cachelayer.adapters._arrow_source import TableSource
 
-    part = ArrowPart.of_table(_table(obj))
-    return TableSource("pandas", lambda: [part], element_spec)
+    _check_names(obj)
+    spec: Any = _spec_of(obj, element_spec)
+    columns = partial(_columns, spec, element_spec is not None)
+    return TableSource("pandas", len(obj), _nbytes(obj), partial(_rows_of_frame, obj), columns, spec)
 
 
 def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:
@@ -66,24 +87,13 @@ def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
         InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
         RecordIndexError: if a record does not exist.
     """
-    from cachelayer.adapters._arrow_table import read_columns
-    from cachelayer.adapters._pandas_series import series_of
+    from cachelayer.adapters._arrow_arrays import read_columns
 
-    columns, rows = read_columns(ref, indices)
-    return pd.DataFrame({name: series_of(*column, rows, f"[{name!r}]") for name, column in columns.items()})
-
-
-def _table(frame: pd.DataFrame) -> pa.Table:
-    import pyarrow as pa
-
-    _check_names(frame)
-    arrays = [_array(name, frame.iloc[:, place]) for place, name in enumerate(frame.columns)]
-    return pa.Table.from_arrays(arrays, names=list(frame.columns))
+    schema, batch, rows = read_columns(ref, indices)
+    return pd.DataFrame({field.name: _series(field.type, batch[field.name], rows, field.name) for field in schema})
 
 
 def _check_names(frame: pd.DataFrame) -> None:
-    from cachelayer.adapters._arrow_columns import is_utf8
-
     index = frame.index
     if not len(frame.columns):
         raise InvalidArgumentError("the frame has no columns: an element is a dict with at least one key")
@@ -93,58 +103,141 @@ def _check_names(frame: pd.DataFrame) -> None:
             "it one, reset_index(drop=True) drops it"
         )
     for name in frame.columns:
-        if not isinstance(name, str):
-            raise InvalidTypeError(
-                f"a column is named {name!r}, of type {type(name).__name__}: names must be str: "
-                "set frame.columns = [...]"
-            )
-        if not is_utf8(name):
-            raise InvalidTypeError(f"a column is named {name!a}, which is not UTF-8: rename it")
+        if not isinstance(name, str) or "\ud800" <= max(name, default="") <= "\udfff":
+            raise InvalidTypeError(f"a column is named {name!a}: names are str in UTF-8: set frame.columns = [...]")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise InvalidTypeError(f"two columns are named [{twice!r}]: rename one, or leave it out")
 
 
-def _array(name: str, series: pd.Series[Any]) -> Any:
+def _nbytes(frame: pd.DataFrame) -> int:
+    """Return the approximate size of a frame, from some of its rows if it holds objects."""
+    some = frame[:: max(1, len(frame) // _FIRST_OBJECTS)]
+    return int(some.memory_usage(index=False, deep=True).sum() * len(frame) / max(1, len(some)))
+
+
+def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
+    """Return the element spec of a frame: that of the Arrow types, and that which the first objects show."""
     import pyarrow as pa
 
-    from cachelayer.adapters._pandas_objects import UntypedError, arrow_of_objects
+    from cachelayer.adapters._arrow_source import spec_of_schema
+
+    known = declared if isinstance(declared, dict) else {}
+    typed = {name: _array(name, frame[name][:0]).type for name in frame if frame[name].dtype != object}
+    types = {name: known[name] for name in typed if name in known} if declared is not None else None
+    spec = spec_of_schema(pa.schema(list(typed.items())), types, {})
+    if declared is not None and (known.keys() != {*frame.columns}):
+        raise InvalidArgumentError(f"element_spec has the keys {list(known)}, and the frame the columns {list(frame)}")
+    for name in frame.columns:
+        if name not in typed:
+            spec[name] = known[name] if declared is not None else _spec_of_objects(name, frame[name])
+    return {name: spec[name] for name in (frame if declared is None else declared)}
+
+
+def _spec_of_objects(name: str, column: pd.Series[Any]) -> Tree:
+    present = column[column.notna()].head(_FIRST_OBJECTS).tolist()
+    if not present:
+        raise InvalidArgumentError(f"leaf [{name!r}] is null in every row: pass element_spec= with its dtype")
+    return spec_of_values(present, f"[{name!r}]")
+
+
+def _rows_of_frame(frame: pd.DataFrame, rows: slice | Sequence[int]) -> pd.DataFrame:
+    return frame.iloc[rows]
+
+
+def _columns(spec: dict[str, Any], is_declared: bool, rows: pd.DataFrame) -> list[Column]:
+    """Return the columns of some rows.
+
+    Raises:
+        ElementError: if the spec cannot hold a value.
+    """
+    import pyarrow as pa
+
+    from cachelayer.adapters._arrow_source import columns_of
+
+    columns: list[Column] = []
+    for name, child in spec.items():
+        series, one = rows[name], {name: child}
+        if series.dtype == object:
+            # A column of objects has no other mark for a value that is missing.
+            values = series.where(series.notna(), None).tolist()
+            pack = packer(child, declared=is_declared)
+            columns += codec_for(one).columns([{name: pack(value)} for value in values])
+        else:
+            batch = pa.RecordBatch.from_arrays([_array(name, series)], [name])
+            columns += columns_of(one, {}, None, "", batch)
+    return columns
+
+
+def _array(name: str, series: pd.Series[Any]) -> pa.Array:
+    import pyarrow as pa
 
     categories = getattr(series.dtype, "categories", series)
     for kind, fix in _FIXES.items():
         if isinstance(series.dtype, kind) or isinstance(categories.dtype, kind):
             raise InvalidTypeError(f"column {name!r} is {series.dtype}, which is not stored: {fix}; or drop() it")
     try:
-        if series.dtype == object:
-            array = arrow_of_objects(name, series)
-        elif isinstance(series.dtype, np.dtype):
+        if isinstance(series.dtype, np.dtype):
             # from_pandas= would turn NaN into null, but in numpy's dtypes it is a number like any other.
-            array = pa.array(series.to_numpy().astype(series.dtype.newbyteorder("="), copy=False))
-        else:
-            array = pa.array(series.array)
-    except CacheLayerError:
-        raise
-    except UnicodeEncodeError:
-        array = arrow_of_objects(name, series.astype(object))
-    except (UntypedError, pa.ArrowException, OverflowError, TypeError, ValueError, NotImplementedError) as error:
-        reason = str(error) if isinstance(error, UntypedError) else "Arrow has no type for it"
+            return pa.array(series.to_numpy().astype(series.dtype.newbyteorder("="), copy=False))
+        return pa.array(series.array)
+    except UnicodeEncodeError as error:
+        raise ElementError("text in UTF-8", ascii(error.object)[:80], path=f"[{name!r}]") from error
+    except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise InvalidTypeError(
-            f"column {name!r} is {series.dtype}, which is not stored: {reason}. Convert it with astype(), or drop() it"
+            f"column {name!r} is {series.dtype}, for which Arrow has no type. Convert it with astype(), or drop() it"
         ) from error
-    _check(array.type, f"column {name!r}")
-    return array
 
 
-def _check(kind: pa.DataType, title: str) -> None:
-    """Raise if values of a type would not come back unchanged."""
+def _series(kind: pa.DataType, values: Any, rows: int, name: str) -> pd.Series[Any]:
+    """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, unchanged."""
     import pyarrow.types as kinds
 
-    if kinds.is_dictionary(kind):
-        kind = kind.value_type
-    fix = None
-    if kinds.is_timestamp(kind) and kind.tz is not None:
-        fix = _FIXES[pd.DatetimeTZDtype]
-    elif kinds.is_decimal(kind):
-        fix = "astype(float) rounds it, astype(str) keeps its digits"
-    if fix is not None:
-        raise InvalidTypeError(f"{title} holds {kind}, which is not stored: {fix}; or drop() it")
-    for place in range(kind.num_fields):
-        field = kind.field(place)
-        _check(field.type, f"{title}, in {field.name!r},")
+    from cachelayer.adapters._arrow_arrays import to_arrow
+
+    if kinds.is_string(kind) or kinds.is_binary(kind):
+        return to_arrow(kind, values, rows, f"[{name!r}]").to_pandas()
+    if kinds.is_temporal(kind):
+        return pd.Series(_native(_times(values, name)))
+    is_number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
+    if is_number and not isinstance(values, Nullable):
+        return pd.Series(_native(values))
+    if is_number and values.values.dtype.name in _MASKED:
+        dtype = _MASKED[values.values.dtype.name]
+        return pd.Series(dtype.construct_array_type()(values.values, ~values.valid))
+    if is_number and np.isnan(values.values[values.valid]).any():
+        warn(f"leaf [{name!r}] holds null and NaN, which pandas cannot tell apart in a column of {kind}")
+    return pd.Series(np.fromiter((_cell(values, row) for row in range(rows)), object, rows))
+
+
+def _cell(values: Any, row: int) -> Any:
+    """Return the value of a row as in the elements; a Ragged becomes a list of arrays."""
+    if values is None or (isinstance(values, Nullable) and not values.valid[row]):
+        return None
+    if tree.is_namedtuple(values):
+        values = values._asdict()
+    if isinstance(values, dict):
+        return {key: _cell(child, row) for key, child in values.items()}
+    if isinstance(values, Nullable):
+        return _cell(values.values, row)
+    cell = values[row]
+    return [_cell(cell, number) for number in range(len(cell))] if isinstance(cell, Ragged) else cell
+
+
+def _times(values: Any, name: str) -> NDArray[Any]:
+    """Return moments or spans in a unit that pandas has, with NaT for null."""
+    if isinstance(values, Nullable):
+        if np.isnat(values.values[values.valid]).any():
+            warn(f"leaf [{name!r}] holds null and NaT, which pandas cannot tell apart: both become NaT")
+        values = np.where(values.valid, values.values, np.array("NaT", values.values.dtype))
+    if values.dtype != np.dtype("M8[D]"):
+        return np.asarray(values)
+    milliseconds: NDArray[Any] = values.astype("M8[ms]")
+    if not ((milliseconds.astype(values.dtype) == values) | np.isnat(values)).all():
+        raise InvalidTypeError(f"leaf [{name!r}] holds days that do not fit into milliseconds: read it with ref.read()")
+    return milliseconds
+
+
+def _native(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the same memory in numpy's native dtype: one with an explicit byte order would print differently."""
+    return values.view(values.dtype.newbyteorder("="))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -17,17 +18,22 @@ from cachelayer.records.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import ArrowPart, ArrowSource
+    from cachelayer.adapters._arrow_source import ArrowStream, TableSource
 
 try:
     import polars as pl
 except ImportError as error:
     raise MissingDependencyError("this needs Polars: pip install 'cachelayer[polars]'") from error
 
-_ROWS_AT_ONCE = 1 << 16
+_FIXES = {
+    pl.Decimal: "cast(pl.Float64) rounds it, cast(pl.String) keeps its digits",
+    pl.Object: "make it numbers, strings, lists or structs",
+    pl.Int128: "cast(pl.Int64) if its values fit, or cast(pl.String)",
+    pl.UInt128: "cast(pl.UInt64) if its values fit, or cast(pl.String)",
+}
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TableSource | ArrowStream | None:
     """Return the source of a ``DataFrame`` or a ``LazyFrame``; None for anything else.
 
     Raises:
@@ -38,12 +44,22 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
     # Imported here because Polars can be installed without pyarrow.
-    from cachelayer.adapters._arrow_source import ArrowSource, TableSource
+    from cachelayer.adapters._arrow_source import ArrowPart, ArrowStream, TableSource, columns_of, spec_of_schema
 
-    part = _part(obj)
-    # A LazyFrame would compute the rows that are skipped too.
-    cls = TableSource if isinstance(obj, pl.DataFrame) else ArrowSource
-    return cls("polars", lambda: [part], element_spec)
+    try:
+        schema = obj.collect_schema()
+    except pl.exceptions.PolarsError as error:
+        raise SourceError(f"the LazyFrame has no schema: {type(error).__name__}: {error}") from error
+    if not schema:
+        raise InvalidArgumentError("the frame has no columns: an element is a dict with at least one key")
+    for name, dtype in schema.items():
+        _check(dtype, f"column {name!r}")
+    arrow = _to_arrow(pl.DataFrame(schema=schema)).schema
+    if isinstance(obj, pl.LazyFrame):
+        return ArrowStream("polars", lambda: [ArrowPart("", arrow, None, lambda _: _computed(obj))], element_spec)
+    spec = spec_of_schema(arrow, element_spec, {})
+    fetch, columns = partial(_rows_of_frame, obj), partial(columns_of, spec, {}, None, "")
+    return TableSource("polars", len(obj), int(obj.estimated_size()), fetch, columns, spec)
 
 
 def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:
@@ -64,15 +80,12 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
     """
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_table import column_array, read_columns
+    from cachelayer.adapters._arrow_arrays import read_columns, to_arrow
 
-    columns, rows = read_columns(ref, indices)
-    readable = {name: _readable(kind) for name, (_, kind, _) in columns.items()}
-    arrays = {
-        name: column_array(readable[name], spec, values, rows, f"[{name!r}]")
-        for name, (spec, _, values) in columns.items()
-    }
-    exact = pl.Schema(pa.schema({name: kind for name, (_, kind, _) in columns.items() if kind != readable[name]}))
+    schema, batch, rows = read_columns(ref, indices)
+    readable = {field.name: _readable(field.type) for field in schema}
+    arrays = {name: to_arrow(kind, batch[name], rows, f"[{name!r}]") for name, kind in readable.items()}
+    exact = pl.Schema(pa.schema([field for field in schema if field.type != readable[field.name]]))
     return pl.DataFrame(pa.table(arrays)).cast(dict(exact))
 
 
@@ -91,55 +104,29 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _part(frame: pl.DataFrame | pl.LazyFrame) -> ArrowPart:
-    from cachelayer.adapters._arrow_source import ArrowPart
+def _rows_of_frame(frame: pl.DataFrame, rows: slice | Sequence[int]) -> pa.RecordBatch:
+    from cachelayer.adapters.pyarrow import rows_of_table
 
-    try:
-        schema = frame.collect_schema()
-    except pl.exceptions.PolarsError as error:
-        raise SourceError(f"the LazyFrame has no schema: {type(error).__name__}: {error}") from error
-    if not schema:
-        raise InvalidArgumentError("the frame has no columns: an element is a dict with at least one key")
-    for name, dtype in schema.items():
-        _check(dtype, f"column {name!r}")
-    rows = frame.height if isinstance(frame, pl.DataFrame) else None
-    return ArrowPart(
-        "",
-        _arrow(pl.DataFrame(schema=schema)).schema,
-        rows,
-        lambda row: _batches(frame, row),
-        take=lambda numbers: _arrow(frame[list(numbers)]),
-    )
+    return rows_of_table(_to_arrow(frame[rows]), slice(None))
 
 
-def _batches(frame: pl.DataFrame | pl.LazyFrame, row: int) -> Iterator[Any]:
-    if isinstance(frame, pl.DataFrame):
-        chunks = frame[row:].iter_slices(_ROWS_AT_ONCE)
-    else:
-        chunks = frame.collect_batches(maintain_order=True)
-    for chunk in chunks:
-        yield from _arrow(chunk).to_batches()
+def _computed(frame: pl.LazyFrame) -> Iterator[pa.RecordBatch]:
+    for chunk in frame.collect_batches(maintain_order=True):
+        yield from _to_arrow(chunk).to_batches()
 
 
-def _arrow(frame: pl.DataFrame) -> Any:
+def _to_arrow(frame: pl.DataFrame) -> pa.Table:
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _check(dtype: pl.DataType, title: str) -> None:
+def _check(dtype: Any, title: str) -> None:
     """Raise if values of a type would not come back unchanged."""
-    fix = None
+    fix = _FIXES.get(type(dtype))
     if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
         fix = ".dt.convert_time_zone('UTC').dt.replace_time_zone(None) makes it a moment in UTC"
-    elif isinstance(dtype, pl.Decimal):
-        fix = "cast(pl.Float64) rounds it, cast(pl.String) keeps its digits"
-    elif isinstance(dtype, pl.Object):
-        fix = "make it numbers, strings, lists or structs"
-    elif dtype in (pl.Int128, pl.UInt128):
-        fix = "cast(pl.Int64) if its values fit, or cast(pl.String)"
     if fix is not None:
         raise InvalidTypeError(f"{title} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
     if isinstance(dtype, (pl.List, pl.Array)):
         _check(dtype.inner, f"{title}, in lists,")
-    if isinstance(dtype, pl.Struct):
-        for field in dtype.fields:
-            _check(field.dtype, f"{title}, field {field.name!r},")
+    for field in dtype.fields if isinstance(dtype, pl.Struct) else ():
+        _check(field.dtype, f"{title}, field {field.name!r},")

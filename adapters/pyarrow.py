@@ -7,21 +7,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache, partial
+from itertools import takewhile
 from typing import Any
+from urllib.parse import unquote
 
 from cachelayer.adapters._arrow_source import (
+    ArrowFiles,
     ArrowPart,
-    ArrowSource,
-    SkippableArrowSource,
+    ArrowStream,
     TableSource,
     check_schema,
-    from_row,
+    columns_of,
+    joined,
+    spec_of_schema,
 )
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
-from cachelayer.adapters._hive import partition_of
-from cachelayer.adapters._text_files import JsonLinesSource, csv_parts
+from cachelayer.adapters._text_files import JsonLinesSource, csv_part
 from cachelayer.builds.batches import batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
@@ -38,40 +40,44 @@ Options = Mapping[str, Any] | None
 _FILES_AT_ONCE = 16
 _DATASET_ROWS = 1024
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TableSource | ArrowStream | None:
     """Return the source of a pyarrow object; None for anything else."""
-    part = _part_of(obj)
-    if part is None:
+    streams = (pa.RecordBatchReader, pa_dataset.Dataset, pa_dataset.Scanner, pq.ParquetFile)
+    if not isinstance(obj, (pa.Table, pa.RecordBatch, *streams)):
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows are elements already; leave it out")
-    kinds = {pa.Table: TableSource, pa.RecordBatch: TableSource, pq.ParquetFile: SkippableArrowSource}
-    cls = next((cls for kind, cls in kinds.items() if isinstance(obj, kind)), ArrowSource)
-    return cls("pyarrow", lambda: [part], element_spec)
+    if isinstance(obj, (pa.Table, pa.RecordBatch)):
+        table = obj if isinstance(obj, pa.Table) else pa.Table.from_batches([obj])
+        spec = spec_of_schema(table.schema, element_spec, {})
+        fetch, columns = partial(rows_of_table, table), partial(columns_of, spec, {}, None, "")
+        return TableSource("pyarrow", len(table), table.nbytes, fetch, columns, spec)
+    return ArrowStream("pyarrow", lambda: [_part_of(obj)], element_spec)
 
 
-def _part_of(obj: Any) -> ArrowPart | None:
-    if isinstance(obj, pa.Table):
-        return ArrowPart.of_table(obj)
-    if isinstance(obj, pa.RecordBatch):
-        return ArrowPart.of_table(pa.Table.from_batches([obj]))
+def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
+    """Return some rows of a table as one batch."""
+    some = table[rows] if isinstance(rows, slice) else pa.concat_tables([table.slice(number, 1) for number in rows])
+    return joined(some.to_batches() or [pa.RecordBatch.from_pylist([], some.schema)])
+
+
+def _part_of(obj: Any) -> ArrowPart:
     if isinstance(obj, pa.RecordBatchReader):
         return ArrowPart("", obj.schema, None, lambda _: obj)
-    if isinstance(obj, pa_dataset.Dataset):
-        # By default pyarrow reads ahead whole row groups of many files.
-        pull = partial(obj.to_batches, batch_size=_DATASET_ROWS, fragment_readahead=2)
-        has_counts = isinstance(getattr(obj, "format", None), (pa_dataset.ParquetFileFormat, pa_dataset.IpcFileFormat))
-        return ArrowPart("", obj.schema, obj.count_rows() if has_counts else None, lambda _: pull())
     if isinstance(obj, pa_dataset.Scanner):
         return ArrowPart("", obj.projected_schema, None, lambda _: obj.to_batches())
-    return _of_parquet("", obj, None, None, {}) if isinstance(obj, pq.ParquetFile) else None
+    if isinstance(obj, pq.ParquetFile):
+        return ArrowPart("", obj.schema_arrow, None, lambda _: obj.iter_batches(_DATASET_ROWS))
+    # By default pyarrow reads ahead whole row groups of many files.
+    return ArrowPart("", obj.schema, None, lambda _: obj.to_batches(batch_size=_DATASET_ROWS, fragment_readahead=2))
 
 
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> SkippableArrowSource:
+) -> ArrowFiles:
     """Return a source of the rows of Parquet files. A build that resumes skips the row groups already written.
 
     Folders directly above a file that are named ``key=value``, as Hive writes them, become columns after those of the
@@ -86,13 +92,21 @@ def from_parquet(
         storage_options: options of fsspec's client.
     """
     files = Files(listed(paths), storage_options)
-    opened = _opened(files, lambda file: _parquet(file, columns, schema))
-    return SkippableArrowSource("parquet", opened, files=files)
+
+    @cache
+    def parts() -> list[ArrowPart]:
+        with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
+            found = list(pool.map(partial(_parquet_part, columns, schema), find(files.paths, files.storage_options)))
+        for part in found[1:]:
+            check_schema(found[0], part.name, part.schema)
+        return found
+
+    return ArrowFiles("parquet", files, parts)
 
 
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> SkippableArrowSource:
+) -> ArrowFiles:
     """Return a source of the rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams.
 
     Args:
@@ -102,8 +116,7 @@ def from_ipc(
             the schema of the first.
         storage_options: options of fsspec's client.
     """
-    files = Files(listed(paths), storage_options)
-    return SkippableArrowSource("arrow", _one_by_one(files, lambda file: _ipc(file, columns, schema)), files=files)
+    return _one_by_one("arrow", paths, storage_options, partial(_ipc_part, columns, schema))
 
 
 def from_csv(
@@ -114,7 +127,7 @@ def from_csv(
     parse_options: Any = None,
     convert_options: Any = None,
     storage_options: Options = None,
-) -> ArrowSource:
+) -> ArrowFiles:
     """Return a source of the rows of CSV files. Columns that are not declared are text, as in the file.
 
     In a declared type, an empty cell is null. A cell that does not fit its type is an error that names its record.
@@ -122,11 +135,15 @@ def from_csv(
     Args:
         paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
         schema: a ``pyarrow.Schema`` of the columns to read.
-        read_options, parse_options, convert_options: those of ``pyarrow.csv``; ``column_types`` declares some columns.
+        read_options, parse_options: those of ``pyarrow.csv``.
+        convert_options: those of ``pyarrow.csv``, of which ``include_columns``, ``column_types``, ``null_values`` and
+            ``decimal_point`` count.
         storage_options: options of fsspec's client.
     """
-    files = Files(listed(paths), storage_options)
-    return ArrowSource("csv", csv_parts(files, schema, read_options, parse_options, convert_options), files=files)
+    if schema is not None and (getattr(convert_options, "column_types", None) or {}):
+        raise InvalidArgumentError("schema= declares columns and types: leave them out of convert_options=")
+    part = partial(csv_part, schema, read_options, parse_options, convert_options)
+    return _one_by_one("csv", paths, storage_options, part)
 
 
 def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = None) -> JsonLinesSource:
@@ -144,98 +161,76 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
     return JsonLinesSource(Files(listed(paths), storage_options), schema)
 
 
-def _opened(files: Files, part: Callable[[File], ArrowPart]) -> Callable[[], list[ArrowPart]]:
-    """Return a function that finds the files and opens all of them, as parts, when it is first called."""
-
-    @cache
-    def opened() -> list[ArrowPart]:
-        with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
-            parts = list(pool.map(part, find(files.paths, files.storage_options)))
-        for other in parts[1:]:
-            check_schema(parts[0], other)
-        return parts
-
-    return opened
+def _one_by_one(kind: str, paths: Paths, storage_options: Options, part: Callable[[File], ArrowPart]) -> ArrowFiles:
+    """Return a source of files that are opened one after another."""
+    files = Files(listed(paths), storage_options)
+    return ArrowFiles(kind, files, lambda: map(part, find(files.paths, files.storage_options)))
 
 
-def _one_by_one(files: Files, part: Callable[[File], ArrowPart]) -> Callable[[], Iterator[ArrowPart]]:
-    """Return a function that finds the files when it is called, and opens them one after another, as parts."""
-    return lambda: map(part, find(files.paths, files.storage_options))
-
-
-def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> ArrowPart:
-    # Close the file again: there may be thousands.
+def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
     with reading(file.name, "is not a Parquet file, or is cut short"), _parquet_file(file) as opened:
-        part = _of_parquet(file.name, opened, columns, schema, partition_of(file.path))
+        stored, metadata = opened.schema_arrow, opened.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        counts = [group.num_rows for group in groups]
+        size = batch_records(sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows))
+    added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
+    own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
+    read = [name for name in own.names if name not in added]
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
         with _parquet_file(file) as opened:
-            now = _of_parquet(file.name, opened, columns, schema, partition_of(file.path))
-            if now.rows != part.rows or now.schema != part.schema:
-                raise SourceError(f"{file.name} changed since it was first opened: {now.rows} rows, not {part.rows}")
-            yield from now.batches(row)
+            if opened.metadata != metadata:
+                raise SourceError(f"{file.name} changed since it was first opened")
+            for group, count in enumerate(counts):
+                skip, row = min(row, count), max(0, row - count)
+                # Within structs, pyarrow cannot join dictionaries of several row groups.
+                for batch in opened.iter_batches(size, [group], read) if skip < count else ():
+                    yield _with_texts(batch[skip:], own, added)
+                    skip = max(0, skip - len(batch))
 
-    return ArrowPart(part.name, part.schema, part.rows, batches, part.casts)
-
-
-@contextmanager
-def _parquet_file(file: File) -> Iterator[Any]:
-    if file.is_local:
-        with pq.ParquetFile(file.path) as opened:
-            yield opened
-    else:
-        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=True) as opened:
-            yield opened
+    return ArrowPart(file.name, schema or own, sum(counts), batches, schema is not None)
 
 
-def _of_parquet(
-    name: str, opened: Any, columns: Sequence[str] | None, schema: Any, partition: Mapping[str, str | None]
-) -> ArrowPart:
-    stored, rows = opened.schema_arrow, opened.metadata.num_rows
-    added = {key: value for key, value in partition.items() if key not in stored.names}
-    own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
-    read = [field for field in own.names if field not in added]
-    nbytes = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.metadata.num_row_groups))
-    size = batch_records(nbytes / max(1, rows))
-
-    def batches(row: int) -> Iterator[pa.RecordBatch]:
-        # Within structs, pyarrow cannot join dictionaries, or over 2 GiB of strings, from several row groups.
-        for group in range(opened.metadata.num_row_groups):
-            count = opened.metadata.row_group(group).num_rows
-            if row < count:
-                yield from from_row(opened.iter_batches(batch_size=size, row_groups=[group], columns=read), row)
-            row = max(0, row - count)
-
-    def whole(row: int) -> Iterator[pa.RecordBatch]:
-        for batch in batches(row):
-            texts = {key: pa.repeat(pa.scalar(value, pa.string()), len(batch)) for key, value in added.items()}
-            columns = [texts[field] if field in texts else batch.column(field) for field in own.names]
-            yield pa.RecordBatch.from_arrays(columns, schema=own) if texts else batch
-
-    return ArrowPart(name, schema or own, rows, whole, schema is not None)
+def _with_texts(batch: pa.RecordBatch, schema: pa.Schema, texts: Mapping[str, str | None]) -> pa.RecordBatch:
+    """Return a batch with columns of one text each."""
+    whole = {key: pa.repeat(pa.scalar(text, pa.string()), len(batch)) for key, text in texts.items()}
+    columns = [whole[name] if name in whole else batch.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> ArrowPart:
+def _parquet_file(file: File) -> Any:
+    return pq.ParquetFile(file.path, filesystem=None if file.is_local else file.fs, pre_buffer=not file.is_local)
+
+
+def partition_of(path: str) -> dict[str, str | None]:
+    """Return the keys and values of the folders directly above a file, the outermost first; None for null.
+
+    Raises:
+        InvalidArgumentError: if two of the folders have the same key.
+    """
+    folders = path.replace("\\", "/").split("/")[:-1]
+    pairs = [folder.split("=", 1) for folder in takewhile(lambda folder: folder.find("=") > 0, reversed(folders))]
+    partition = {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, value in reversed(pairs)}
+    if len(partition) < len(pairs):
+        raise InvalidArgumentError(f"two folders of {path} have the same key: {'/'.join(map('='.join, pairs[::-1]))}")
+    return partition
+
+
+def _ipc_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
     with reading(file.name, "is not an Arrow IPC file, or is cut short"):
         source = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
-        magic = source.read(6)
+        is_file = source.read(6) == b"ARROW1"
         source.seek(0)
-        opened = pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
+        opened = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
         own = _selected(opened.schema, columns, schema)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for batch in _ipc_batches(opened):
-            yield batch.select(own.names)
-        if isinstance(opened, pa.RecordBatchReader):
+        found = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
+        yield from (batch.select(own.names) for batch in found)
+        if not is_file:
             _check_end(source, file.name)
 
     return ArrowPart(file.name, schema or own, None, lambda _: batches(), schema is not None)
-
-
-def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
-    if isinstance(opened, pa.RecordBatchReader):
-        return iter(opened)
-    return map(opened.get_batch, range(opened.num_record_batches))
 
 
 def _check_end(source: Any, name: str) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 import cachelayer
 from cachelayer import ElementError, InvalidArgumentError, SourceError
-from cachelayer.adapters._hive import partition_of
-from cachelayer.adapters.pyarrow import from_parquet
+from cachelayer.adapters.pyarrow import from_parquet, partition_of
 
 
 @pytest.fixture

@@ -641,7 +641,7 @@ def test_some_fields_have_the_features_of_their_spec(storage: cachelayer.Storage
 
 @pytest.mark.parametrize("rows", [[np.arange(3)], [{"x": np.complex64(1)}], [{"x": (1, 2)}]], ids=str)
 def test_elements_that_are_no_rows_are_refused(storage: cachelayer.Storage, tmp_path: Path, rows: Any) -> None:
-    with pytest.raises(TypeError, match=r"dicts; elements are|datasets has no feature for"):
+    with pytest.raises(TypeError, match=r"dicts; elements are|\['x'\]"):
         to_datasets(storage.cache(rows, "d", "v1"), cache_dir=tmp_path)
 
 
@@ -663,11 +663,13 @@ def test_a_stream_goes_out_in_its_order_and_resumes_where_it_was(storage: cachel
         assert [each["id"] for each in again] == order[stop:]
 
 
-def test_a_text_that_arrow_does_not_hold_is_refused_by_its_leaf(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_a_text_that_arrow_does_not_hold_is_refused_by_its_leaf_or_goes_out_in_a_stream(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
     ref = storage.cache([{"x": "a"}, {"x": "\ud800"}], "d", "v1")
-    for out in (lambda: to_datasets(ref, cache_dir=tmp_path), lambda: list(to_iterable_dataset(ref.stream()))):
-        with pytest.raises(cachelayer.InvalidTypeError, match=r"\['x'\]"):
-            out()
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['x'\]"):
+        to_datasets(ref, cache_dir=tmp_path)
+    assert [row["x"] for row in to_iterable_dataset(ref.stream())] == ["a", "\ud800"]
 
 
 def test_nanoseconds_go_out_in_a_stream(storage: cachelayer.Storage) -> None:

@@ -141,70 +141,48 @@ def test_elements_that_make_no_columns_are_refused(tmp_path: Path) -> None:
         to_pandas(Storage(tmp_path).submit([1, 2], "scalars", "v1"))
 
 
-@pytest.mark.parametrize(("ordinary", "odd"), [("a", 1), (1, 1.5), ("a", b"a"), (True, 1), ([1], "a"), (b"a", [1])])
-def test_objects_of_several_types_are_refused_by_record_and_column(ordinary: Any, odd: Any) -> None:
-    column = pd.Series([None, *[ordinary] * 1499, odd, ordinary], dtype=object)
-    expected = rf"record 1500, leaf \['bad'\]: expected {type(ordinary).__name__}, as above, got .*one type"
-    with pytest.raises(ElementError, match=expected):
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]),
+        pd.Series([dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], dtype=object),
+        pd.Series([[dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]], dtype=object),
+        pd.Series(pd.to_datetime(["2020"], utc=True)).astype("category"),
+        pd.Series([Decimal("1.25")], dtype=object),
+        pd.Series([{"a": Decimal("1.25")}], dtype=object),
+        pd.Series(pd.period_range("2020", periods=1)),
+        pd.Series(pd.interval_range(0, 1)),
+        pd.Series(pd.arrays.SparseArray([0, 1])),
+        pd.Series([1j]),
+        pd.Series([object()]),
+        pd.Series([{1}]),
+    ],
+)
+def test_columns_that_would_not_come_back_are_refused_by_name(column: pd.Series[Any]) -> None:
+    with pytest.raises((InvalidTypeError, ElementError), match="bad"):
         as_source(pd.DataFrame({"ok": 1, "bad": column}))
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("ordinary", "odd"),
     [
-        (pd.Series([dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]), "tz_convert"),
-        (pd.Series([dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], dtype=object), "tz_convert"),
-        (pd.Series([[dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]], dtype=object), "in 'item', holds .*tz_convert"),
-        (pd.Series([Decimal("1.25")], dtype=object), r"astype\(float\) rounds it"),
-        (pd.Series([{"a": Decimal("1.25")}], dtype=object), r"in 'a', holds decimal.*astype\(float\)"),
-        (pd.Series(pd.period_range("2020", periods=1)), "to_timestamp"),
-        (pd.Series(pd.interval_range(0, 1)), "two columns"),
-        (pd.Series(pd.arrays.SparseArray([0, 1])), "to_dense"),
-        (pd.Series([1j]), r"complex128.*astype\(\)"),
-        (pd.Series([object()]), r"is object, which is not stored: .*astype\(\)"),
+        *[("a", 1), (1, 1.5), ("a", b"a"), (True, 1), ([1], "a"), (b"a", [1])],
+        *[(1, 2**70), (-1, 2**63), ([1], [1, "a"]), ([1], [2**53 + 1, 0.5]), ([1], [1, None])],
+        *[({"a": 1}, {"a": "x"}), ({"a": 1}, {"b": 1}), ({"a": 1}, {})],
+        (np.zeros(2), np.zeros((2, 4))),
+        (np.array([1]), np.array([1.5])),
+        (np.datetime64(1, "s"), np.datetime64(1, "ns")),
     ],
 )
-def test_columns_that_would_not_come_back_are_refused_by_name(column: pd.Series[Any], said: str) -> None:
-    with pytest.raises(InvalidTypeError, match=rf"column 'bad'.*{said}.*drop\(\)"):
-        as_source(pd.DataFrame({"ok": 1, "bad": column}))
-
-
-@pytest.mark.parametrize(
-    ("ordinary", "odd", "said"),
-    [
-        (1, 2**70, f"expected integers of uint64, got {2**70}.*astype"),
-        (-1, 2**63, f"expected integers of int64, got {2**63}.*astype"),
-        ([1], [1, "a"], "expected int, as above, got str 'a'"),
-        ([1], [2**53 + 1, 0.5], "expected float, as others in its place"),
-        ({"a": 1}, {"a": "x"}, "expected int, as above"),
-        ({"a": 1}, {"b": 1}, r"keys \['a'\].*one with \['b'\]"),
-        ({"a": 1}, {}, r"keys \['a'\].*one with \[\]"),
-        (np.zeros((2, 3)), np.zeros((2, 4)), r"\[any, 3\], as above"),
-        (np.zeros(2), np.zeros((2, 4)), "expected float64, as above"),
-        (np.datetime64(1, "s"), np.datetime64(1, "ns"), r"expected datetime64\[s\], as above"),
-    ],
-)
-def test_an_object_that_does_not_fit_is_refused_by_its_record(ordinary: Any, odd: Any, said: str) -> None:
-    column = pd.Series([None, ordinary, ordinary, odd, ordinary], dtype=object)
-    with pytest.raises(ElementError, match=rf"record 3, leaf \['bad'\].*{said}"):
-        as_source(pd.DataFrame({"ok": 1, "bad": column}))
-
-
-def test_arrays_of_several_dtypes_are_refused_by_record_and_column() -> None:
-    column = pd.Series([np.array([1])] * 3 + [np.array([1.5])])
-    with pytest.raises(ElementError, match=r"\['x'\]"):
-        as_source(pd.DataFrame({"x": column}))
+def test_an_object_that_does_not_fit_is_refused_by_record_and_column(ordinary: Any, odd: Any, tmp_path: Path) -> None:
+    column = pd.Series([*[ordinary] * 500, odd, ordinary], dtype=object)
+    with pytest.raises(ElementError, match=r"record 500, leaf .*bad"):
+        cached(tmp_path, pd.DataFrame({"ok": 1, "bad": column}))
 
 
 def test_a_frame_without_columns_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="the frame has no columns"):
         as_source(pd.DataFrame(index=range(3)))
-
-
-def test_a_null_within_a_list_is_refused_by_its_record(tmp_path: Path) -> None:
-    column = pd.Series([[1, None] if n == 1500 else [1] for n in range(3000)], dtype=object)
-    with pytest.raises(ElementError, match=r"\['x'\]"):
-        cached(tmp_path, pd.DataFrame({"x": column}))
 
 
 def test_a_column_of_nothing_but_none_needs_a_spec(tmp_path: Path) -> None:

@@ -107,8 +107,6 @@ class TestIpc(Conformance):
 
 
 class TestCsv(SourceConformance):
-    seeks = False
-
     def source(self, count: int, folder: Path) -> Any:
         rows = "".join(f"{n},w{n},{n / 4},{'' if n % 3 == 1 else n}\n" for n in range(count))
         (folder / "rows.csv").write_text("n,name,quarter,gap\n" + rows)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 from values_across import NoSuchValue, Row, ValuesAcross
 
 from cachelayer import CacheLayerError, CacheLayerWarning, DataRef
-from cachelayer.adapters._arrow_table import column_array, read_columns
+from cachelayer.adapters._arrow_arrays import read_columns, to_arrow
 from cachelayer.adapters.pyarrow import from_ipc, from_parquet
 
 
@@ -20,13 +20,8 @@ def _table(ref: DataRef[Any], _: Path | None = None) -> pa.Table:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            columns, rows = read_columns(ref, None)
-            return pa.table(
-                {
-                    name: column_array(kind, spec, values, rows, f"[{name!r}]")
-                    for name, (spec, kind, values) in columns.items()
-                }
-            )
+            schema, batch, rows = read_columns(ref, None)
+            return pa.table({f.name: to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema})
         except (CacheLayerError, CacheLayerWarning) as error:
             raise NoSuchValue from error
 
