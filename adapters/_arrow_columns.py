@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -271,19 +272,32 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
         if wrong.any():
             got = f"a list of {lengths[np.argmax(wrong)]} at depth {depth}"
             raise ElementError(spec.describe(), got, path=path)
-    flat = _objects(values) if dtypes.is_string(spec.dtype) else _numbers(values, np.dtype(spec.dtype))
-    made = leaf_codec(spec).from_batch(_stacked(spec, flat, lists))
+    if dtypes.is_string(spec.dtype):
+        made = _string_lists(spec, _strings(values), lists)
+    else:
+        made = leaf_codec(spec).from_batch(_stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists))
     return Column(made.fixed, made.variable, lists.nulls)
+
+
+def _string_lists(spec: LeafSpec, strings: Flat, lists: Lists) -> Column:
+    """Return a column of strings: their lengths, laid out like numbers, and the bytes of all strings."""
+    numbers = replace(spec, dtype=np.dtype(np.uint32))
+    made = leaf_codec(numbers).from_batch(_stacked(numbers, strings.lengths.astype(np.uint32), lists))
+    if numbers.is_static:
+        lengths = made.fixed[0]
+        splits = np.arange(len(lengths) + 1) * prod(lengths.shape[1:])
+        made = Column((), (Flat(lengths.reshape(-1), splits),))
+    counts = made.variable[-1]
+    return Column(made.fixed, (*made.variable, Flat(strings.values, splits_of(counts.values)[counts.splits])))
 
 
 def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] | Ragged:
     """Return the values of nested lists stacked on a leading axis."""
     if None not in spec.shape:
-        # A null row of known shape holds zeros, or empty strings.
+        # A null row of known shape holds zeros.
         present = slice(None) if lists.nulls is None else ~lists.nulls
-        filler = spec.dtype() if isinstance(spec.dtype, type) else 0
         shape = [dim or 0 for dim in spec.shape]
-        rows = np.full((len(lists.levels[0]), *shape), filler, flat.dtype)
+        rows = np.zeros((len(lists.levels[0]), *shape), flat.dtype)
         rows[present] = flat.reshape(len(rows[present]), *shape)
         return rows
     rank = spec.ragged_rank if isinstance(spec, RaggedSpec) else 0
@@ -305,10 +319,6 @@ def _check_text(path: str, values: pa.Array) -> None:
         shown = repr(pc.cast(values, pa.large_binary())[0].as_py()) if len(values) == 1 else str(error)
         hint = "Correct it, or cast the column to binary, which keeps any bytes."
         raise ElementError("text in UTF-8", shown[:80], path=path, hint=hint) from error
-
-
-def _objects(array: pa.Array) -> NDArray[Any]:
-    return np.fromiter(array.to_pylist(), object, len(array))
 
 
 def _strings(array: pa.Array) -> Flat:
