@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from cachelayer.errors import InvalidTypeError
 from cachelayer.progress import Progress
 from cachelayer.protocols import T
 from cachelayer.versions.diff import Diff, compare
+
+if TYPE_CHECKING:
+    from cachelayer.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,33 @@ class DataRef(StoredView[T], Generic[T]):
             RecordIndexError: if there is no such record.
         """
         return self._base.shards.stored_nbytes(self._selection.take(indices))
+
+    def stats(self, *, records: int | None = None, progress: bool | None = None) -> Statistics:
+        """Read all records once, and return their statistics: sizes, ranges, lengths, nulls and histograms.
+
+        Args:
+            records: read only this many records, drawn at random but always the same ones; None for all.
+            progress: as in :meth:`mirror`.
+
+        Raises:
+            InvalidArgumentError: if ``records`` is less than 1.
+        """
+        from cachelayer.statistics import survey
+
+        return survey(self, records=records, progress=progress)
+
+    def count_by(self, field: str) -> dict[Any, int]:
+        """Return how many records have each value of a field, the most common first; None counts those without one.
+
+        Args:
+            field: the name of a leaf that is one number or text, such as ``"label"`` or ``"meta/lang"``.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, or it has several values a record.
+        """
+        from cachelayer.statistics import count_by
+
+        return count_by(self, field)
 
     def diff(self, other: DataRef[Any]) -> Diff:
         """Return how this version differs from another, of any dataset and storage. A view counts as its whole version.

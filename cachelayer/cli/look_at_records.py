@@ -143,9 +143,6 @@ def _distributions(leaf: LeafStats) -> Iterator[tuple[str, NumberStats | None]]:
     if leaf.numbers is not None or not leaf.lengths:
         yield leaf.spec, leaf.numbers
     yield from ((f"length: {lengths.of}", lengths.numbers) for lengths in leaf.lengths)
-    if leaf.images is not None:
-        yield "width", leaf.images.width
-        yield "height", leaf.images.height
 
 
 def _numbers(numbers: NumberStats | None) -> tuple[str, ...]:
@@ -179,5 +176,3 @@ def _notes(leaf: LeafStats) -> Iterator[str]:
     elif leaf.strings is not None:
         common = ", ".join(f"{text[:24]!r} {count(times)}" for text, times in leaf.strings.common[:_COMMON])
         yield f"{count(leaf.strings.distinct or 0)} different: {common}"
-    if leaf.images is not None:
-        yield from (f"{name} {count(times)}" for name, times in (*leaf.images.formats, *leaf.images.modes))

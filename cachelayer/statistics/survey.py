@@ -17,7 +17,7 @@ from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ImageSpec, LeafSpec
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
-from cachelayer.statistics.texts_and_images import ImageStats, ImageSummary, StringStats, StringSummary
+from cachelayer.statistics.texts_and_images import StringStats, StringSummary, image_sizes
 from cachelayer.statistics.unpack_leaf import is_text, unpack
 
 _BATCH_NBYTES = 8 << 20
@@ -31,7 +31,7 @@ class LengthStats:
 
     Args:
         of: what has these lengths: ``bytes`` or ``characters`` of strings; ``axis 0``, ``axis 1`` and so on of arrays;
-            ``values`` of sparse arrays.
+            ``values`` of sparse arrays; ``width`` and ``height`` of encoded images, 0 for those that cannot be read.
         numbers: the statistics of the lengths.
         longest: the number of the first record with the largest length; None if a record has several lengths.
     """
@@ -49,10 +49,10 @@ class LeafStats:
         path: where it is in an element, such as ``['image']``; empty if it is the whole element.
         spec: its dtype and shape, such as ``uint8[32, 32, 3]``.
         nulls: in how many records it is None.
-        lengths: those of strings, of ragged and sparse arrays, and along unknown dimensions.
+        lengths: those of strings, of ragged and sparse arrays, and along unknown dimensions; the sizes of encoded
+            images, if Pillow is installed.
         numbers: None for strings and complex numbers, which have no range.
         strings: None for numbers and encoded images.
-        images: None for all but encoded images, and if Pillow is not installed.
     """
 
     path: str
@@ -61,7 +61,6 @@ class LeafStats:
     lengths: tuple[LengthStats, ...]
     numbers: NumberStats | None
     strings: StringStats | None
-    images: ImageStats | None
 
 
 @dataclass(frozen=True)
@@ -204,21 +203,23 @@ class _LeafSummary:
         self._lengths: dict[str, _LengthSummary] = {}
         self._numbers = NumberSummary(np.dtype(spec.dtype)) if are_numbers(spec.dtype) else None
         is_image = isinstance(spec, ImageSpec)
-        self._images = ImageSummary() if is_image and find_spec("PIL") else None
+        self._has_sizes = is_image and find_spec("PIL") is not None
         self._strings = StringSummary() if is_text(spec) and not is_image else None
 
     def add(self, batch: Any, records: Ints) -> None:
         unpacked = unpack(self._spec, batch, len(records))
         self._nulls += unpacked.nulls
-        for of, lengths in unpacked.lengths.items():
+        lengths, one_each = dict(unpacked.lengths), unpacked.one_each
+        if self._has_sizes:
+            sizes = np.array(image_sizes(unpacked.values.tolist()), np.int64).reshape(-1, 2)
+            lengths |= {"width": sizes[:, 0], "height": sizes[:, 1]}
+        for of, numbers in lengths.items():
             summary = self._lengths.setdefault(of, _LengthSummary(of))
-            summary.add(lengths, records[unpacked.rows] if of in unpacked.one_each else records[:0])
+            summary.add(numbers, records[unpacked.rows] if of in one_each else records[:0])
         if self._numbers is not None:
             self._numbers.add(unpacked.values)
         if self._strings is not None:
             self._strings.add(unpacked.values.tolist())
-        if self._images is not None:
-            self._images.add(unpacked.values.tolist())
 
     def result(self) -> LeafStats:
         return LeafStats(
@@ -228,5 +229,4 @@ class _LeafSummary:
             tuple(lengths.result() for lengths in self._lengths.values()),
             None if self._numbers is None else self._numbers.result(),
             None if self._strings is None else self._strings.result(),
-            None if self._images is None else self._images.result(),
         )

@@ -1,4 +1,4 @@
-"""Statistics of texts and of images."""
+"""Statistics of texts, and the sizes of images."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-
-from cachelayer.statistics.numbers import NumberStats, NumberSummary
 
 DISTINCT = 1000
 COMMON = 10
@@ -57,54 +53,18 @@ def shown_string(string: str | bytes) -> str:
     return string.encode("utf-8", "backslashreplace").decode() if isinstance(string, str) else repr(string)
 
 
-@dataclass(frozen=True)
-class ImageStats:
-    """The statistics of a leaf of encoded images.
+def image_sizes(files: Iterable[bytes]) -> list[tuple[int, int]]:
+    """Return the width and the height in the headers of image files; 0 and 0 for files that Pillow cannot read."""
+    from PIL import Image
 
-    Args:
-        formats, modes: each format, such as ``JPEG``, and each mode, such as ``RGB``, with its count; the most common
-            first.
-        width, height: in pixels, as stored.
-        unreadable: how many are not images that Pillow can read.
-    """
-
-    formats: tuple[tuple[str, int], ...]
-    modes: tuple[tuple[str, int], ...]
-    width: NumberStats
-    height: NumberStats
-    unreadable: int
-
-
-class ImageSummary:
-    """Collects statistics of the headers of encoded images, batch by batch. It needs Pillow."""
-
-    def __init__(self) -> None:
-        self._formats: Counter[str] = Counter()
-        self._modes: Counter[str] = Counter()
-        self._width, self._height = NumberSummary(np.dtype(np.int64)), NumberSummary(np.dtype(np.int64))
-        self._unreadable = 0
-
-    def add(self, files: Iterable[bytes]) -> None:
-        """Add the bytes of image files."""
-        from PIL import Image
-
-        sizes = []
-        with warnings.catch_warnings():
-            # Pillow warns of images that are large when decoded, but nothing is decoded here.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            for data in files:
-                try:
-                    with Image.open(io.BytesIO(data)) as image:
-                        sizes.append(image.size)
-                        self._formats[image.format or "unknown"] += 1
-                        self._modes[image.mode] += 1
-                except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-                    self._unreadable += 1
-        dimensions = np.array(sizes, np.int64).reshape(len(sizes), 2)
-        self._width.add(dimensions[:, 0])
-        self._height.add(dimensions[:, 1])
-
-    def result(self) -> ImageStats:
-        """Return the statistics."""
-        formats, modes = tuple(self._formats.most_common()), tuple(self._modes.most_common())
-        return ImageStats(formats, modes, self._width.result(), self._height.result(), self._unreadable)
+    sizes = []
+    with warnings.catch_warnings():
+        # Pillow warns of images that are large when decoded, but nothing is decoded here.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        for data in files:
+            try:
+                with Image.open(io.BytesIO(data)) as image:
+                    sizes.append(image.size)
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+                sizes.append((0, 0))
+    return sizes

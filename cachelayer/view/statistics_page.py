@@ -172,9 +172,6 @@ def _charts(leaf: LeafStats, finder: Finder, names: Names) -> Iterator[Chart]:
         is_found = place == 0 and (lengths.of in ("axis 0", "values", "bytes", "characters"))
         own = finder if is_found else Finder()
         yield _chart(f"length: {lengths.of}", lengths.numbers, own, "length", longest=lengths.longest)
-    if leaf.images is not None:
-        yield _chart("width of images", leaf.images.width, Finder(), "value")
-        yield _chart("height of images", leaf.images.height, Finder(), "value")
 
 
 def _chart(

@@ -17,13 +17,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from samples import examples
-from servers import Server, new_bucket
 from strategies import versions
 
 import cachelayer
 from cachelayer import ArraySpec, ImageSpec, InvalidArgumentError, Ragged, RaggedSpec, Sparse
 from cachelayer.records import dtypes, tree
-from cachelayer.statistics import LeafStats, Statistics, survey
+from cachelayer.statistics import LeafStats, survey
 from cachelayer.statistics.numbers import BINS, VALUES, Histogram, NumberStats, NumberSummary, are_numbers
 
 
@@ -167,105 +166,64 @@ def test_numbers_close_together_and_far_apart_are_exact(values: list[float], cen
         check_numbers(summed("f8", *batches), together, np.dtype("f8"))
 
 
-def test_integers_at_both_ends_are_exact() -> None:
+def test_integers_bools_and_small_floats_are_counted_as_they_are() -> None:
     ends = np.iinfo(np.int64)
     stats = summed(np.int64, [ends.min, ends.max], [0])
     assert (stats.minimum, stats.maximum) == (ends.min, ends.max)
     assert stats.values == ((ends.min, 1), (0, 1), (ends.max, 1))
     most = summed(np.uint64, [2**64 - 1, 2**64 - 3])
-    assert most.values == ((2**64 - 3, 1), (2**64 - 1, 1))
     assert most.histogram == Histogram((2**64 - 3, 2**64 - 2, 2**64 - 1, 2**64), (1, 0, 1))
-
-
-def test_bools_are_counted_as_such() -> None:
-    stats = summed(np.bool_, [True, False], [True])
-    assert stats.values == ((False, 1), (True, 2))
-    assert stats.minimum is False
-    assert stats.maximum is True
-
-
-def test_small_floats_keep_their_values_nans_and_infinities() -> None:
+    bools = summed(np.bool_, [True, False], [True])
+    assert (bools.values, bools.minimum) == (((False, 1), (True, 2)), False)
     for dtype in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2):
         stats = summed(dtype, [0.5, np.nan, np.inf, -np.inf, -2])
         assert (stats.count, stats.nans, stats.infinities) == (5, 1, 2)
         assert (stats.minimum, stats.maximum, stats.mean) == (-2, 0.5, -0.75)
-
-
-def test_a_histogram_has_bins_enough_and_no_more() -> None:
     normal = np.random.default_rng(0).standard_normal(10_000)
     histogram = summed("f8", *np.split(normal, 10)).histogram
     assert histogram is not None
     assert BINS / 2 <= len(histogram.counts) <= BINS
 
 
-def test_lengths_name_the_record_with_the_longest(tmp_path: Path) -> None:
-    rows = [{"name": "a" * n, "x": np.zeros((n % 5, 2), np.float32)} for n in (1, 4, 9, 9, 2)]
-    spec = {"name": ArraySpec(str), "x": ArraySpec("float32", (None, 2))}
-    found = leaves(tmp_path, rows, element_spec=spec)
-    (name,), (x,) = found["['name']"].lengths, found["['x']"].lengths
-    assert (name.of, name.longest, name.numbers.maximum, name.numbers.mean) == ("characters", 2, 9, 5)
-    assert (x.of, x.longest, x.numbers.maximum) == ("axis 0", 1, 4)
+def test_lengths_strings_and_nulls_are_told_of(tmp_path: Path) -> None:
+    rows = [{"name": "a" * n, "x": np.zeros((n % 5, 2), np.float32), "y": n % 3 or None} for n in (1, 4, 9, 9, 2)]
+    rows += [{"name": "b" * 300, "x": np.zeros((0, 2), np.float32), "y": None}]
+    spec = {"name": ArraySpec(str), "x": ArraySpec("float32", (None, 2)), "y": ArraySpec("int64", nullable=True)}
+    name, x, y = leaves(tmp_path, rows[:5], element_spec=spec).values()
+    assert (name.lengths[0].of, name.lengths[0].longest, name.lengths[0].numbers.mean) == ("characters", 2, 5)
+    assert (x.lengths[0].of, x.lengths[0].longest, x.lengths[0].numbers.maximum) == ("axis 0", 1, 4)
+    assert name.strings is not None
+    assert (name.strings.distinct, name.strings.common[0]) == (4, ("a" * 9, 2))
+    assert y.numbers is not None
+    assert (y.nulls, y.numbers.count, y.numbers.mean) == (2, 3, 4 / 3)
+    (long, *_) = leaves(tmp_path, rows, element_spec=spec).values()
+    assert long.strings is not None
+    assert long.strings.distinct is None
 
 
-def test_strings_are_told_apart_while_they_are_few(tmp_path: Path) -> None:
-    rows = [{"few": f"class {n % 3}", "many": str(n), "long": "x" * 300} for n in range(1500)]
-    found = leaves(tmp_path, rows)
-    few, many, long = (found[f"['{name}']"].strings for name in ("few", "many", "long"))
-    assert few is not None
-    assert few.distinct == 3
-    assert few.common == (("class 0", 500), ("class 1", 500), ("class 2", 500))
-    assert many is not None
-    assert many.distinct is None
-    assert long is not None
-    assert long.distinct is None
-
-
-def test_null_leaves_are_counted_and_left_out(tmp_path: Path) -> None:
-    rows = [{"x": None if n % 3 == 0 else n} for n in range(10)]
-    found = leaves(tmp_path, rows, element_spec={"x": ArraySpec("int64", nullable=True)})["['x']"]
-    assert found.nulls == 4
-    assert found.numbers is not None
-    assert (found.numbers.count, found.numbers.minimum, found.numbers.mean) == (6, 1, 4.5)
-
-
-def image(mode: str, size: tuple[int, int], form: str) -> bytes:
+@pytest.mark.needs("PIL")
+def test_encoded_images_are_told_of_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    file = io.BytesIO()
-    Image.new(mode, size).save(file, form)
-    return file.getvalue()
-
-
-@pytest.mark.needs("PIL")
-def test_encoded_images_are_told_of_by_their_headers(tmp_path: Path) -> None:
-    files = [image("RGB", (4, 6), "PNG"), image("L", (10, 6), "JPEG"), image("RGB", (5, 6), "PNG")]
-    damaged = image("RGB", (64, 64), "PNG")[:-40]
-    ref = built(tmp_path, [*files, damaged, b"nothing"], element_spec=ImageSpec())
+    files = []
+    for size, form in (((4, 6), "PNG"), ((10, 6), "JPEG")):
+        file = io.BytesIO()
+        Image.new("RGB", size).save(file, form)
+        files.append(file.getvalue())
+    ref = built(tmp_path, [*files, b"nothing"], element_spec=ImageSpec())
     (leaf,) = survey(ref).leaves
-    assert leaf.images is not None
-    assert leaf.images.formats == (("PNG", 3), ("JPEG", 1))
-    assert leaf.images.modes == (("RGB", 3), ("L", 1))
-    assert leaf.images.unreadable == 1
-    assert (leaf.images.width.minimum, leaf.images.width.maximum) == (4, 64)
-    assert leaf.images.height.values == ((6, 3), (64, 1))
-    assert leaf.lengths[0].numbers.minimum == len(b"nothing")
-
-
-@pytest.mark.needs("PIL")
-def test_without_pillow_encoded_images_have_their_sizes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ref = built(tmp_path, [image("L", (4, 6), "PNG")], element_spec=ImageSpec())
+    assert [(lengths.of, lengths.numbers.values) for lengths in leaf.lengths[1:]] == [
+        ("width", ((0, 1), (4, 1), (10, 1))),
+        ("height", ((0, 1), (6, 2))),
+    ]
     monkeypatch.setitem(sys.modules, "PIL", None)
-    (leaf,) = survey(ref).leaves
-    assert leaf.images is None
-    assert leaf.lengths[0].numbers.count == 1
+    assert [lengths.of for lengths in survey(ref).leaves[0].lengths] == ["bytes"]
 
 
 def test_an_empty_version_has_statistics_too(tmp_path: Path) -> None:
     spec = {"x": ArraySpec("float32", (3,)), "name": ArraySpec(str)}
     found = survey(built(tmp_path, [], element_spec=spec, allow_empty=True))
     assert found.records == found.records_read == 0
-    assert found.record_nbytes.numbers.minimum is None
-    assert [leaf.nulls for leaf in found.leaves] == [0, 0]
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -284,49 +242,35 @@ def test_a_sample_is_of_different_records_and_always_the_same(tmp_path: Path) ->
         survey(ref, records=0)
 
 
-def test_a_view_has_the_statistics_of_its_own_records(tmp_path: Path) -> None:
+def test_views_and_versions_made_from_others_have_statistics_of_what_they_keep(tmp_path: Path) -> None:
     ref = built(tmp_path, [{"x": "y" * n} for n in range(100)], shard_bytes=2000)
     found = survey(ref[90:10:-10])
     (length,) = found.leaves[0].lengths
     assert length.numbers.values == tuple((n, 1) for n in range(20, 100, 10))
-    assert length.longest == 0
-    assert found.record_nbytes.longest == 0
+    assert length.longest == found.record_nbytes.longest == 0
+    kept = survey(cachelayer.Storage(tmp_path).derive("rows", "v0", "kept", keep=[25, 3, 11]))
+    assert kept.records == kept.record_nbytes.numbers.count == 3
+    assert kept.leaves[0].lengths[0].numbers.values == ((3, 1), (11, 1), (25, 1))
 
 
-def test_versions_made_from_others_have_statistics_of_what_they_keep(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    storage.submit(range(10), "n", "v1", progress=False)
-    storage.append("n", "v1", "v2", range(10, 30), progress=False)
-    ref = storage.derive("n", "v2", "v3", keep=[25, 3, 11])
-    found = survey(ref)
-    assert found.records == found.record_nbytes.numbers.count == 3
-    numbers = found.leaves[0].numbers
-    assert numbers is not None
-    assert numbers.values == ((3, 1), (11, 1), (25, 1))
-
-
-def stored(ref: cachelayer.DataRef[Any]) -> list[int]:
-    return ref.stored_nbytes(range(len(ref))).tolist()
+def test_values_are_counted_by_field(tmp_path: Path) -> None:
+    spec = {"label": ArraySpec("int64", nullable=True), "meta": {"lang": ArraySpec(str)}, "x": ArraySpec("int64", (2,))}
+    rows = [
+        {"label": n % 3 or None, "meta": {"lang": "de" if n % 5 else "en"}, "x": np.zeros(2, int)} for n in range(20)
+    ]
+    ref = built(tmp_path, rows, element_spec=spec)
+    assert ref.count_by("label") == {None: 7, 1: 7, 2: 6}
+    assert list(ref[1:].count_by("meta/lang").items()) == [("de", 16), ("en", 3)]
+    assert ref.stats() == survey(ref)
+    for field in ("x", "y"):
+        with pytest.raises(InvalidArgumentError, match=field):
+            ref.count_by(field)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_sizes_of_records_come_from_the_indices(tmp_path: Path, compression: str | None) -> None:
     rows = [bytes(7 * n) for n in range(60)]
     ref = built(tmp_path, rows, compression=compression, shard_bytes=4096)
-    sizes = stored(ref)
-    if compression is None:
-        assert sizes == [len(row) for row in rows]
-    else:
-        assert max(sizes) < 60
+    sizes = ref.stored_nbytes(range(60)).tolist()
+    assert sizes == [len(row) for row in rows] if compression is None else max(sizes) < 60
     assert ref[::-1].stored_nbytes([0, -1, 5]).tolist() == [sizes[59], sizes[0], sizes[54]]
-
-
-def test_sizes_of_records_in_object_stores_are_the_same(server: Server, tmp_path: Path) -> None:
-    url = server.url(new_bucket(server), "a")
-    storage = cachelayer.Storage(url, local_cache=tmp_path, storage_options=server.storage_options())
-    ref = storage.submit([bytes(7 * n) for n in range(60)], "rows", "v0", shard_bytes=4096, progress=False)
-    assert stored(ref) == [7 * n for n in range(60)]
-    found = survey(ref)
-    assert isinstance(found, Statistics)
-    assert found.record_nbytes.numbers.maximum == 7 * 59
-    assert found.record_nbytes.longest == 59

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -50,12 +51,23 @@ class Client:
     def get(self, path: str) -> Answer:
         return self.ask(path)
 
+    def shown(self, path: str, status: int = 200) -> str:
+        """Return the text of a page, which has to have this status."""
+        answer = self.get(path)
+        assert answer.status == status, answer.text
+        return answer.text
+
     def sign_in(self) -> Answer:
         """Open the URL that the server printed."""
         parts = urlsplit(self.server.url())
         answer = self.ask(f"{parts.path}?{parts.query}")
         self.cookie = answer.headers["set-cookie"].partition(";")[0]
         return answer
+
+
+def cards(text: str) -> list[int]:
+    """Return the numbers of the records that a page shows."""
+    return [int(number) for number in re.findall(r'<h3><a href="[^"]*/records/(\d+)">', text)]
 
 
 @contextmanager

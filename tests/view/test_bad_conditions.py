@@ -58,15 +58,6 @@ def test_slow_clients_keep_nobody_waiting(client: Client, kind: str) -> None:
         assert client.get("/d/d/v1").status == 200
 
 
-def test_a_client_that_reads_one_byte_at_a_time_gets_its_page_and_others_theirs(client: Client) -> None:
-    with connected(client, request(client, "/static/view.css", more="Connection: close\r\n")) as slow:
-        first = slow.recv(1)
-        assert client.get("/d/d/v1").status == 200
-        received = first + b"".join(iter(lambda: slow.recv(1), b""))
-    assert received.startswith(b"HTTP/1.1 200")
-    assert received.endswith(client.get("/static/view.css").body[-20:])
-
-
 @pytest.mark.parametrize(
     "sent",
     [

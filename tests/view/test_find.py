@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from view_client import Client, serving
+from view_client import Client, cards, serving
 
 import cachelayer
 from cachelayer.view import find_page
@@ -70,24 +70,13 @@ def client(storage: cachelayer.Storage) -> Iterator[Client]:
         yield client
 
 
-def shown(client: Client, path: str, status: int = 200) -> str:
-    answer = client.get(path)
-    assert answer.status == status, answer.text
-    assert "<b>emu" not in answer.text
-    return answer.text
-
-
-def cards(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r'<h3><a href="[^"]*/records/(\d+)">', text)]
-
-
 def links(client: Client, dataset: str) -> list[tuple[str, int]]:
     """The links of the page of statistics to records, with the numbers that stand beside them."""
     path = f"/d/{dataset}/v1/statistics"
     client.ask(path, "POST", {"do": "all"})
-    text = shown(client, path)
+    text = client.shown(path)
     while 'http-equiv="refresh"' in text:
-        text = shown(client, path)
+        text = client.shown(path)
     bars = re.findall(r'<a href="([^"]*/find\?[^"]*)" aria-label="[^"]*: ([\d,]+)"', text)
     numbers = re.findall(r'<a href="([^"]*/find\?[^"]*)">([\d,]+) ', text)
     return [(html.unescape(link), int(count.replace(",", ""))) for link, count in [*bars, *numbers]]
@@ -97,7 +86,7 @@ def test_each_number_of_the_statistics_links_to_so_many_records(client: Client) 
     found = links(client, "d")
     several = ("leaf=4", "leaf=5&has=value", "leaf=12&has=text")
     for link, count in found:
-        records = cards(shown(client, link))
+        records = cards(client.shown(link))
         assert records
         if any(leaf in link for leaf in several):
             assert len(records) <= count
@@ -131,7 +120,7 @@ def test_a_bar_finds_its_records_whatever_the_values_and_names_are(
     found = [(link, count) for link, count in links(client, name) if "has=value" in link]
     assert sum(count for _, count in found) == RECORDS * len({link.partition("&")[0] for link, _ in found})
     for link, count in found:
-        assert len(cards(shown(client, link))) == count, link
+        assert len(cards(client.shown(link))) == count, link
 
 
 @pytest.mark.parametrize(
@@ -156,16 +145,7 @@ def test_a_bar_finds_its_records_whatever_the_values_and_names_are(
 )
 def test_exactly_the_records_that_match_are_found(client: Client, query: str, expected: object) -> None:
     assert callable(expected)
-    assert cards(shown(client, f"/d/d/v1/find?{query}")) == [each for each in range(RECORDS) if expected(each)]
-
-
-def test_the_words_have_the_name_of_the_class_and_the_page_ends_at_the_last_record(client: Client) -> None:
-    text = shown(client, "/d/d/v1/find?leaf=0&low=2")
-    assert "label 2 &lt;b&gt;emu&lt;/b&gt;" in text
-    assert "That was the last record." in text
-    assert "<h1>stored bytes of the record 9" in shown(client, "/d/d/v1/find?has=length&low=9")
-    assert "<h1>element 1 " in shown(client, "/d/plain/v1/find?leaf=0&low=1&from=4990")
-    assert "None of these records has it." in shown(client, "/d/d/v1/find?leaf=0&low=9")
+    assert cards(client.shown(f"/d/d/v1/find?{query}")) == [each for each in range(RECORDS) if expected(each)]
 
 
 def test_a_search_goes_on_where_it_stopped(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +153,14 @@ def test_a_search_goes_on_where_it_stopped(client: Client, monkeypatch: pytest.M
     monkeypatch.setattr(find_page, "_BATCH_RECORDS", 700)
     path, found, pages = "/d/plain/v1/find?leaf=0&low=1", [], 0
     while path:
-        text = shown(client, path)
+        text = client.shown(path)
         found += cards(text)
         pages += 1
         onward = re.search(r'<a rel="next" href="([^"]*)">search on', text)
         path = html.unescape(onward[1]) if onward else ""
     assert found == list(range(1, 5000, 2))
     assert pages >= len(found) / PAGE
-    text = shown(client, "/d/plain/v1/find?leaf=0&low=5")
+    text = client.shown("/d/plain/v1/find?leaf=0&low=5")
     assert "found among 0 to 699 of 5,000" in text
 
 
@@ -211,4 +191,4 @@ def test_a_damaged_shard_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
     storage.submit([{"x": number, "y": bytes(3000)} for number in range(40)], "d@v1", shard_bytes=40_000)
     with serving(cachelayer.Storage(tmp_path, verify="always")) as client:
         sorted(tmp_path.rglob("*.array_record"))[0].write_bytes(b"damaged")
-        assert "cachelayer verify" in shown(client, "/d/d/v1/find?leaf=0&low=3", 500)
+        assert "cachelayer verify" in client.shown("/d/d/v1/find?leaf=0&low=3", 500)

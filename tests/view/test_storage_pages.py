@@ -8,16 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from view_client import Client, serving
+from view_client import serving
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
-
-
-def shown(client: Client, path: str, status: int = 200) -> str:
-    answer = client.get(path)
-    assert answer.status == status, answer.text
-    return answer.text
 
 
 def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Path) -> None:
@@ -35,20 +29,20 @@ def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Pat
     (tmp_path / "somebody's").mkdir()
     (tmp_path / "others").mkdir()
     with serving(storage) as client:
-        text = shown(client, "/")
+        text = client.shown("/")
         builds = storage.builds("d")
         assert "others" not in text
         assert re.findall(r'href="/d/(\w+)">1 (\w+) build<', text) == [
             ("d", builds[0].state),
             ("first", builds[0].state),
         ]
-        text = shown(client, "/d/d")
+        text = client.shown("/d/d")
         assert "Builds that are not published" in text
         assert f'<td class="right">{builds[0].shards}</td>' in text
-        text = shown(client, "/d/first")
+        text = client.shown("/d/first")
         assert "No version of it is published yet." in text
         assert "Nothing is published yet." in text
-        assert "no dataset" in shown(client, "/d/others", 404)
+        assert "no dataset" in client.shown("/d/others", 404)
 
 
 @pytest.mark.parametrize("name", ["names", "read"])
