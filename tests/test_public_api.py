@@ -86,8 +86,8 @@ ATTRIBUTES = {
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "count_by dataset_id dataset_version decoded diff digest element_spec exclude fields lengths metadata mirror nbytes "
-        "packed padded provenance raw read reference sample select split stats stored_nbytes stream total windows"
+        "count_by dataset_id dataset_version decoded diff digest element_spec exclude fields lengths metadata mirror "
+        "nbytes packed padded provenance raw read reference sample select split stats stored_nbytes stream total windows"
     ),
     "FieldsRef": (
         "decoded digest element_spec exclude fields lengths metadata packed padded read sample select split stream "

@@ -14,7 +14,6 @@ from commands import PIPELINE, SCRIPT, document, refused, script
 from faults import fault_proxy, stall
 from servers import Server, new_bucket
 
-import cachelayer
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 
@@ -48,6 +47,8 @@ def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None
     shown = script("show", f"{url}/rows", *options, cwd=here).stdout
     assert "number: float64" in shown
     assert "secret" not in shown
+    assert len(printed("sample", f"{url}/rows", "-n", 7, *options)) == 7
+    assert printed("stats", f"{url}/rows", *options)["records_read"] == 40
     script("tag", f"{url}/rows@v1", "best", *options, cwd=here)
     assert printed("ls", f"{url}/rows", *options)[0]["tags"] == ["best"]
     assert printed("verify", f"{url}/rows@best", *options)["records"] == 40
@@ -81,14 +82,6 @@ def test_the_environment_says_where_s3_is(s3: Server, here: Path, monkeypatch: p
     assert document("verify", f"{url}/rows")["ok"]
 
 
-def test_the_environment_says_where_gcs_is(gcs: Server, here: Path) -> None:
-    url = gcs.url(new_bucket(gcs), "caches")
-    environment = {"STORAGE_EMULATOR_HOST": gcs.endpoint}
-    command = ("build", "pipeline:rows", url, "--id", "rows", "--version", "v1", "--json")
-    assert '"records": 10' in script(*command, cwd=here, environment=environment).stdout
-    assert document("verify", f"{url}/rows", *typed(gcs))["ok"]
-
-
 def test_a_bucket_that_does_not_exist_is_a_failure(server: Server, here: Path) -> None:
     url = server.url("nowhere-at-all", "prefix")
     for command in (
@@ -114,28 +107,6 @@ def interrupted(arguments: Sequence[str], here: Path, when: Callable[[], bool]) 
     assert child.returncode == 130
     assert "Traceback" not in said
     return said
-
-
-def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> None:
-    storage = cachelayer.Storage("cache")
-    storage.submit([bytes(1000)] * 600, "d", "v1", shard_bytes=100_000)
-    shards = len(storage.fetch("d")._base.version.manifest.shards)
-    url = s3.url(new_bucket(s3), "caches")
-    with fault_proxy(s3.endpoint) as proxy:
-        # Who waited for the upload that is stalled would wait for ever.
-        patient = ("--to-option", "timeout=100000")
-        arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint), *patient)
-        proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
-        said = interrupted(arguments, here, lambda: len(uploads(url, s3)) >= 3 * shards - 1)
-        assert "run the same command again" in said
-        assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
-        proxy.clear()
-        proxy.forget()
-        script(*arguments, cwd=here)
-        again = [each.path for each in proxy.exchanges() if each.method == "PUT" and "/shard-" in each.path]
-        assert len(again) == 1
-        assert "shard-00003.array_record" in again[0]
-    assert document("verify", f"{url}/d", *typed(s3))["ok"]
 
 
 def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_finished_shards(
@@ -164,10 +135,3 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
         assert "shard-00003.array_record" in again
         assert "shard-00002.array_record" not in again
     assert document("verify", f"{url}/d", *typed(s3))["records"] == 5000
-
-
-def uploads(url: str, server: Server) -> list[str]:
-    """The files of shards that are in the bucket."""
-    store = open_store(url, server.storage_options())
-    attempts = store.names("d/_builds")
-    return [name for attempt in attempts for name in store.names(f"d/_builds/{attempt}") if name.startswith("shard-")]

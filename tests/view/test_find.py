@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -103,24 +103,6 @@ def test_each_number_of_the_statistics_links_to_so_many_records(client: Client) 
         *((leaf, "null") for leaf in (1, 7)),
         (1, "infinite"),
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "element"),
-    [
-        ("slash", lambda number: {"a/b": number, "a": {"b": 100 + number, "": 300 + number}}),
-        ("empty", lambda number: {"": number, "q'\"": 100 + number, "l": [number, 100 + number]}),
-        ("tuple", lambda number: (number, {"x": 100 + number})),
-    ],
-)
-def test_a_bar_finds_its_records_whatever_the_values_and_names_are(
-    client: Client, storage: cachelayer.Storage, name: str, element: Callable[[int], object]
-) -> None:
-    storage.submit(list(map(element, range(RECORDS))), f"{name}@v1")
-    found = [(link, count) for link, count in links(client, name) if "has=value" in link]
-    assert sum(count for _, count in found) == RECORDS * len({link.partition("&")[0] for link, _ in found})
-    for link, count in found:
-        assert len(cards(client.shown(link))) == count, link
 
 
 @pytest.mark.parametrize(
