@@ -87,7 +87,8 @@ ATTRIBUTES = {
     ),
     "DataRef": (
         "count_by dataset_id dataset_version decoded diff digest element_spec exclude fields lengths metadata mirror "
-        "nbytes packed padded provenance raw read reference sample select split stats stored_nbytes stream total windows"
+        "nbytes packed padded provenance raw read reference sample select split stats stored_nbytes stream total "
+        "windows"
     ),
     "FieldsRef": (
         "decoded digest element_spec exclude fields lengths metadata packed padded read sample select split stream "
