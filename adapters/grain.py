@@ -10,31 +10,24 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref, check_stream
-from cachelayer.builds.source import Source
-from cachelayer.errors import (
-    InvalidArgumentError,
-    MissingDependencyError,
-    RecordIndexError,
-    StateError,
-)
-from cachelayer.protocols import records_of
+from cachelayer.arguments import integer
+from cachelayer.builds.iterable_source import IterableSource, SequenceSource
+from cachelayer.builds.unbatched_source import UnbatchedSource
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError, RecordIndexError, StateError
+from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.buckets import Buckets
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.order import Ordering
-from cachelayer.streams.steps import Step
 from cachelayer.streams.stream import Stream, reader_of, with_options
-from cachelayer.streams.stream_options import Shuffle, make_options
+from cachelayer.streams.stream_options import Shuffle, StreamArguments
 from cachelayer.streams.worker_steps import WorkerSteps, fetches_blocks, warn_of_workers
 from cachelayer.user_warnings import warn
 
@@ -43,28 +36,70 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Grain: pip install 'cachelayer[grain]'") from error
 
+# Grain shows in no other way that a dataset repeats forever: its length is sys.maxsize, which batches divide by their
+# size.
+_ENDLESS = 1 << 48
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
+
+# In.
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> IterableSource | None:  # noqa: ARG001
     """Return the source of a ``MapDataset`` or an ``IterDataset``; None for anything else."""
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
-    from cachelayer.adapters._grain_source import source_of
+    is_map = isinstance(obj, grain.MapDataset)
+    endless = "remove .repeat() of the MapDataset" if is_map and len(obj) >= _ENDLESS else ""
+    if is_map and not (unbatch or endless or _is_filtered(obj)):
+        # Grain's own iteration starts threads, which cost many times more than small elements do.
+        return SequenceSource(obj, by_number=True)
+    elements = _elements_of_map(obj) if is_map else _elements_of_iterator(obj)
+    if unbatch:
+        return UnbatchedSource(IterableSource(_batches_with_warnings(elements), "grain", None, endless=endless))
+    return IterableSource(elements, "grain", None, endless=endless)
 
-    return source_of(obj, unbatch=unbatch)
+
+def _is_filtered(dataset: Any) -> bool:
+    kind = type(grain.MapDataset.range(1).filter(bool))
+    return isinstance(dataset, kind) or any(map(_is_filtered, dataset.parents))
+
+
+def _elements_of_map(dataset: Any) -> Iterator[Any]:
+    """Yield the elements of a ``MapDataset``; None stands for one that was filtered out, which Grain skips too."""
+    # Not by map(), which would take a StopIteration of an element for the end.
+    return (element for index in range(len(dataset)) if (element := dataset[index]) is not None)
+
+
+def _elements_of_iterator(dataset: Any) -> Iterator[Any]:
+    """Yield the elements of an ``IterDataset``, and end its worker processes."""
+    iterator = iter(dataset)
+    try:
+        yield from iterator
+    finally:
+        iterator.close()
+
+
+def _batches_with_warnings(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches; warn of the leaves that Grain may have changed when it stacked them."""
+    for number, batch in enumerate(batches):
+        for path, leaf in tree.leaf_values(batch) if number == 0 else []:
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "SU" and leaf.ndim == 1:
+                warn(
+                    f"leaf {path} comes in batches of {leaf.dtype}: Grain's own batch() strips zero bytes from the "
+                    "end of text and bytes; leave out unbatch=True and batch(), or make the batches with batches()"
+                )
+        yield batch
+
+
+# Out.
 
 
 def batches(
     ref: View[Any],
     global_batch_size: int,
     *,
-    shuffle: Shuffle = False,
-    seed: int | None = None,
-    reshuffle: bool = True,
-    num_epochs: int = 1,
-    shard: Any = (0, 1),
     remainder: Literal["drop", "keep", "pad"] | None = None,
-    start: int = 0,
-    buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
+    **options: Unpack[StreamArguments],
 ) -> grain.MapDataset[Any]:
     """Return a ``grain.MapDataset`` whose element ``t`` is a whole decoded batch: ``ref.stream(...)[t]``.
 
@@ -74,40 +109,17 @@ def batches(
     Args:
         ref: the records.
         global_batch_size: the number of records in a batch over all shards.
-        shuffle: permute all records exactly, in a new order in each epoch; or in blocks, with ``"blocks"`` or a
-            :class:`cachelayer.Blocks`.
-        seed: an integer in [0, 2**64), required with shuffle.
-        reshuffle: False keeps the same order in every epoch.
-        num_epochs: the number of epochs, counted from position 0; for more, or for no end, call ``.repeat()``.
-        shard: (index, count), or Grain's ``ShardOptions``.
-        remainder: what to do with a shorter last step of an epoch; see :meth:`cachelayer.DataRef.stream`.
-        start: a global position in records, over all epochs and all shards.
-        buckets: a leaf and bounds of its length; see :meth:`cachelayer.DataRef.stream`.
+        remainder, options: as in :meth:`cachelayer.DataRef.stream`; ``shard`` may be Grain's ``ShardOptions``. For more
+            epochs than ``num_epochs``, or for no end, call ``.repeat()``.
 
     Raises:
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
-        InvalidTypeError: if an argument has the wrong type.
+        InvalidTypeError: if an argument has the wrong type, or there is no end: pass the stream to iter_dataset().
     """
     check_ref(ref)
-    if num_epochs is None:
-        raise InvalidArgumentError(
-            "num_epochs=None: a MapDataset needs a length: pass num_epochs=1 and call .repeat(), or pass an endless "
-            "stream to iter_dataset()"
-        )
-    if global_batch_size is None:
-        raise InvalidArgumentError("global_batch_size None: pass an integer, because elements are batches here")
-    stream = ref.stream(
-        global_batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        reshuffle=reshuffle,
-        num_epochs=num_epochs,
-        shard=shard,
-        remainder=remainder,
-        start=start,
-        prefetch=0,
-        buckets=buckets,
-    )
+    size = integer("global_batch_size", global_batch_size, 1)
+    arguments: dict[str, Any] = {**options, "remainder": remainder, "prefetch": 0}
+    stream = ref.stream(size, **arguments)
     if fetches_blocks(stream):
         warn(
             "batches() reads the records of an object store by themselves, and no whole blocks: pass ref.stream(...) "
@@ -145,16 +157,12 @@ class Sampler:
 
     Args:
         ref: the records; they are also the loader's ``data_source``.
-        shuffle: permute all records exactly, in a new order in each epoch; or in blocks, with ``"blocks"`` or a
-            :class:`cachelayer.Blocks`.
+        shuffle, reshuffle, num_epochs, start: as in :meth:`cachelayer.DataRef.stream`.
         seed: an integer in [0, 2**64), required with shuffle. With a seed, each record has its own generator for random
             transformations, keyed by (seed, global position).
-        reshuffle: False keeps the same order in every epoch.
-        num_epochs: the number of epochs, counted from position 0; None for no end.
         shard: (index, count), or Grain's ``ShardOptions``; the loader takes it from here.
         remainder: "drop" is required if the records from ``start`` to the end do not divide evenly into the shards: a
             loader then skips the last few. ``drop_remainder=True`` of ``ShardOptions`` means the same.
-        start: a global position in records, over all epochs and all shards.
 
     Raises:
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
@@ -176,37 +184,25 @@ class Sampler:
         check_ref(ref)
         if remainder not in (None, "drop"):
             raise InvalidArgumentError(f"remainder {remainder!r}: a DataLoader can only 'drop': pass 'drop' or None")
-        options = make_options(
-            len(ref),
-            None,
-            records_of(ref).record_nbytes,
-            shuffle=shuffle,
-            seed=seed,
-            reshuffle=reshuffle,
-            num_epochs=num_epochs,
-            shard=shard,
-            remainder="drop",
-            start=start,
-            prefetch=0,
+        stream = ref.stream(
+            shuffle=shuffle, seed=seed, reshuffle=reshuffle, num_epochs=num_epochs, shard=shard, start=start
         )
-        shards, end = options.steps.shard_count, options.steps.end
-        drops = remainder == "drop" or getattr(shard, "drop_remainder", False)
-        if end is not None and (end - options.start) % shards and not drops:
-            raise InvalidArgumentError(
-                f"{end - options.start} records do not divide into {shards} shards: pass remainder='drop' to skip the "
-                f"last {(end - options.start) % shards}"
-            )
         self._digest = ref.digest
-        self._order = options.order
-        self._num_epochs = num_epochs
-        self._start = options.start
-        self._end = end
+        self._options = reader_of(stream).options
+        shards = self._options.steps.shard_count
+        drops = remainder == "drop" or getattr(shard, "drop_remainder", False)
+        if num_epochs is not None and len(self) % shards and not drops:
+            raise InvalidArgumentError(
+                f"{len(self)} records do not divide into {shards} shards: pass remainder='drop' to skip the last "
+                f"{len(self) % shards}"
+            )
         # A DataLoader without shard options takes them from this attribute.
-        self._shard_options = grain.sharding.ShardOptions(options.shard_index, shards, bool(drops))
+        self._shard_options = grain.sharding.ShardOptions(self._options.shard_index, shards, bool(drops))
 
     def __len__(self) -> int:
         """Return the number of records over all shards; ``sys.maxsize`` if there is no end, as Grain does."""
-        return sys.maxsize if self._end is None else self._end - self._start
+        end = self._options.steps.end
+        return sys.maxsize if end is None else end - self._options.start
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         """Return the record number at an index, and the record's generator.
@@ -217,51 +213,17 @@ class Sampler:
         index = operator.index(index)
         if not 0 <= index < len(self):
             raise RecordIndexError(f"index {index} of a sampler of {len(self)} records")
-        position = self._position(index)
-        epoch, place = divmod(position, self._order.records)
-        record = int(self._order(epoch, place, place + 1)[0])
-        return grain.RecordMetadata(index=index, record_key=record, rng=self._generator(position))
-
-    def _position(self, index: int) -> int:
-        """Return the global position of an index.
-
-        In an order in blocks, the positions of a step of all shards are arranged among them. If a step reaches into the
-        next epoch, the rest of the epoch comes first.
-        """
-        shards, records = int(self._shard_options.shard_count), self._order.records
-        begin = self._start + index - index % shards
-        end, row = begin + shards, index % shards
-        while begin < end:
-            epoch, place = divmod(begin, records)
-            size = min(end - begin, records - place)
-            if row < size:
-                arranged = self._order.arranged(epoch, place, place + size)
-                return begin + (row if arranged is None else int(arranged[row]))
-            begin, row = begin + size, row - size
-        return begin + row
-
-    def _generator(self, position: int) -> np.random.Generator | None:
-        seed = self._order.seed
-        if seed is None:
-            return None
-        return np.random.Generator(np.random.Philox(key=np.array([seed, position], np.uint64)))
+        order, position = self._options.order, self._options.start + index
+        epoch, place = divmod(position, order.records)
+        generator = None
+        if order.seed is not None:
+            generator = np.random.Generator(np.random.Philox(key=np.array([order.seed, position], np.uint64)))
+        return grain.RecordMetadata(index=index, record_key=int(order(epoch, place, place + 1)[0]), rng=generator)
 
     def __repr__(self) -> str:
-        order, shard = self._order, self._shard_options
-        return (
-            f"Sampler(digest='sha256:{self._digest}', records={order.records}, {_described(order)}, "
-            f"num_epochs={self._num_epochs}, "
-            f"shard={(shard.shard_index, shard.shard_count)}, start={self._start})"
-        )
-
-
-def _described(order: Ordering) -> str:
-    """Return an order for a repr that changes whenever the order does: Grain compares it when it restores."""
-    described = order.described
-    blocks = f", blocks={described['blocks']}" if "blocks" in described else ""
-    return (
-        f"order={described['version']}, shuffle={order.shuffle}, seed={order.seed}, reshuffle={order.reshuffle}{blocks}"
-    )
+        """Return a text that changes whenever the order does: Grain compares it when it restores."""
+        version, records = self._options.order.described["version"], self._options.order.records
+        return f"Sampler(digest='sha256:{self._digest}', records={records}, order={version}, {self._options})"
 
 
 def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:
@@ -293,6 +255,12 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
             raise InvalidArgumentError(
                 "sequential_slice=True would change the order of the records: leave it False; each worker reads only "
                 "its own steps"
+            )
+        options = reader_of(self._stream).options
+        if not options.batched and options.steps.sizes(options.start) != {options.steps.shard_count}:
+            raise InvalidArgumentError(
+                "workers take turns at the elements of a shard, but the last step of an epoch has none for some "
+                "shards: pass remainder='drop', or a global_batch_size, to stream()"
             )
         self._worker, self._workers = sl.start, sl.step
 
@@ -329,18 +297,18 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         Raises:
             StateError: if the state belongs to other records, another order, or another number of workers.
         """
-        fresh: StreamIterator[Any] = StreamIterator(reader_of(self._stream))
-        begin = fresh.get_state()["position"]
-        fresh.set_state(state)
+        following: StreamIterator[Any] = StreamIterator(reader_of(self._stream))
+        begin = following.position
+        following.set_state(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
         # Grain restores each worker separately, and skips workers that have no state. At the beginning it takes the
         # state from an undivided dataset; only there does the number of workers not matter.
-        if workers != self._workers and fresh.get_state()["position"] != begin:
+        if workers != self._workers and following.position != begin:
             raise StateError(
                 f"the state was saved with {workers} workers and is restored with {self._workers}: use the same "
                 "number, or continue with ref.stream(start=<the number of records consumed so far>)"
             )
-        self._iterator = fresh
+        self._iterator = following
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model; Orbax calls this. Only the first shard writes it, for all shards."""
@@ -364,29 +332,19 @@ class _WorkerIterator(_StreamedIterator):
         super().__init__(stream)
         self._worker = worker
         self._workers = workers
-        self._steps = WorkerSteps(stream, workers) if reader_of(stream).options.batched else None
+        self._batches = WorkerSteps(stream, workers)
         if worker == 0:
             fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
             warn_of_workers(stream, workers, fix)
 
     def __next__(self) -> Any:
         self._assert_not_closed()
-        state = self._iterator.get_state()
-        turns = list(islice(self._turns(state["position"]), self._workers + 1))
-        if len(turns) <= self._worker:
+        reader = reader_of(self._stream)
+        steps, position = reader.options.steps, self._iterator.position
+        step = steps.nth(position, self._worker)
+        if step is None:
             raise StopIteration
-        step = turns[self._worker]
-        item = with_options(self._stream, start=step.begin)[0] if self._steps is None else self._steps.batch(step)
-        # Only a stream that has an end runs out of turns.
-        end = cast("int", reader_of(self._stream).options.steps.end)
-        after = turns[-1].begin if len(turns) > self._workers else end
-        self._iterator.set_state(reader_of(self._stream).identity.state(after))
+        item = self._batches.batch(step) if reader.options.batched else reader.elements(step)[0]
+        begin = steps.at(position) or step
+        self._iterator.set_state(reader.identity.state(steps.turn_after(begin, self._workers)))
         return item
-
-    def _turns(self, position: int) -> Iterator[Step]:
-        """Yield the steps from a position on that are not empty for this shard."""
-        options = reader_of(self._stream).options
-        while (step := options.steps.at(position)) is not None:
-            if options.batched or step.end - step.begin > options.shard_index:
-                yield step
-            position = options.steps.after(step)

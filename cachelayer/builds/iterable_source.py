@@ -33,7 +33,16 @@ _ONCE = "pass a function that returns a new one, so that each build begins with 
 
 
 class IterableSource:
-    """Elements from an iterator."""
+    """Elements from an iterator.
+
+    Args:
+        iterator: the iterator.
+        kind: what gives them, for the provenance.
+        length: the number of elements in all; None if nobody promises it.
+        first: the number of the first element.
+        element_spec: the spec of the elements, if it is known.
+        endless: what a user does to give it an end; empty if it is not known to be endless.
+    """
 
     def __init__(
         self,
@@ -42,12 +51,15 @@ class IterableSource:
         length: int | None,
         first: int = 0,
         element_spec: Tree | None = None,
+        *,
+        endless: str = "",
     ) -> None:
         self._iterator = iterator
         self.kind = kind
         self.length = length
         self.element_spec = element_spec
         self._first = first
+        self._endless = endless
         self._peeked: list[Any] = []
 
     def elements(self) -> Iterator[Any]:
@@ -71,7 +83,17 @@ class IterableSource:
             self._peeked = list(islice(watched(self._iterator, self._first), 1))
         return self._peeked
 
+    def refuse_endless(self, limit: int | None) -> None:
+        """Raise if the source is known to be endless and there is no limit.
+
+        Raises:
+            InvalidArgumentError: with the fix.
+        """
+        if limit is None and self._endless:
+            raise InvalidArgumentError(f"the source is endless: {self._endless}, or pass max_records=")
+
     def batches(self, limit: int | None) -> Iterator[Batch]:
+        self.refuse_endless(limit)
         elements = islice(watched(self.elements(), self._first, self._peeked), limit)
         record = self._first
         for first in elements:

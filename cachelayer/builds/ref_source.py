@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.batches import batch_records
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
-from cachelayer.builds.unbatched_source import unbatched
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.protocols import HasRecords, has_records, records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream import Stream, is_endless, reader_of
 
 
 class RecordsSource(SequenceSource):
@@ -35,30 +34,6 @@ class RecordsSource(SequenceSource):
             yield from self._items.__getitems__(np.arange(start, min(start + size, self._count)))
 
 
-class StreamSource(IterableSource):
-    """What a stream hands out."""
-
-    def __init__(
-        self, stream: Stream[Any], elements: Iterator[Any], element_spec: Tree | None, *, unbatch: bool
-    ) -> None:
-        self._is_endless = reader_of(stream).options.steps.end is None
-        length = None if unbatch or self._is_endless else len(stream)
-        self._unbatch = unbatch
-        super().__init__(elements, type(stream).__name__, length, 0, element_spec)
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the elements.
-
-        Raises:
-            InvalidArgumentError: if the stream is endless and there is no limit.
-        """
-        if limit is None and self._is_endless:
-            raise InvalidArgumentError(
-                "the stream is endless (num_epochs=None): pass num_epochs= to stream(), or max_records="
-            )
-        return unbatched(self.elements(), None, limit) if self._unbatch else super().batches(limit)
-
-
 def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> IterableSource | None:
     """Return the source that a ref, a view or a stream is; None for anything else.
 
@@ -75,19 +50,21 @@ def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Iterabl
     return None
 
 
-def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None) -> StreamSource:
-    if unbatch:
-        return StreamSource(stream, iter(stream), None, unbatch=True)
-    # What functions return, and what batches are, is seen from the first.
+def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None) -> IterableSource:
     reader = reader_of(stream)
-    if reader.is_mapped or reader.options.batched:
-        return StreamSource(stream, iter(stream), None, unbatch=False)
-    found = reader.records.stored()
-    stored = None if found is None else records_of(found)
-    if stored is not None and _keeps_files(stored.element_spec, element_spec):
-        reader = replace(reader, records=stored)
-    stream = Stream(reader)
-    return StreamSource(stream, iter(stream), reader.records.declared_spec, unbatch=False)
+    spec: Tree | None = None
+    # What functions return, and what batches are, is seen from the first.
+    if not (reader.is_mapped or reader.options.batched):
+        found = reader.records.stored()
+        stored = None if found is None else records_of(found)
+        if stored is not None and _keeps_files(stored.element_spec, element_spec):
+            reader = replace(reader, records=stored)
+            stream = Stream(reader)
+        spec = reader.records.declared_spec
+    endless = "pass num_epochs= to stream()" if is_endless(stream) else ""
+    length = None if endless else len(stream)
+    source = IterableSource(iter(stream), type(stream).__name__, length, 0, spec, endless=endless)
+    return UnbatchedSource(source) if unbatch else source
 
 
 def _keeps_files(stored: Tree, declared: Tree | None) -> bool:

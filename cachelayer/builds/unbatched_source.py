@@ -46,6 +46,7 @@ class UnbatchedSource(IterableSource):
         return [snapshot(row_of(batch, 0)) for batch in batches if row_count(batch)]
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
+        self._source.refuse_endless(limit)
         return unbatched(self._source.elements(), self._source.length, limit, self._source.taken)
 
 

@@ -588,18 +588,6 @@ def test_a_state_of_a_mixture_names_the_sizes_of_each_part(parts: list[Any]) -> 
         iter(mixed.stream(4, shuffle=Blocks(5, 16, 8), seed=3)).set_state(state)
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3, 4])
-def test_a_sampler_of_grain_gives_each_shard_the_rows_of_its_stream(parts: list[Any], shards: int) -> None:
-    pytest.importorskip("grain")
-    from cachelayer.adapters import grain
-
-    options: dict[str, Any] = {"shuffle": Blocks(4, 8, 4), "seed": 1}
-    for shard in range(shards):
-        sampler = grain.Sampler(parts[1], shard=(shard, shards), remainder="drop", **options)
-        mine = [sampler[index].record_key for index in range(shard, 41 // shards * shards, shards)]
-        assert mine == list(parts[1].stream(shard=(shard, shards), remainder="drop", **options).map(lambda n: n - 1000))
-
-
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_samplers_of_torch_give_each_shard_the_rows_of_its_stream(parts: list[Any], shards: int) -> None:
     pytest.importorskip("torch")
