@@ -97,10 +97,12 @@ def _epoch(dataset: Any) -> Iterator[Any]:
     """Yield the batches of a dataset in order, read ahead by the workers that it asks for."""
     count = _batch_count(dataset)
     dataset.on_epoch_begin()
-    pool: Executor = ThreadPoolExecutor(max(1, dataset.workers), "cachelayer-keras")
-    batch: Callable[[int], Any] = dataset.__getitem__
+    pool: Executor
+    batch: Callable[[int], Any]
     if dataset.workers > 0 and dataset.use_multiprocessing:
         pool, batch = ProcessPoolExecutor(dataset.workers, initializer=_keep, initargs=(dataset,)), _kept_batch
+    else:
+        pool, batch = ThreadPoolExecutor(max(1, dataset.workers), "cachelayer-keras"), dataset.__getitem__
     waiting: deque[Future[Any]] = deque()
     with pool:
         try:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import weakref
 
 import pytest
 from forks import beside_threads
-from threads_denied import no_threads
 
 from cachelayer import CacheLayerError, CorruptionError, StorageError
 from cachelayer.access.background_jobs import BackgroundJobs
@@ -78,32 +75,6 @@ def test_every_job_is_done_once(doing: Doing, jobs: BackgroundJobs[int]) -> None
     assert sorted(doing.done) == list(range(25))
 
 
-def test_the_least_in_rank_is_done_first(doing: Doing, owner: Owner) -> None:
-    jobs: BackgroundJobs[int] = BackgroundJobs(doing, owner.take, lambda job: -job, threads=1)
-    doing.gate.clear()
-    jobs.want([100])
-    jobs.want([5, 3, 1, 4, 2, 9])
-    doing.gate.set()
-    jobs.wait()
-    assert [job for job in doing.done if job != 100] == [9, 5, 4, 3, 2, 1]
-
-
-def test_each_of_many_jobs_is_ranked_once(doing: Doing, owner: Owner) -> None:
-    ranked: list[int] = []
-
-    def rank(job: int) -> int:
-        ranked.append(job)
-        return job
-
-    jobs: BackgroundJobs[int] = BackgroundJobs(doing, owner.take, rank, threads=1)
-    doing.gate.clear()
-    for first in range(0, 3000, 100):
-        jobs.want(range(first, first + 200))
-    doing.gate.set()
-    jobs.wait()
-    assert sorted(doing.done) == sorted(ranked) == list(range(3100))
-
-
 def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Owner) -> None:
     doing.answers = {1: [CopyOutcome.NO_ROOM], 2: [CopyOutcome.BUSY, CopyOutcome.HERE], 3: [StorageError("full")]}
     owner.refuses = {5}
@@ -116,57 +87,12 @@ def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Own
     assert doing.done.count(5) == 1
 
 
-def test_a_job_that_cannot_be_done_is_not_tried_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
-    doing.answers[1] = [CopyOutcome.NO_ROOM]
-    jobs.want([1, 2])
-    jobs.wait()
-    jobs.want([1, 2])
-    jobs.wait()
-    assert sorted(doing.done) == [1, 2]
-
-
-def test_a_job_that_somebody_else_is_at_is_looked_at_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
-    doing.answers[1] = [CopyOutcome.BUSY, CopyOutcome.BUSY, CopyOutcome.HERE]
-    jobs.want([1, 2])
-    jobs.wait()
-    assert sorted(doing.done) == [1, 1, 1, 2]
-
-
-def test_a_job_that_failed_is_done_when_it_is_wanted_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
-    failure = StorageError("no answer")
-    doing.answers[1] = [failure]
-    jobs.want([1])
-    jobs.wait()
-    assert jobs.failure is failure
-    assert doing.done == [1]
-    jobs.want([1, 2])
-    jobs.wait()
-    assert sorted(doing.done) == [1, 1, 2]
-
-
-def test_a_job_whose_source_is_damaged_is_not_done_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
-    doing.answers[1] = [CorruptionError("damaged")]
-    jobs.want([1, 2])
-    jobs.wait()
-    jobs.want([1, 3])
-    jobs.wait()
-    assert sorted(doing.done) == [1, 2, 3]
-
-
 def test_after_three_failures_in_a_row_no_job_is_done_any_more(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.answers = {job: [StorageError("full")] for job in range(10)}
     for job in range(10):
         jobs.want([job])
         jobs.wait()
     assert doing.done == [0, 1, 2]
-
-
-def test_failures_that_are_not_in_a_row_do_not_end_it(doing: Doing, jobs: BackgroundJobs[int]) -> None:
-    doing.answers = {job: [StorageError("no answer")] for job in range(0, 10, 2)}
-    for job in range(10):
-        jobs.want([job])
-        jobs.wait()
-    assert doing.done == list(range(10))
 
 
 def test_what_is_dropped_ends_with_the_jobs_at_hand(doing: Doing) -> None:
@@ -205,45 +131,3 @@ def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, jobs: BackgroundJo
     jobs.wait()
     assert os.waitpid(child, 0)[1] == 0
     assert sorted(doing.done) == [1, 2, 3]
-
-
-def test_the_interpreter_ends_while_a_job_is_in_work() -> None:
-    script = """
-import threading
-from cachelayer.access.background_jobs import BackgroundJobs
-begun = threading.Event()
-def never(job):
-    begun.set()
-    threading.Event().wait()
-class Owner:
-    def take(self, job):
-        pass
-owner = Owner()
-jobs = BackgroundJobs(never, owner.take, lambda job: job)
-jobs.want([1])
-begun.wait()
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stderr == ""
-
-
-def test_jobs_for_which_there_was_no_thread_are_done_by_the_next_call(doing: Doing, jobs: BackgroundJobs[int]) -> None:
-    with no_threads():
-        jobs.want([1, 2])
-    jobs.wait()
-    assert doing.done == []
-    assert "no thread to copy in" in str(jobs.failure)
-    jobs.want([3])
-    jobs.wait()
-    assert sorted(doing.done) == [1, 2, 3]
-
-
-def test_one_thread_does_all_jobs_if_there_are_no_more(doing: Doing, jobs: BackgroundJobs[int]) -> None:
-    doing.gate.clear()
-    jobs.want([1])
-    with no_threads():
-        jobs.want([2, 3])
-    doing.gate.set()
-    jobs.wait()
-    assert sorted(doing.done) == [1, 2, 3]
-    assert jobs.failure is None

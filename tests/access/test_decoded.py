@@ -13,7 +13,7 @@ from pictures_and_sounds import png
 from PIL import Image
 
 import cachelayer
-from cachelayer import ArraySpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, Nullable
+from cachelayer import ArraySpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.spec import IMAGE_MODES
 
 SIZE = (24, 40)
@@ -83,15 +83,6 @@ def test_records_their_digest_and_states_stay_as_they_are(ref: DataRef[Any]) -> 
     assert next(large)["meta"]["label"].tolist() == next(small)["meta"]["label"].tolist()
 
 
-def test_single_images_get_sizes_of_their_own(ref: DataRef[Any]) -> None:
-    sized = ref.decoded("image", size=SIZE)
-    assert sized.element_spec["meta"] == ref.element_spec["meta"]
-    both = sized.decoded("meta", size=(8, 9))
-    assert both[2]["image"].shape == (24, 40, 3)
-    assert both[2]["meta"]["mask"].shape == (8, 9)
-    assert both.decoded("image", size=(5, 5)).read([2])["image"].shape == (1, 5, 5, 3)
-
-
 def test_every_view_of_stored_records_can_be_decoded_to_a_size(ref: DataRef[Any]) -> None:
     expected = resized(FILES[4], "L")
     for view in (
@@ -108,15 +99,6 @@ def test_every_view_of_stored_records_can_be_decoded_to_a_size(ref: DataRef[Any]
         np.testing.assert_array_equal(view.read([1])["meta"]["mask"][0], expected)
     with pytest.raises(InvalidArgumentError, match=r"leaf \['image'\]"):
         cachelayer.concat([ref.decoded(size=SIZE), ref.decoded(size=(8, 8))])
-
-
-def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
-    ref = storage.submit([FILES[0], None], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
-    assert ref[1] is None
-    batch = ref.read([1, 0])
-    assert isinstance(batch, Nullable)
-    assert batch.valid.tolist() == [False, True]
-    np.testing.assert_array_equal(batch.values[1], resized(FILES[0]))
 
 
 def test_a_copy_of_a_view_stores_files_unless_pixels_are_declared(
@@ -147,14 +129,6 @@ def test_every_mode_can_be_resized(storage: cachelayer.Storage, mode: str) -> No
     # The mean of a picture hardly changes with its size, even if its pixels are only black and white.
     whole = storage.submit([file.getvalue()], "whole", "v", element_spec=ImageSpec(mode))[0]
     np.testing.assert_allclose(found[0].mean(), whole.mean(), rtol=0.1 if mode == "1" else 0.03)
-
-
-def test_hues_do_not_mix_to_the_hue_opposite(storage: cachelayer.Storage) -> None:
-    # The hues at both ends of the scale are red.
-    stripes = np.zeros((8, 8, 3), np.uint8)
-    stripes[:, ::2], stripes[:, 1::2] = (255, 0, 20), (255, 20, 0)
-    (hue, *_), *_ = one(storage, png(stripes), "HSV").decoded(size=(1, 1))[0].reshape(-1, 3)
-    assert min(hue, 255 - hue) < 8
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -190,34 +164,6 @@ def test_crop_keeps_proportions_and_the_middle(storage: cachelayer.Storage) -> N
     np.testing.assert_allclose(turned.astype(int), found, atol=1)
 
 
-@pytest.mark.parametrize("crop", [False, True])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 900), (3, 2000)])
-def test_images_of_any_proportions_fill_the_size(storage: cachelayer.Storage, shape: Any, crop: bool) -> None:
-    for data in (png(np.full((*shape, 3), 77, np.uint8)), jpeg(Image.fromarray(np.full((*shape, 3), 77, np.uint8)))):
-        ref = storage.submit([data], "d", str(len(data)), element_spec=ImageSpec())
-        assert {*ref.decoded(size=SIZE, crop=crop)[0].ravel().tolist()} == {77}
-
-
-@pytest.mark.parametrize(("width", "size"), [(29, 7), WIDTH_AND_224])
-def test_rounding_never_moves_the_middle_of_an_image_out_of_it(
-    storage: cachelayer.Storage, width: int, size: int
-) -> None:
-    # Dividing by the size and multiplying by it gives more than the width.
-    assert size * (width / size) > width
-    shapes = [(width + 50, width), (width, width + 50), (width, width)]
-    files = [png(np.full((*shape, 3), 77, np.uint8)) for shape in shapes]
-    ref = storage.submit(files, "d", "v", element_spec=ImageSpec()).decoded(size=(size, size), crop=True)
-    assert (ref.read([0, 1, 2]) == 77).all()
-
-
-def test_a_large_jpeg_differs_little_if_its_decoder_makes_it_smaller(storage: cachelayer.Storage) -> None:
-    data = jpeg(picture(400, 240))
-    found = one(storage, data).decoded(size=SIZE)[0].astype(int)
-    difference = np.abs(found - resized(data).astype(int))
-    assert 0 < difference.max() <= 8
-    assert difference.mean() < 1
-
-
 @pytest.mark.parametrize(
     "name", ["CMYK", "gray", "palette", "transparent palette", "animated GIF", "animated PNG", "MPO"]
 )
@@ -247,12 +193,6 @@ def test_files_that_are_cut_short_are_named_by_their_record(storage: cachelayer.
     ref = storage.submit([data, data[: len(data) // 2]], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
     with pytest.raises(ElementError, match="record 1"):
         ref.read([0, 1])
-
-
-def test_deep_pixels_are_refused_never_cut_off(storage: cachelayer.Storage) -> None:
-    ref = one(storage, png(np.full((30, 30), 5000, np.uint16))).decoded(size=SIZE)
-    with pytest.raises(ElementError, match="I;16"):
-        ref[0]
 
 
 @pytest.mark.parametrize(

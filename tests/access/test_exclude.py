@@ -79,27 +79,6 @@ def test_records_that_do_not_exist_are_refused_with_their_number(wrong: Any, err
         cachelayer.wrap(list(range(10)), identity="ten").exclude(wrong)
 
 
-def test_a_selection_takes_a_bit_a_record_or_eight_bytes_for_each_of_few() -> None:
-    whole = Selection.all(10**7)
-    without = whole.exclude([10, 10**6, 5]).exclude(range(20, 40, 2))
-    assert len(pickle.dumps(without)) < 10**7 / 8 + 1000
-    assert without.number(5) == 6
-    assert without.take(np.array([9_999_986])).tolist() == [9_999_999]
-    assert len(pickle.dumps(whole.exclude(slice(5, None)).slice(slice(None, None, 2)))) < 1000
-    few = np.zeros(10**7, bool)
-    few[[5, 700, 9_999_999]] = True
-    assert len(pickle.dumps(whole.select(few))) < 1000
-
-
-def test_every_shard_streams_what_is_left(tmp_path: Path) -> None:
-    ref = Storage(tmp_path).cache([{"n": number} for number in range(50)], "d", "v1").exclude([3, 44, 7])
-    left = [number for number in range(50) if number not in (3, 44, 7)]
-    stream = [ref.stream(4, shuffle=True, seed=1, shard=(shard, 2)) for shard in range(2)]
-    assert sorted(n for each in stream for batch in each for n in batch["n"].tolist()) == left
-    state = iter(ref.stream(4)).get_state()
-    iter(ref.exclude([]).stream(4)).set_state(state)
-
-
 def test_a_version_without_some_records_shares_the_shards(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     base = storage.cache([{"n": number} for number in range(50)], "d", "v1", shard_bytes=200)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer import ArraySpec, InvalidArgumentError, RecordIndexError, StateError, Storage
+from cachelayer import ArraySpec, RecordIndexError, Storage
 
 SCHEDULE = {0: (0.5, 0.3, 0.2), 13: (0, 1, 1e-4), 29: (1, 0, 0), 77: (0.25, 0.25, 0.5)}
 SPEC = {"n": ArraySpec("int64"), "tokens": ArraySpec("int32", (None,))}
@@ -132,38 +132,3 @@ def test_a_step_past_the_largest_position_is_an_index_error(refs: dict[str, Any]
         stream[number]
     with pytest.raises(RecordIndexError, match=r"past 2\*\*62"):
         stream.records(number)
-
-
-def test_the_last_step_before_the_largest_position_is_there(refs: dict[str, Any]) -> None:
-    for stream in (
-        cachelayer.mix([(refs["web"], 0.3), (refs["web"], 0.2)]).stream(8, shuffle=True, seed=0),
-        refs["web"].sample(np.ones(57), seed=0).stream(8),
-    ):
-        assert len(stream[2**59 - 1]["n"]) == 8
-
-
-@pytest.mark.parametrize("stop", [np.array(["first", "all"]), ["first"], 1, "First"])
-def test_an_end_that_is_none_is_refused(refs: dict[str, Any], stop: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="'first'"):
-        cachelayer.mix([(refs["web"], 1)], stop=stop)
-
-
-@pytest.mark.parametrize("on_error", [np.array(["raise", "replace"]), ["replace"], None, "Replace"])
-def test_what_to_do_with_errors_is_one_of_two_words(refs: dict[str, Any], on_error: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="'replace'"):
-        refs["web"].stream(4).map(lambda element: element, on_error=on_error)
-
-
-def test_past_the_end_of_a_mixture_the_advice_is_one_that_can_be_followed(refs: dict[str, Any]) -> None:
-    stream = cachelayer.mix([(refs["web"], 0.7), (refs["books"], 0.3)], stop="first").stream(3, shuffle=True, seed=0)
-    epochs = stream.epochs()
-    list(next(epochs))
-    next(next(epochs))
-    state = epochs.get_state()
-    with pytest.raises(StateError, match=r"past the end of this stream, 42: set it on stream\.epochs\(\)"):
-        iter(stream).set_state(state)
-    continued = stream.epochs()
-    continued.set_state(state)
-    assert next(continued).position == 45
-    with pytest.raises(InvalidArgumentError, match="stop="):
-        cachelayer.mix([(refs["web"], 0.7), (refs["books"], 0.3)], stop="first").stream(3, start=43)

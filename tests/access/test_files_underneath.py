@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,26 +65,3 @@ def test_files_that_were_cut_are_found_out_before_they_are_mapped(tmp_path: Path
         path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CorruptionError, match="was cut or replaced"):
         ref.read([0])
-
-
-@pytest.mark.slow
-def test_opening_many_records_takes_no_memory_of_its_own(tmp_path: Path) -> None:
-    ref = cachelayer.Storage(tmp_path).submit(np.arange(1_000_000), "d", "v1")
-    script = """
-import sys
-import numpy as np
-import cachelayer
-
-def own():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
-
-small = cachelayer.wrap(range(1000), identity="numbers")
-next(iter(small.stream(256, shuffle=True, seed=1)))
-before = own()
-ref = cachelayer.open(sys.argv[1])
-batch = next(iter(ref.stream(256, shuffle=True, seed=1)))
-assert len(batch) == 256
-print(own() - before)
-"""
-    done = subprocess.run([sys.executable, "-c", script, ref.reference], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 10_000

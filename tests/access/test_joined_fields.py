@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, Storage
+from cachelayer import ArraySpec, InvalidArgumentError, Storage
 
 TOKENS = ArraySpec("int32", (None,))
 DOCUMENTS = [np.arange(number % 11, dtype=np.int32) + number for number in range(60)]
@@ -66,46 +66,3 @@ def test_rows_are_those_of_a_dataset_of_these_records(joined: Any, tmp_path: Pat
 
     assert taken(joined) == taken(whole)
     assert taken(pickle.loads(pickle.dumps(joined))) == taken(whole)
-
-
-def test_they_can_be_joined_and_chosen_from_again(parts: list[Any], joined: Any) -> None:
-    again = cachelayer.concat([joined[3:], parts[0].fields("tokens")])
-    expected = DOCUMENTS[3:] + DOCUMENTS[:40]
-    assert again.lengths("tokens").tolist() == [len(each) for each in expected]
-    flat = np.concatenate(expected)
-    assert again.windows("tokens", 10)[20]["tokens"].tolist() == flat[200:210].tolist()
-    assert joined.fields("tokens")[41]["tokens"].tolist() == DOCUMENTS[41].tolist()
-    assert joined[::-1].fields("tokens").total("tokens") == joined.total("tokens")
-    with pytest.raises(InvalidArgumentError, match="label"):
-        joined.fields("label")
-
-
-def test_views_have_the_metadata_of_their_version_and_joined_ones_what_all_have_in_common(
-    parts: list[Any], joined: Any
-) -> None:
-    first = parts[0]
-    noted = {"licence": "CC0", "of": [1, 2], "page": 1}
-    views = [
-        first.fields("tokens"),
-        first[3:],
-        first.fields("tokens")[1:],
-        first.windows("tokens", 4),
-        first.packed("tokens", 16),
-        first.padded({"tokens": 4}, long="truncate")[::2],
-        cachelayer.concat([first, first[:2]]),
-        cachelayer.concat([first.fields("tokens"), first.fields("tokens")]).windows("tokens", 4),
-        cachelayer.concat([first.windows("tokens", 4), first.windows("tokens", 4)]),
-    ]
-    assert [view.metadata for view in views] == [noted] * len(views)
-    assert joined.metadata == joined.packed("tokens", 16).metadata == {"licence": "CC0"}
-    views[0].metadata.clear()
-    assert views[0].metadata == noted
-    assert cachelayer.wrap([1], identity="x").metadata == {}
-
-
-def test_rows_among_them_have_no_lengths(joined: Any, parts: list[Any]) -> None:
-    padded = [part.fields("tokens").padded({"tokens": 4}, long="truncate") for part in parts]
-    with pytest.raises(InvalidTypeError, match="before you join them"):
-        cachelayer.concat(padded).lengths("tokens")
-    with pytest.raises(InvalidArgumentError, match="elements"):
-        cachelayer.concat([joined, padded[0]])

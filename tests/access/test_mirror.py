@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +62,6 @@ def test_after_a_mirror_nothing_is_fetched(published: Any, server: Server, proxy
     assert of_shards(proxy) == []
 
 
-def test_what_is_read_before_and_after_is_the_same(memory: Any, tmp_path: Path) -> None:
-    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
-    epoch(ref)
-    assert ref.mirror().local_shards == SHARDS
-    epoch(ref)
-    assert ref[100:200].mirror().local_shards == SHARDS
-
-
 def test_a_local_storage_is_its_own_mirror(tmp_path: Path) -> None:
     ref = Storage(tmp_path / "here", local_cache=tmp_path / "copies").submit(rows(COUNT), "d", "v1")
     assert ref.mirror() == Mirrored(1, 1, ref.nbytes, ref.nbytes, str(tmp_path / "here"))
@@ -128,44 +116,3 @@ def test_a_damaged_object_is_an_error(memory: Any, tmp_path: Path, suffix: str) 
     store.put(name, whole)
     assert ref.mirror().local_shards == SHARDS
     assert check(ref.read(range(COUNT))) == list(range(COUNT))
-
-
-def test_a_copy_that_was_removed_is_made_again(memory: Any, tmp_path: Path) -> None:
-    cachelayer.open(memory.reference, local_cache=tmp_path).mirror()
-    for number, name in enumerate(objects(tmp_path)):
-        if number % 3 == 0:
-            next(tmp_path.rglob(name)).unlink()
-    assert cachelayer.open(memory.reference, local_cache=tmp_path).mirror().local_shards == SHARDS
-    assert len(objects(tmp_path)) == 2 * SHARDS
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(memory: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    ref = cachelayer.open(memory.reference, local_cache=tmp_path / "file")
-    with pytest.raises(cachelayer.StorageError, match="cannot write local copies"):
-        ref.mirror()
-
-
-MIRROR = """
-import json, sys, cachelayer
-reference, options = json.loads(sys.argv[1])
-print(cachelayer.open(reference, **options).mirror().local_shards)
-"""
-
-
-def test_processes_at_once_fetch_each_shard_once(gcs: Server, tmp_path: Path) -> None:
-    url = gcs.url(new_bucket(gcs), "caches")
-    ref = Storage(url, storage_options=gcs.storage_options(), local_cache_bytes=0).submit(
-        rows(COUNT), "d", "v1", shard_bytes=SHARD_BYTES
-    )
-    with fault_proxy(gcs.endpoint) as proxy:
-        options = {"storage_options": gcs.storage_options(proxy.endpoint), "local_cache": str(tmp_path)}
-        command = [sys.executable, "-c", MIRROR, json.dumps([ref.reference, options])]
-
-        def run(_: int) -> str:
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
-
-        with ThreadPoolExecutor(3) as threads:
-            assert list(threads.map(run, range(3))) == [f"{SHARDS}\n"] * 3
-        fetched = [each.path for each in proxy.exchanges() if "array_record" in each.path and each.range]
-    assert len(fetched) == len(set(fetched)) == SHARDS

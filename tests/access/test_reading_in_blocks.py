@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from forks import in_a_fork
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer import Blocks, CacheLayerWarning, CorruptionError, Storage, StorageError, VersionNotFoundError
+from cachelayer import Blocks, CorruptionError, Storage, StorageError, VersionNotFoundError
 from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.fetched import FetchedRecords
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
@@ -164,14 +164,6 @@ def test_workers_that_take_turns_read_the_steps_of_the_stream(kind: str, workers
             assert_same(steps.batch(step_of(stream, number)), expected[number])
 
 
-def test_workers_read_local_records_too(tmp_path: Path) -> None:
-    stream = in_blocks(Storage(tmp_path).submit(uniform(RECORDS), "d", "v1"), 32, num_epochs=2)
-    for worker in range(2):
-        steps = WorkerSteps(stream, 2)
-        for number in range(worker, len(stream), 2):
-            assert_same(steps.batch(step_of(stream, number)), stream[number])
-
-
 def test_a_worker_fetches_each_block_once(requests: Requests) -> None:
     ref = published(uniform(MANY))
     stream = in_blocks(ref, 48, remainder="drop")
@@ -220,22 +212,6 @@ def test_windows_are_read_in_blocks_of_their_documents(requests: Requests, batch
         assert_same(found, {key: values[rows if batch else int(rows[0])] for key, values in expected.items()})
 
 
-def test_windows_of_fields_that_are_joined_are_read_by_ranges() -> None:
-    documents = [{"tokens": np.arange(number % 9 + 1)} for number in range(60)]
-    ref = published(documents, element_spec={"tokens": cachelayer.ArraySpec(np.int64, (None,))})
-    windows = cachelayer.concat([ref.fields("tokens"), ref.fields("tokens")]).windows("tokens", 4)
-    found = [item["tokens"].tolist() for item in in_blocks(windows)]
-    assert sorted(found) == sorted(windows.read(np.arange(len(windows)))["tokens"].tolist())
-
-
-def test_local_and_remote_datasets_are_read_together(tmp_path: Path) -> None:
-    near = Storage(tmp_path).submit(uniform(90), "d", "v1")
-    both = cachelayer.concat([near, published(uniform(RECORDS))])
-    stream = in_blocks(both, 32)
-    for step, batch in enumerate(stream):
-        assert_same(batch, both.read(stream.records(step)))
-
-
 def test_mixtures_are_read_in_blocks(requests: Requests) -> None:
     parts = published(uniform(RECORDS)), published(uniform(90))
     stream = cachelayer.mix([(parts[0], 3), (parts[1], 2)]).stream(
@@ -249,25 +225,6 @@ def test_mixtures_are_read_in_blocks(requests: Requests) -> None:
     assert blocks
 
 
-def test_functions_of_elements_and_batches_see_the_same_records() -> None:
-    ref = published(uniform(RECORDS))
-    stream = in_blocks(ref, 25).map(lambda e: {**e, "n": e["n"] * 2}).map_batches(lambda b: {**b, "s": b["n"].sum()})
-    found = list(stream)
-    for step in range(0, len(found), 5):
-        assert_same(found[step], stream[step])
-
-
-@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
-@pytest.mark.parametrize("shards", [1, 2, 3])
-@pytest.mark.slow
-def test_shards_and_short_steps_read_their_records(shards: int, remainder: str) -> None:
-    ref = published(uniform(RECORDS + 7))
-    for shard in range(shards):
-        stream = in_blocks(ref, 60, shard=(shard, shards), remainder=remainder, num_epochs=2)
-        for step, batch in enumerate(stream):
-            assert_same(batch, stream[step])
-
-
 def test_a_block_is_one_range_and_is_fetched_once_in_an_epoch(requests: Requests) -> None:
     ref = published(uniform(RECORDS), shard_bytes=1 << 30)
     requests.ranges.clear()
@@ -275,24 +232,6 @@ def test_a_block_is_one_range_and_is_fetched_once_in_an_epoch(requests: Requests
     found = requests.of_records()
     assert len(found) == len(set(found)) == RECORDS // BLOCK
     assert len([each for ranges in requests.ranges for each in ranges]) == RECORDS // BLOCK + 1
-
-
-def test_records_that_lie_apart_in_the_base_take_a_range_each_and_neighbours_one(requests: Requests) -> None:
-    ref = published(uniform(RECORDS), shard_bytes=1 << 30)
-    view = ref.select([*range(100, 200), *range(300, 310), *range(400, 410)])
-    requests.ranges.clear()
-    list(in_windows(view, 20, block=20))
-    assert len(requests.of_records()) == 5 + 2
-
-
-def test_index_rows_of_a_block_are_one_range(requests: Requests) -> None:
-    ref = published(varying(RECORDS), shard_bytes=1 << 30)
-    ref._base.shards._ranged.room = 0
-    requests.ranges.clear()
-    list(in_windows(ref, 32))
-    rows = [each for ranges in requests.ranges for each in ranges if not each[0].endswith(".array_record")]
-    headers = [each for each in rows if each[1] == 0]
-    assert len(rows) - len(headers) == len(requests.of_records()) == RECORDS // BLOCK
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -306,14 +245,6 @@ def test_going_on_at_a_position_fetches_what_the_windows_there_need(requests: Re
     stream = in_windows(ref, 10, start=start, prefetch=prefetch)
     assert sum(len(batch["n"]) for batch in stream) == RECORDS - start
     assert len(requests.of_records()) == len(np.unique(spans.begin))
-
-
-def test_a_step_out_of_the_blue_reads_its_records_alone(requests: Requests) -> None:
-    ref = published(uniform(RECORDS), shard_bytes=1 << 30)
-    stream = in_blocks(ref, 8)
-    requests.ranges.clear()
-    stream[17]
-    assert sum(stop - start for _, start, stop in requests.of_records()) < 8 * (NBYTES + 100)
 
 
 def test_states_go_back_and_forth() -> None:
@@ -330,25 +261,6 @@ def test_states_go_back_and_forth() -> None:
             np.testing.assert_array_equal(next(iterator)["n"], found[ahead])
     again = pickle.loads(pickle.dumps(iterator))
     assert [batch["n"].tolist() for batch in again] == [batch["n"].tolist() for batch in iterator]
-
-
-def block_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "cachelayer-blocks"]
-
-
-def test_an_abandoned_iterator_ends_its_threads() -> None:
-    ref = published(uniform(RECORDS))
-    stream = in_blocks(ref, 32, num_epochs=None)
-    iterators = [iter(stream), iter(stream)]
-    for iterator in iterators:
-        next(iterator)
-    threads = block_threads()
-    assert threads
-    del iterator, iterators
-    gc.collect()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 def test_a_forked_child_goes_on_by_itself() -> None:
@@ -421,40 +333,6 @@ def test_a_block_that_comes_damaged_is_fetched_once_more_before_that_is_an_error
         with pytest.raises(CorruptionError, match=f"record {bad} "):
             next(iterator)
         assert len(came) >= 2
-
-
-@pytest.fixture
-def damaged_once(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int, int]]:
-    """Each range comes damaged when it is read for the first time; those that came."""
-    read, came = BucketStore.read_pieces, set[tuple[str, int, int]]()
-
-    def damaging(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
-        bodies = [bytearray(b"".join(pieces)) for pieces in read(store, ranges)]
-        for each, body in zip(ranges, bodies, strict=True):
-            if each not in came and ".array_record" in each[0]:
-                body[len(body) // 2] ^= 1
-                came.add(each)
-        return [[bytes(body)] for body in bodies]
-
-    monkeypatch.setattr(BucketStore, "read_pieces", damaging)
-    return came
-
-
-@pytest.mark.parametrize("name", ["slice", "concat", "mixture", "windows"])
-def test_blocks_of_any_view_that_come_damaged_are_fetched_once_more(
-    name: str, damaged_once: set[tuple[str, int, int]]
-) -> None:
-    rows = [{"n": number, "x": np.full(number % 90 + 300, number)} for number in range(200)]
-    ref = published(rows, element_spec={"n": np.int64, "x": cachelayer.ArraySpec(np.int64, (None,))})
-    made: dict[str, Callable[[], Any]] = {
-        "slice": lambda: ref[30:-25],
-        "concat": lambda: cachelayer.concat([ref[:100], ref[50:]]),
-        "mixture": lambda: cachelayer.mix([(ref[:100], 3), (ref[100:], 2)]),
-        "windows": lambda: ref.windows("x", 64),
-    }
-    stream = made[name]().stream(8, shuffle=Blocks(records=BLOCK, window=8, lanes=4), seed=1)
-    assert len(list(islice(stream, 10))) == 10
-    assert damaged_once
 
 
 @pytest.fixture
@@ -575,18 +453,6 @@ def read_by(ref: Any, host: int, **options: Any) -> list[Any]:
 
 
 @pytest.mark.usefixtures("large_indices")
-def test_a_host_with_few_blocks_of_a_shard_takes_a_request_more_for_the_rows_of_each(requests: Requests) -> None:
-    ref = published(uniform(8192), shard_bytes=1 << 20)
-    requests.ranges.clear()
-    found = np.concatenate([batch["n"] for batch in read_by(ref, 5, num_epochs=2)])
-    assert len(found) == 2 * 8192 // HOSTS
-    rows = [each for ranges in requests.ranges for each in ranges if not each[0].endswith(".array_record") and each[1]]
-    # The last shard is smaller, and its index is fetched whole.
-    assert 0 < len(rows) <= len(requests.of_records())
-    assert all(end - begin <= BLOCK * 16 for _, begin, end in rows)
-
-
-@pytest.mark.usefixtures("large_indices")
 @pytest.mark.parametrize("kind", KINDS)
 def test_records_whose_index_rows_came_alone_are_those_that_were_written(requests: Requests, kind: str) -> None:
     make, compression = KINDS[kind]
@@ -622,28 +488,6 @@ def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypat
     del iterator
     gc.collect()
     assert alive[0] == 0
-
-
-def test_windows_that_take_most_of_the_memory_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ref = published(uniform(MANY))
-    monkeypatch.setattr(block_feed, "memory_nbytes", lambda: 8 * BLOCK * NBYTES)
-    with pytest.warns(CacheLayerWarning, match="shuffle=") as warned:
-        assert len(list(in_blocks(ref, 32))) == MANY // 32
-    assert len(warned) == 1
-    monkeypatch.setattr(block_feed, "memory_nbytes", lambda: 40 * BLOCK * NBYTES)
-    assert len(list(in_blocks(ref, 32))) == MANY // 32
-
-
-@pytest.mark.slow
-def test_two_processes_read_their_shards_of_one_version() -> None:
-    ref = published(uniform(RECORDS))
-    stream = in_blocks(ref, 32)
-    parts = [
-        in_a_fork(lambda shard=shard: [b["n"].tolist() for b in in_blocks(ref, 32, shard=(shard, 2))])
-        for shard in range(2)
-    ]
-    together = [first + second for first, second in zip(*parts, strict=True)]
-    assert together == [batch["n"].tolist() for batch in stream]
 
 
 ENDING = """

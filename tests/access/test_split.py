@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -114,26 +113,6 @@ def test_parts_of_any_view_are_those_of_the_specification(
         assert not part.has_repeats
 
 
-def test_parts_of_many_records_are_the_same_as_ever() -> None:
-    found = numbers(1_000_000).split({"train": 0.9, "val": 0.1}, seed=0)
-    assert found["val"].digest == "9408b4afbecd93b54ac242bd655ad3b6d5af90e07908928f249d19fe7d4884fb"
-    assert found["train"].digest == "43ac2130b85d2ba45c727a687614c2723b7ff1c9ccc658bee317d336aa2f8b9b"
-
-
-def test_a_part_weighs_two_bits_a_record() -> None:
-    tracemalloc.start()
-    part = cachelayer.wrap(range(2_000_000), identity="big").split({"train": 0.8, "val": 0.2}, seed=0)["train"]
-    assert (len(part), part[0] >= 0) == (1_600_000, True)
-    assert tracemalloc.get_traced_memory()[0] < 2 * 2_000_000 * 0.3
-    tracemalloc.stop()
-    assert len(pickle.dumps(part[::-1][5:])) < 2_000_000 / 8 + 1000
-
-
-def test_many_small_segments_keep_the_shares() -> None:
-    found = split_rows([1] * 1000, {"train": 0.9, "val": 0.1}, 7)
-    assert {name: len(rows) for name, rows in found.items()} == {"train": 900, "val": 100}
-
-
 def test_the_parts_are_these_for_ever() -> None:
     parts = numbers(20).split({"train": 0.7, "val": 0.2, "test": 0.1}, seed=42)
     assert {name: list(part) for name, part in parts.items()} == {
@@ -141,20 +120,6 @@ def test_the_parts_are_these_for_ever() -> None:
         "val": [9, 11, 14, 18],
         "test": [12, 16],
     }
-
-
-@pytest.mark.slow
-def test_every_record_is_as_likely_in_each_part() -> None:
-    hits = np.zeros(20)
-    for seed in range(3000):
-        hits[split_rows([20], {"train": 0.75, "val": 0.25}, seed)["val"]] += 1
-    assert abs(hits / 3000 - 0.25).max() < 0.04
-
-
-def test_a_split_is_drawn_otherwise_than_any_epoch() -> None:
-    val = numbers(1000).split({"train": 0.9, "val": 0.1}, seed=0)["val"]
-    shuffled = list(numbers(1000).stream(shuffle=True, seed=0))
-    assert len(set(val) & set(shuffled[-100:])) < 40
 
 
 def test_parts_are_views_with_digests_of_their_own(tmp_path: Path) -> None:
@@ -173,13 +138,6 @@ def test_parts_are_views_with_digests_of_their_own(tmp_path: Path) -> None:
         element["n"] for part in parts.values() for batch in part.stream(7, shuffle=True, seed=3) for element in [batch]
     ]
     assert sorted(np.concatenate(seen).tolist()) == list(range(100))
-
-
-def test_a_view_is_split_by_its_own_rows() -> None:
-    view = numbers(100)[::-2]
-    parts = view.split({"a": 0.5, "b": 0.5}, seed=3)
-    assert sorted([*parts["a"], *parts["b"]]) == sorted(view)
-    assert list(parts["a"]) == sorted(parts["a"], reverse=True)
 
 
 def test_the_whole_as_the_only_part_is_the_dataset_itself() -> None:
@@ -204,31 +162,6 @@ def test_the_whole_as_the_only_part_is_the_dataset_itself() -> None:
 def test_shares_that_cannot_be_are_refused(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         numbers(10).split(*arguments, seed=0)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, None])
-def test_seeds_that_cannot_be_are_refused(seed: Any) -> None:
-    with pytest.raises((InvalidArgumentError, InvalidTypeError), match="seed"):
-        numbers(10).split({"a": 1.0}, seed=seed)
-
-
-@given(st.lists(st.integers(-10, 9), max_size=30))
-@settings(deadline=None)
-def test_selected_records_come_in_the_order_of_their_indices(indices: list[int]) -> None:
-    view = numbers(10).select(indices)
-    assert list(view) == [list(range(10))[index] for index in indices]
-    assert len(view) == len(indices)
-    assert view.select(range(len(indices))).digest == view.digest
-    assert numbers(10).select(range(2, 8, 3)).digest == numbers(10)[2:8:3].digest
-
-
-def test_a_selection_does_not_follow_the_array_that_it_was_made_from() -> None:
-    indices = np.array([1, 2, 3])
-    view = numbers(10).select(indices)
-    digest = view.digest
-    indices[0] = 7
-    assert list(view) == [1, 2, 3]
-    assert view.digest == digest
 
 
 def test_records_that_stand_twice_in_a_view_cannot_be_split() -> None:

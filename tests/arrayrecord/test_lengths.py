@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from samples import examples
 
 from cachelayer import CorruptionError, InvalidArgumentError
-from cachelayer.arrayrecord.lengths import MOST, LengthColumn, LengthsFile, encode_lengths
+from cachelayer.arrayrecord.lengths import MOST, LengthColumn, encode_lengths
 from cachelayer.records.memory import splits_of
 
 SIZES = [0, 1, 2, 255, 256, 600, 4000]
@@ -105,16 +105,6 @@ def test_numbers_and_offsets_outside_are_refused() -> None:
             column.locate(np.array([offset]))
 
 
-def test_all_shards_of_a_call_are_read_at_once_and_totals_of_whole_ones_need_none() -> None:
-    shards = Shards(some_lengths(0, [600, 300, 512], 9))
-    column = shards.column()
-    assert column.slice(600, 900).total == shards.held[1][-1]
-    assert column.prefix(1412) == column.total
-    assert not shards.calls
-    column.take(np.array([1400, 0, 650, 1]))
-    assert [sorted(call) for call in shards.calls] == [[0, 1, 2]]
-
-
 def as_bytes(raw: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8)
 
@@ -141,10 +131,3 @@ def test_every_flipped_bit_and_every_cut_is_found() -> None:
         for wrong in (damaged, raw[:place]):
             with pytest.raises(CorruptionError, match="the file"):
                 file.check(as_bytes(wrong), "the file")
-
-
-@pytest.mark.parametrize("sums", [[0, 5, 4, 9], [1, 5, 6, 9], [0, 5, 6, 8]])
-def test_sums_that_are_not_those_of_lengths_are_refused_even_if_their_checksum_is_right(sums: list[int]) -> None:
-    raw = np.array(sums, np.int64).tobytes()
-    with pytest.raises(CorruptionError, match="add up to 9"):
-        LengthsFile(3, [google_crc32c.value(raw)], [9]).check_leaf(0, as_bytes(raw), "f")

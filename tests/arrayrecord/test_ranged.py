@@ -125,29 +125,6 @@ def test_a_batch_takes_a_round_trip_more_for_indices_that_are_not_here(tmp_path:
     assert len(remote.reads.calls) == 3
 
 
-def test_the_sizes_of_records_of_one_size_take_no_request(tmp_path: Path) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1000))
-    assert remote.ranged.stored_nbytes(np.array([0, 1]), np.array([3, 0])).tolist() == [8, 8]
-    assert remote.reads.calls == []
-
-
-def test_rows_that_have_changed_places_give_no_wrong_record(tmp_path: Path) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=0)
-    name = remote.objects[0].index_name
-    raw = remote.reads.whole(name)
-    first, second = raw[64 + 16 * 42 : 64 + 16 * 43], raw[64 + 16 * 43 : 64 + 16 * 44]
-    remote.reads.changed[name] = raw.replace(first + second, second + first)
-    with pytest.raises(CorruptionError, match="record 42"):
-        remote.records([42])
-
-
-def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    storage.submit([number.to_bytes(8, "little") for number in range(100)], "d", "v1")
-    remote = Remote(storage.append("d", "v1", "v2", [b"x" * number for number in range(50)]))
-    assert remote.records([99, 100, 149, 0]) == [*expected([99]), b"", b"x" * 49, *expected([0])]
-
-
 @pytest.fixture(scope="module")
 def long_indices(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Shards whose indices have several pages of 64 KiB each."""
@@ -172,31 +149,11 @@ def test_of_large_indices_the_first_batch_takes_rows_and_later_ones_the_whole_on
     assert remote.reads.nbytes(".index") == before
 
 
-def test_a_run_of_records_takes_no_large_index(long_indices: Any) -> None:
-    remote = Remote(long_indices)
-    assert remote.records(range(256)) == expected(range(256))
-    assert remote.reads.nbytes(".index") == 64 + 256 * 16
-
-
 def test_indices_that_have_no_room_are_read_row_by_row(long_indices: Any) -> None:
     remote = Remote(long_indices, kept_nbytes=300_000)
     for batch in np.random.default_rng(0).permutation(len(long_indices))[: 20 * 64].reshape(20, 64):
         assert remote.records(batch.tolist()) == expected(batch)
     assert sum(remote.ranged.has_index(shard) for shard in range(len(remote.objects))) == 1
-
-
-def test_a_copy_of_an_index_is_read_instead_and_gives_back_its_room(long_indices: Any) -> None:
-    remote = Remote(long_indices, kept_nbytes=300_000)
-    copy = np.frombuffer(remote.reads.whole(remote.objects[1].index_name), np.uint8)
-    numbers = np.arange(int(remote.splits[1]), int(remote.splits[2]), 100)
-    remote.records(numbers.tolist())
-    assert remote.ranged.has_index(1)
-    remote.ranged.use_copy(1, lambda: copy)
-    before = remote.reads.nbytes(".index")
-    assert remote.records(numbers.tolist()) == expected(numbers)
-    assert remote.reads.nbytes(".index") == before
-    remote.records(list(range(0, 12_500, 100)))
-    assert remote.ranged.has_index(0)
 
 
 def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
@@ -212,32 +169,6 @@ def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
     other.reads.changed[other.objects[0].index_name] = raw[:200] + b"!" + raw[201:]
     with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
         other.ranged.whole_index(0)
-
-
-def test_a_copy_of_an_index_that_is_removed_is_fetched_again(tmp_path: Path) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1 << 20))
-    copies = [np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8)]
-
-    def open_copy() -> Any:
-        if not copies:
-            raise CorruptionError("missing")
-        return copies[0]
-
-    remote.ranged.use_copy(0, open_copy)
-    assert remote.records([7, 3]) == expected([7, 3])
-    assert remote.reads.nbytes(".index") == 0
-    copies.clear()
-    assert remote.records([7, 3]) == expected([7, 3])
-    assert remote.reads.nbytes(".index") > 0
-
-
-def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1 << 20))
-    raw = np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8).copy()
-    raw[200] ^= 1
-    with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
-        remote.ranged.use_copy(0, lambda: raw)
-    assert not remote.ranged.has_index(0)
 
 
 @pytest.mark.slow
@@ -265,41 +196,6 @@ def test_whatever_byte_is_flipped_no_record_is_wrong(
 def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | None], Any]:
     refs = {each: numbered(tmp_path_factory.mktemp("small"), 40, 1000, each) for each in (None, "zstd")}
     return refs.__getitem__
-
-
-@pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
-def test_a_damaged_record_is_named(tmp_path: Path, kept_nbytes: int) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=kept_nbytes)
-    where = remote.objects[0]
-    remote.reads.changed[where.name] = remote.reads.whole(where.name).replace(expected([42])[0], b"damaged!")
-    assert remote.records([41, 43]) == expected([41, 43])
-    with pytest.raises(CorruptionError, match="array_record"):
-        remote.records([41, 42, 43])
-
-
-def test_a_lost_row_of_an_index_is_no_empty_record(tmp_path: Path) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=0)
-    name = remote.objects[0].index_name
-    raw = remote.reads.whole(name)
-    remote.reads.changed[name] = raw[: 64 + 16 * 42] + bytes(16) + raw[64 + 16 * 43 :]
-    with pytest.raises(CorruptionError, match="array_record"):
-        remote.records([42])
-
-
-@pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
-def test_whatever_bit_of_the_header_of_an_index_is_flipped_it_is_damaged_and_not_of_another_release(
-    tmp_path: Path, kept_nbytes: int
-) -> None:
-    ref = numbered(tmp_path, 100, 1 << 20)
-    where = Remote(ref).objects[0]
-    raw = Remote(ref).reads.whole(where.index_name)
-    for bit in range(64 * 8):
-        damaged = bytearray(raw)
-        damaged[bit // 8] ^= 1 << bit % 8
-        remote = Remote(ref, kept_nbytes=kept_nbytes)
-        remote.reads.changed[where.index_name] = bytes(damaged)
-        with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
-            remote.records([0])
 
 
 def test_whatever_bit_of_the_header_of_a_local_index_is_flipped_it_is_damaged(tmp_path: Path) -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cachelayer
-from cachelayer.arrayrecord.mapping import MappedRange, is_in_memory, merged, opened
+from cachelayer.arrayrecord.mapping import MappedRange, is_in_memory, opened
 
 
 def drop(path: Path) -> None:
@@ -56,10 +54,6 @@ def test_what_is_announced_comes_into_memory(cold: Path) -> None:
     assert not is_in_memory(cold, 3 << 20)
 
 
-def test_it_is_not_known_whether_a_file_that_is_gone_is_in_memory(tmp_path: Path) -> None:
-    assert is_in_memory(tmp_path / "gone", 0) is None
-
-
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("uniform", [True, False])
 def test_cold_shards_are_read_right(on_disk: Path, uniform: bool, compression: str | None) -> None:
@@ -71,22 +65,3 @@ def test_cold_shards_are_read_right(on_disk: Path, uniform: bool, compression: s
     ref = cachelayer.Storage(on_disk).fetch("d@v1")
     order = rng.permutation(2000)
     assert list(ref.read(order)) == [records[number] for number in order]
-
-
-@given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 9000)), min_size=1, max_size=30))
-def test_merged_ranges_cover_the_same_and_little_more(ranges: list[tuple[int, int]]) -> None:
-    starts = np.array([start for start, _ in ranges])
-    stops = starts + np.array([length for _, length in ranges])
-    found = list(zip(*(each.tolist() for each in merged(starts, stops)), strict=True))
-    assert len(found) <= len(ranges)
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        assert any(first <= start and stop <= last for first, last in found)
-    wanted = {byte // 4096 for start, length in ranges for byte in range(start, start + length, 1)}
-    assert {page for first, last in found for page in range(first // 4096, (last - 1) // 4096 + 1)} <= {
-        page + more for page in wanted for more in (0, 1)
-    }
-
-
-def test_neighbours_are_one_range() -> None:
-    starts = np.arange(0, 100_000, 3000)
-    assert [each.tolist() for each in merged(starts, starts + 2900)] == [[0], [int(starts[-1]) + 2900]]

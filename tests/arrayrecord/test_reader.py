@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -61,45 +57,3 @@ def test_shards_of_different_record_sizes_are_one_sequence(tmp_path: Path) -> No
     order = np.random.default_rng(0).permutation(300).tolist()
     assert ref.__getitems__(order) == [records[number] for number in order]
     assert [ref[number] for number in order] == [records[number] for number in order]
-
-
-def test_a_read_needs_no_room_beyond_its_answer(tmp_path: Path) -> None:
-    data = np.random.default_rng(0).integers(0, 256, (5_000, 1_000), dtype=np.uint8)
-    ref = cachelayer.Storage(tmp_path).submit(data, "d", "v1")
-    batch = ref.read(range(5_000))
-    assert batch.base is None or batch.base.nbytes == batch.nbytes
-    np.testing.assert_array_equal(batch, data)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compression", [None, "zstd"])
-@pytest.mark.parametrize("kind", ["known shapes", "unknown shapes", "ragged", "sparse", "strings"])
-def test_an_element_that_is_kept_keeps_little_of_the_others(tmp_path: Path, kind: str, compression: str | None) -> None:
-    count, width = 2_000, 250
-    numbers = np.arange(width, dtype=np.float32)
-    ragged = cachelayer.Ragged(numbers, np.array([0, width]))
-    sparse = cachelayer.Sparse(np.arange(width)[:, None], numbers, np.array([width]))
-    of_kind: dict[str, Callable[[int], Any]] = {
-        "known shapes": lambda number: {"a": numbers + number, "n": number},
-        "unknown shapes": lambda number: {"a": numbers[number % 7 :] + number},
-        "ragged": lambda _: {"a": ragged},
-        "sparse": lambda _: {"a": sparse},
-        "strings": lambda number: {"a": np.array([f"{number} " * 50] * (2 + number % 2))},
-    }
-    spec = {"a": cachelayer.ArraySpec(np.float32, (None,))} if kind == "unknown shapes" else None
-    if kind == "strings":
-        spec = {"a": cachelayer.ArraySpec(str, (None,))}
-    source = map(of_kind[kind], range(count))
-    ref = cachelayer.Storage(tmp_path).submit(source, "d", "v1", element_spec=spec, compression=compression)
-    kept = []
-    tracemalloc.start()
-    for number, element in enumerate(ref.stream(prefetch=0)):
-        if number % 100 == 50:
-            kept.append(element)
-    del element
-    gc.collect()
-    nbytes, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(kept) == 20
-    assert nbytes < 20 * (70_000 + 4 * width) + 200_000
-    assert ref.nbytes > 1_000 * count or kind == "strings" or compression

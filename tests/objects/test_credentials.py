@@ -20,7 +20,6 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage
 from cachelayer.cli.addresses import open_address
-from cachelayer.engines import Processes
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.open_store import open_store
 
@@ -55,11 +54,6 @@ def test_a_pickle_holds_no_credentials(dumps: Any) -> None:
         again = pickle.loads(raw)
     assert again.options == PLAIN
     assert set(again.options.missing) == SECRETS.keys()
-
-
-def test_options_without_credentials_travel_as_they_are() -> None:
-    store = open_store("gs://bucket", {**PLAIN, "token": "anon"})
-    assert pickle.loads(pickle.dumps(store)).options == {**PLAIN, "token": "anon"}
 
 
 def test_no_repr_shows_credentials(tmp_path: Path) -> None:
@@ -130,11 +124,6 @@ def test_a_process_gets_them_however_it_is_started(method: str) -> None:
         child.start()
     assert results.get() == options
     child.join()
-
-
-def test_worker_processes_get_them() -> None:
-    options = StorageOptions({"key": "hush", "endpoint_url": "x"})
-    assert list(Processes(1).run(lambda number: dict(options), [0])) == [dict(options)]
 
 
 def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +28,6 @@ class TestLocal(StoreConformance):
     @pytest.fixture
     def store(self, store: LocalStore) -> LocalStore:
         return store
-
-
-@pytest.mark.slow
-def test_a_folder_is_deleted_while_others_write_there(store: LocalStore) -> None:
-    def write(writer: int) -> None:
-        for number in range(300):
-            # The folder may vanish between its making and the writing.
-            with suppress(cachelayer.StorageError):
-                store.put(f"a/{writer}-{number}", b"")
-
-    with ThreadPoolExecutor(2) as threads:
-        writers = [threads.submit(write, writer) for writer in range(2)]
-        while not all(writer.done() for writer in writers):
-            store.delete_folder("a")
-    store.delete_folder("a")
-    assert store.names("a") == []
 
 
 def test_a_file_in_the_way_of_a_folder_is_no_object(store: LocalStore) -> None:
@@ -206,13 +189,6 @@ def test_the_folder_itself_and_that_of_a_dataset_may_be_links(tmp_path: Path) ->
     assert (disk / "numbers").is_symlink()
 
 
-def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for use in ("read", "read ranges"):
-        with pytest.raises(cachelayer.StorageError, match="not a regular file"):
-            USES[use](store, "pipe")
-
-
 @pytest.mark.parametrize("how", ["submit", "cache", "copy"])
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_hard_links_is_an_error_before_anything_is_built(
@@ -239,41 +215,3 @@ def test_a_file_system_without_hard_links_is_an_error_before_anything_is_built(
     with pytest.raises(cachelayer.StorageError, match=r"no hard links .*: keep the storage on one that has them"):
         calls[how]()
     assert [path.name for path in (tmp_path / "storage").rglob("*") if path.is_file()] in ([], ["v1"])
-
-
-def test_a_tag_that_cannot_be_published_names_the_missing_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    storage.submit([1], "d", "v1")
-
-    def link(*_: Any) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", link)
-    with pytest.raises(cachelayer.StorageError, match="no hard links"):
-        storage.tag("d", "v1", "best")
-
-
-OUT_OF_FILES = """
-import resource, sys
-from pathlib import Path
-from cachelayer import StorageError
-from cachelayer.objects.local import LocalStore
-store = LocalStore(Path(sys.argv[1]))
-store.put("d/x", b"1")
-store.read("d/x")
-# The three of stdin, stdout and stderr stay open.
-resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-for use in (lambda: store.put("d/z", b"3"), lambda: store.read("d/x")):
-    try:
-        use()
-    except StorageError as error:
-        sys.stdout.write(str(error) + "\\n")
-"""
-
-
-def test_too_many_open_files_are_an_error_that_says_what_to_raise(tmp_path: Path) -> None:
-    run = [sys.executable, "-c", OUT_OF_FILES, str(tmp_path)]
-    said = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert [line.endswith("raise the limit of open files with `ulimit -n`") for line in said] == [True, True]

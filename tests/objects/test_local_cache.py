@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from copies_child import total
 from killed_copies_child import CHANGES, LIMIT
 from repository import SUPPORT
 
-import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome, folder_of
 
@@ -77,17 +71,6 @@ def test_a_copy_is_made_once_and_shared(tmp_path: Path) -> None:
     assert not folder.group("gs://a/c").has("one", 5)
 
 
-def test_while_it_is_made_it_is_not_there(tmp_path: Path) -> None:
-    group = CacheFolder(tmp_path, 1000).group("gs://a")
-
-    def fill(path: Path) -> None:
-        assert not group.has("one", 5)
-        assert path.stat().st_size == 5
-        path.write_bytes(b"12345")
-
-    assert group.make("one", 5, fill) is CopyOutcome.HERE
-
-
 @pytest.mark.parametrize("error", [CorruptionError("damaged"), StorageError("no answer"), KeyboardInterrupt()])
 def test_a_copy_that_failed_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     folder = CacheFolder(tmp_path, 1000)
@@ -108,15 +91,6 @@ def test_a_copy_of_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="4 bytes"):
         folder.group("gs://a").make("one", 5, filler(b"1234"))
     assert names(folder) == set()
-
-
-def test_a_copy_that_was_cut_is_made_again(tmp_path: Path) -> None:
-    group = CacheFolder(tmp_path, 1000).group("gs://a")
-    put(group, "one", 5)
-    os.truncate(group.path("one"), 3)
-    assert not group.has("one", 5)
-    assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
-    assert group.path("one").read_bytes() == b"12345"
 
 
 def test_what_does_not_fit_is_not_made_and_takes_nothing_from_anybody(tmp_path: Path) -> None:
@@ -163,18 +137,6 @@ def test_what_else_is_in_the_folder_is_neither_counted_nor_removed(tmp_path: Pat
     assert all(path.stat().st_size == 200 for path in own)
 
 
-def test_opening_a_group_is_a_use_of_it(tmp_path: Path) -> None:
-    folder = CacheFolder(tmp_path, 100)
-    for age, url in enumerate(["gs://a", "gs://b"]):
-        group = folder.group(url)
-        put(group, url[-1], 40)
-        os.utime(group.path("in-use"), (age, age))
-        del group
-    folder.group("gs://a")
-    assert put(folder.group("gs://new"), "new", 50)
-    assert names(folder) == {"a", "new"}
-
-
 @pytest.mark.parametrize("who", ["this process", "another process"])
 def test_what_is_in_use_is_never_removed(tmp_path: Path, who: str) -> None:
     folder = CacheFolder(tmp_path, 100)
@@ -209,25 +171,6 @@ def test_what_a_killed_process_left_is_not_taken_for_whole_and_the_next_makes_it
         assert group.path("one").read_bytes() == b"x" * 60
 
 
-def test_what_a_killed_process_left_takes_no_room(tmp_path: Path) -> None:
-    folder = CacheFolder(tmp_path, 100)
-    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
-        process.kill()
-        process.wait()
-    assert put(folder.group("gs://a"), "two", 100)
-    assert names(folder) == {"two"}
-
-
-def test_what_a_killed_process_left_of_another_dataset_goes_first(tmp_path: Path) -> None:
-    folder = CacheFolder(tmp_path, 100)
-    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
-        assert put(folder.group("gs://b"), "two", 100) is False
-        process.kill()
-        process.wait()
-    assert put(folder.group("gs://b"), "two", 100)
-    assert names(folder) == {"two"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "fit"), [(100_000, 20), (8_500, 8)])
 def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, limit: int, fit: int) -> None:
@@ -251,16 +194,6 @@ def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, l
     group = folder.group("gs://a")
     for name in made:
         assert group.path(name).read_bytes().rstrip(b".") == name.encode()
-
-
-@pytest.mark.slow
-def test_threads_never_make_more_than_fits(tmp_path: Path) -> None:
-    for number in range(8):
-        folder = CacheFolder(tmp_path / str(number), 20_500)
-        group = folder.group("gs://a")
-        with ThreadPoolExecutor(8) as threads:
-            made = list(threads.map(partial(put, group, nbytes=1000), map(str, range(60))))
-        assert (made.count(True), total(folder.path)) == (20, 20_000)
 
 
 def test_without_a_limit_a_fifth_of_the_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,27 +323,6 @@ def test_no_link_in_the_folder_of_copies_is_followed(tmp_path: Path) -> None:
     assert put(folder.group("g"), "z", 10)
 
 
-@pytest.mark.slow
-def test_a_version_of_many_appends_holds_few_locks_of_its_copies(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path)
-    storage.submit([0], "d", "v0")
-    for number in range(1, 24):
-        ref = storage.append("d", f"v{number - 1}", f"v{number}", [number])
-    assert ref.read(range(24)).tolist() == list(range(24))
-    opened = [path.readlink() for path in Path("/dev/fd").iterdir() if path.is_symlink()]
-    held = [path for path in opened if path.name == "in-use" and path.is_relative_to(tmp_path)]
-    assert 0 < len(held) <= 16
-
-
-def test_shards_that_are_uploaded_at_once_are_not_all_refused_for_one_that_has_no_room(tmp_path: Path) -> None:
-    group = CacheFolder(tmp_path, 250).group("gs://a")
-    shards = [group.path(f"shard-{number}") for number in range(3)]
-    for shard in shards:
-        shard.write_bytes(b"x" * 100)
-    assert [group.adopt([shard]) for shard in shards] == [False, True, True]
-    assert total(tmp_path) == 200
-
-
 @pytest.mark.parametrize("what", ["everything", "the group", "the lock", "in-use"])
 def test_a_folder_that_is_deleted_under_a_running_process_is_made_again_and_held(tmp_path: Path, what: str) -> None:
     folder = CacheFolder(tmp_path / "cache", 100)
@@ -426,23 +338,6 @@ def test_a_folder_that_is_deleted_under_a_running_process_is_made_again_and_held
     assert not put(folder.group("gs://b"), "third", 71)
     assert group.has("second", 30)
     assert put(folder.group("gs://b"), "third", 70 - left)
-
-
-def test_a_lock_that_is_deleted_while_a_process_waits_for_it_is_not_the_one_that_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = CacheFolder(tmp_path, 100).group("gs://a")
-    lock, deletions = fcntl.flock, [tmp_path / "lock"]
-
-    def late_lock(file: Any, how: int) -> None:
-        lock(file, how)
-        if how == fcntl.LOCK_EX and deletions:
-            deletions.pop().unlink()
-
-    monkeypatch.setattr(fcntl, "flock", late_lock)
-    assert put(group, "first", 60)
-    assert not deletions
-    assert total(tmp_path) == 60
 
 
 @pytest.fixture(scope="module")

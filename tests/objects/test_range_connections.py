@@ -8,13 +8,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-import fsspec.config
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -23,8 +22,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from yarl import URL
 
-from cachelayer import StorageError
-from cachelayer.objects import range_connections
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.range_connections import Head, RangeConnections, Reply
@@ -179,30 +176,11 @@ def test_a_reply_of_another_kind_is_left_to_others_and_ends_its_connection(head:
         assert server.connections == 2
 
 
-def test_a_head_without_end_is_left_to_others() -> None:
-    with peer([b"HTTP/1.1 206 Partial Content\r\n" + b"a: b\r\n" * 20_000, None]) as server:
-        assert read(server) == [None]
-
-
-def test_a_reply_may_end_its_connection() -> None:
-    last = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    with peer([last + BODY], [HEAD + BODY]) as server:
-        assert bodies(read(server, 2)) == [BODY] * 2
-        assert server.connections == 2
-
-
 def test_an_idle_connection_that_the_server_has_closed_is_not_missed() -> None:
     with peer([HEAD + BODY], [None], [HEAD + BODY]) as server:
         assert bodies(read(server, 2)) == [BODY] * 2
         # The second request came by the first connection, and again by a new one.
         assert (server.connections, len(server.requests)) == (2, 3)
-
-
-def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_connections, "_IDLE_SECONDS", -1)
-    with peer([HEAD + BODY], [HEAD + BODY]) as server:
-        assert bodies(read(server, 2)) == [BODY] * 2
-        assert server.connections == 2
 
 
 def test_more_than_a_reply_is_part_of_no_other() -> None:
@@ -300,104 +278,6 @@ def test_gcsfs_reads_what_is_not_understood_or_if_its_sessions_are_the_users_own
     assert [b"\r\naccept-encoding:" in request.lower() for request in server.requests] == is_by_gcsfs
 
 
-def test_bytes_that_come_with_a_body_never_become_the_next_reply() -> None:
-    surplus = HEAD.replace(b"200000", b"5") + b"wrong"
-    with peer(*[[HEAD, BODY + surplus]] * 9) as server:
-        replies = bodies(read(server, 9))
-    assert b"wrong" not in replies
-    assert set(replies) <= {BODY, None}
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        b"Vary: Origin\r\nVary: X-Origin",
-        b"x-goog-hash: crc32c=n03x6A==\r\nx-goog-hash: md5=Ojk9c3dhfxgoKVVHYwFbHQ==",
-        b"Connection: Keep-Alive\r\nKeep-Alive: timeout=5",
-    ],
-)
-def test_headers_that_do_not_say_where_a_reply_ends_may_be_repeated(more: bytes) -> None:
-    with peer(*[[HEAD[:-2] + more + b"\r\n\r\n" + BODY]] * 2) as server:
-        assert bodies(read(server, 2)) == [BODY] * 2
-        assert server.connections == 1
-
-
-@pytest.mark.parametrize("more", [b"Connection: x-y, Close", b"Connection: x-y\r\nConnection: close"])
-def test_a_reply_may_end_its_connection_among_other_things(more: bytes) -> None:
-    with peer([HEAD[:-2] + more + b"\r\n\r\n" + BODY], [HEAD + BODY]) as server:
-        assert bodies(read(server, 2)) == [BODY] * 2
-        assert server.connections == 2
-
-
-def test_connections_that_nobody_uses_are_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_connections, "_IDLE_SECONDS", 0.02)
-
-    async def work(server: Peer) -> None:
-        connections = RangeConnections(20)
-        reply = await connections.read(server.url, {}, *RANGE)
-        assert bodies([reply]) == [BODY]
-        # The server sees its end while the client does nothing.
-        assert await asyncio.to_thread(server.ended.wait, 20)
-        connections.close()
-
-    with peer([HEAD + BODY]) as server:
-        asyncio.run(work(server))
-
-
-def test_a_loop_of_uvloop_reads_ranges() -> None:
-    uvloop = pytest.importorskip("uvloop")
-    loop = uvloop.new_event_loop()
-
-    async def work() -> list[Reply | None]:
-        connections = RangeConnections(20)
-        try:
-            return [await connections.read(server.url, {}, *RANGE) for _ in range(2)]
-        finally:
-            connections.close()
-
-    try:
-        with peer(*[[HEAD + BODY]] * 2) as server:
-            assert bodies(loop.run_until_complete(work())) == [BODY] * 2
-            assert server.connections == 1
-    finally:
-        loop.close()
-
-
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1:1/a", "localhost:1/a", "http://user:word@127.0.0.1:1/a"])
-def test_an_address_of_another_kind_is_left_to_others(url: str) -> None:
-    async def work() -> Reply | None:
-        return await RangeConnections(20).read(URL(url), {}, *RANGE)
-
-    assert asyncio.run(work()) is None
-
-
-def test_a_host_that_takes_no_connection_in_time_is_named() -> None:
-    # A queue that is full: the system leaves further connections unanswered.
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
-        for _ in range(4):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(listener.getsockname())
-        url = URL(f"http://127.0.0.1:{listener.getsockname()[1]}/a")
-
-        async def work() -> None:
-            await RangeConnections(0.05).read(url, {}, *RANGE)
-
-        with pytest.raises(ConnectionError, match=rf"cannot connect to 127.0.0.1:{url.port}: .*0\.05 s"):
-            asyncio.run(work())
-
-
-def test_a_head_with_other_ends_of_lines_is_left_to_others_at_once() -> None:
-    with peer([HEAD.replace(b"\r\n", b"\n") + BODY[:100]]) as server:
-        assert read(server) == [None]
-
-
-def test_a_server_whose_replies_are_never_understood_is_asked_no_more() -> None:
-    with peer(*[[CHUNKED]] * 9) as server:
-        assert read(server, 9) == [None] * 9
-        assert server.connections < 5
-
-
 @pytest.mark.parametrize("name", ["a b", "100%", "a+b", "ä/ü", "a?b", "a#b", "%2F", "~!'()*", "a&b=c", "a;b"])
 @pytest.mark.needs("gcsfs")
 def test_an_object_is_asked_for_as_gcsfs_asks(name: str) -> None:
@@ -405,32 +285,3 @@ def test_an_object_is_asked_for_as_gcsfs_asks(name: str) -> None:
         assert store_at(server, requester_pays="p q&r").read_ranges([(name, *RANGE)]) == [BODY]
     first, second = (request.partition(b"\r\n")[0] for request in server.requests)
     assert first == second
-
-
-@pytest.mark.needs("gcsfs")
-def test_a_session_that_is_configured_for_all_of_fsspec_makes_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fsspec.config.conf, "gs", {"session_kwargs": {"trust_env": True}})
-    with peer([HEAD + BODY]) as server:
-        assert store_at(server).read_ranges([("a", *RANGE)]) == [BODY]
-    assert b"\r\naccept-encoding:" in server.requests[0].lower()
-
-
-def test_a_connection_whose_tls_breaks_is_one_that_breaks(
-    certified: tuple[ssl.SSLContext, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, certificate = certified
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    broken = Raw(b"\x17\x03\x03\x00\x20" + bytes(32))
-    with peer([HEAD, BODY[:1000], broken], tls=context) as server, pytest.raises(ConnectionError, match=r"(?i)mac"):
-        read(server)
-    with peer([HEAD, broken], [HEAD + BODY], tls=context) as server:
-        assert store_at(server).read_ranges([("a", *RANGE)]) == [BODY]
-
-
-@pytest.mark.needs("gcsfs")
-def test_a_certificate_that_is_not_trusted_refuses_ranges_at_once(certified: tuple[ssl.SSLContext, Path]) -> None:
-    with peer([], tls=certified[0]) as server:
-        # With a time that no test has.
-        store = store_at(server, timeout=10_000)
-        with pytest.raises(StorageError, match=rf"127.0.0.1:{server.url.port}: refused: .*(?i:certificate)"):
-            store.read_ranges([("a", *RANGE)])

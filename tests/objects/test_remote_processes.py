@@ -7,7 +7,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +17,6 @@ import samples
 from forks import beside_threads
 from servers import Server, new_bucket
 
-from cachelayer import CacheLayerWarning, StorageError
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 
@@ -75,14 +73,6 @@ def digest_of(_task: int) -> str:
     return hash_of(part)
 
 
-@pytest.mark.parametrize("place", ["s3", "s3 without obstore"], indirect=True)
-def test_ranges_without_credentials_are_refused_with_the_fix(place: tuple[str, dict[str, Any]]) -> None:
-    with pytest.warns(CacheLayerWarning, match="AWS_ACCESS_KEY_ID"):
-        store = pickle.loads(pickle.dumps(open_store(*place)))
-    with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
-        store.read_ranges([("a", 0, 10)])
-
-
 def hash_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -123,43 +113,6 @@ def test_processes_that_have_read_and_forked_end_in_silence(place: tuple[str, di
     command = [sys.executable, "-W", "default", "-c", ENDS, json.dumps(place)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stdout, found.stderr) == (0, "read\n", "")
-
-
-LATE = """
-import asyncio, contextlib, json, socket, sys, threading, time
-from cachelayer.objects import loop
-from cachelayer.objects.open_store import open_store
-
-class Late(asyncio.Future):
-    def cancelled(self):
-        # obstore's threads ask this last; on a busy machine they may be stopped there.
-        if threading.current_thread().name != "cachelayer-requests":
-            time.sleep(0.2)
-        return super().cancelled()
-
-def wait_for_nothing():
-    with contextlib.suppress(RuntimeError):
-        hanging.read_ranges([("a", 0, 1)])
-
-own = loop.running_loop()
-own.create_future = lambda: Late(loop=own)
-url, options = json.loads(sys.argv[1])
-silent = socket.create_server(("127.0.0.1", 0))
-hanging = open_store(url, {**options, "endpoint_url": f"http://127.0.0.1:{silent.getsockname()[1]}"})
-threading.Thread(target=wait_for_nothing, daemon=True).start()
-silent.accept()
-print(open_store(url, options).read_ranges([("a", 0, 10)])[0].hex(), flush=True)
-"""
-
-
-def test_no_program_ends_while_threads_of_obstore_still_need_python(s3: Server) -> None:
-    place = s3.url(new_bucket(s3)), s3.storage_options()
-    open_store(*place).put("a", TEXT)
-    command = [sys.executable, "-c", LATE, json.dumps(place)]
-    found = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "LIBC_FATAL_STDERR_": "1"}
-    )
-    assert (found.returncode, found.stdout, found.stderr) == (0, f"{TEXT[:10].hex()}\n", "")
 
 
 WITHOUT = """

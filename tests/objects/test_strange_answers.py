@@ -10,12 +10,11 @@ import threading
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -126,56 +125,6 @@ def test_bytes_that_do_not_match_the_checksum_that_came_with_them_are_asked_for_
     assert not wrong
 
 
-def test_a_reply_about_an_object_that_is_no_text_is_asked_for_again() -> None:
-    right = json.dumps({"size": "7", "updated": "2015-10-21T07:28:00Z"}).encode()
-    wrong = [b"\xff" + right, right[:-1]]
-
-    def respond(_: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        return 200, {}, wrong.pop() if wrong else right
-
-    with serving(respond) as endpoint:
-        assert open_one("gs://bucket", GOOGLE, endpoint).size("a") == 7
-    assert not wrong
-
-
-class TooLong(BaseHTTPRequestHandler):
-    """Answers requests for ranges with far more bytes than were asked for, and refuses all others."""
-
-    protocol_version = "HTTP/1.1"
-    sent: ClassVar[list[int]] = []
-
-    def do_GET(self) -> None:
-        place = self.headers["Range"]
-        self.send_response(206 if place else 403)
-        if place:
-            self.send_header("Content-Range", f"bytes {place.removeprefix('bytes=')}/{len(DATA)}")
-            self.send_header("ETag", '"1"')
-            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-        self.send_header("Content-Length", f"{100 << 20}" if place else "0")
-        self.end_headers()
-        with suppress(OSError):
-            for _ in range(100 if place else 0):
-                self.sent.append(self.wfile.write(bytes(1 << 20)))
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-# obstore itself collects what comes.
-@pytest.mark.parametrize(("url", "options"), [CLIENTS[0], CLIENTS[2]])
-def test_a_reply_that_is_too_long_is_not_read_to_its_end(url: str, options: dict[str, Any]) -> None:
-    TooLong.sent.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), TooLong) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        store = open_one(url, options, f"http://127.0.0.1:{server.server_port}", timeout=1)
-        with pytest.raises(StorageError):
-            store.read_ranges([("a", 2000, 5000)])
-        server.shutdown()
-    assert sum(TooLong.sent) < 50 << 20
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("client", "body", "what"),
@@ -257,27 +206,6 @@ def token_of(endpoint: str) -> dict[str, str]:
 TOKEN = json.dumps({"access_token": "t", "expires_in": 3600, "token_type": "Bearer"}).encode()
 
 
-def test_who_waits_for_a_token_keeps_no_other_storage_waiting(gcs: Server) -> None:
-    asked, go_on = threading.Event(), threading.Event()
-
-    def respond(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        asked.set()
-        assert go_on.wait(60)
-        return 200, {}, TOKEN
-
-    url = gcs.url(new_bucket(gcs))
-    with serving(respond) as endpoint, ThreadPoolExecutor(1) as thread:
-        waiting = open_one(url, {"token": token_of(endpoint)}, gcs.endpoint)
-        missing = thread.submit(waiting.read, "a")
-        assert asked.wait(60)
-        other = open_store(url, gcs.storage_options())
-        assert other.put_if_absent("b", b"1")
-        assert other.read("b") == b"1"
-        assert not missing.done()
-        go_on.set()
-        assert missing.result() is None
-
-
 @pytest.mark.parametrize("body", [b"unavailable", b'{"error": "internal_failure"}', b"<html>"])
 def test_a_token_server_that_fails_for_a_while_is_asked_again(gcs: Server, body: bytes) -> None:
     # google-auth asks three times by itself.
@@ -289,14 +217,6 @@ def test_a_token_server_that_fails_for_a_while_is_asked_again(gcs: Server, body:
     with serving(respond) as endpoint:
         store = open_one(gcs.url(new_bucket(gcs)), {"token": token_of(endpoint)}, gcs.endpoint)
         assert store.put_if_absent("a", b"1")
-
-
-def test_credentials_that_get_no_token_are_named(gcs: Server) -> None:
-    refusal = json.dumps({"error": "invalid_grant", "error_description": "the account is gone"}).encode()
-    with serving(lambda request: (400, {}, refusal)) as endpoint:
-        store = open_one(gcs.url(new_bucket(gcs)), {"token": token_of(endpoint)}, gcs.endpoint)
-        with pytest.raises(StorageError, match=r"refused: Google gave no token: .*gone.*Are the credentials valid\?"):
-            store.read("a")
 
 
 @pytest.fixture
@@ -321,14 +241,6 @@ def test_credentials_that_were_refused_are_looked_for_again(proxied: tuple[Bucke
         store.read("a")
     assert store._client() is not first
     assert store.read("a") == DATA
-
-
-def test_obstore_is_not_done_without_for_one_refusal(proxied: tuple[BucketStore, FaultProxy]) -> None:
-    store, proxy = proxied
-    for _ in range(2):
-        proxy.add(answer(403, containing="object_store", times=1))
-        assert store.read_ranges([("a", 0, 1000)]) == [DATA[:1000]]
-    assert [each.fault for each in proxy.exchanges() if each.status == 403] == ["answer"] * 2
 
 
 SLOW_DOWN = b'{"error": {"message": "slow down", "errors": [{"reason": "rateLimitExceeded"}]}}'

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -97,14 +94,6 @@ def test_any_number_of_threads_decodes_the_same_in_the_same_order(
     assert_equal(WAYS[way](ref, numbers), alone)
 
 
-def test_elements_of_any_number_of_threads_may_be_changed_and_do_not_share_memory(folder: Path) -> None:
-    for view in (ref_of(folder), ref_of(folder).decoded(size=(3, 5))):
-        left, right = view.__getitems__([1, 1])
-        left["image"][:] = 0
-        left["sound"][:] = 0
-        np.testing.assert_equal(right, view[1])
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [None, (3, 5)])
 @pytest.mark.parametrize(
@@ -164,62 +153,3 @@ def test_an_interrupt_while_images_are_decoded_ends_the_read_and_the_next_one_wo
     after = ref.read(range(COUNT))
     with reading_threads(1):
         assert_equal(ref.read(range(COUNT)), after)
-
-
-def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
-    ref = ref_of(folder)
-    before = ref.read(range(COUNT))
-    child = os.fork()
-    if child == 0:
-        # The exit code says whether all went well: pytest must not go on in the child.
-        try:
-            assert_equal(ref.read(range(COUNT)), before)
-        except BaseException:  # noqa: BLE001
-            os._exit(1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def run(code: str) -> str:
-    """Run Python code in a process of its own that must print nothing but its result."""
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stderr == ""
-    return found.stdout.strip()
-
-
-def test_on_one_core_no_thread_is_started_and_elsewhere_they_end_with_the_program(folder: Path) -> None:
-    code = f"""
-import os, threading, cachelayer
-from cachelayer.records import threads
-assert threading.active_count() == 1
-affinity = os.sched_getaffinity(0)
-os.sched_setaffinity(0, {{min(affinity)}})
-cachelayer.Storage({str(folder)!r}).fetch("d@v").read(range({COUNT}))
-alone = threading.active_count()
-threads.cores = lambda: 2
-cachelayer.Storage({str(folder)!r}).fetch("d@v").read(range({COUNT}))
-print(alone, threading.active_count())
-"""
-    assert run(code) == "1 2"
-
-
-@pytest.mark.parametrize(
-    ("view", "most"), [("ref.decoded(size=(8, 8))", 60), ("ref", 290)], ids=["of one size", "of any size"]
-)
-def test_a_batch_takes_its_own_memory_or_twice_that_and_an_image_for_each_thread(
-    tmp_path: Path, view: str, most: int
-) -> None:
-    image = png(np.zeros((1_500, 1_000, 3), np.uint8))
-    Storage(tmp_path).submit([image] * 24, "d", "v", element_spec=ImageSpec())
-    code = f"""
-import resource, cachelayer
-ref = cachelayer.Storage({str(tmp_path)!r}).fetch("d@v")
-view = {view}
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-view.read([0])
-before = peak()
-view.read(range(24))
-print(peak() - before)
-"""
-    # 24 images have 103 MB of pixels.
-    assert int(run(code)) < most

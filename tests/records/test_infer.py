@@ -44,17 +44,6 @@ def test_a_leaf_tells_its_spec(value: Any, spec: Any) -> None:
     assert from_element({"a": value}) == {"a": spec}
 
 
-class Foreign:
-    """An array of another library."""
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        return np.arange(3, dtype=np.int16)
-
-
-def test_arrays_of_other_libraries_are_arrays() -> None:
-    assert from_element(Foreign()) == ArraySpec("int16", (3,))
-
-
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
@@ -97,20 +86,6 @@ def test_what_is_none_first_is_taken_from_the_first_that_has_it() -> None:
     assert spec["a"] == {"deep": ArraySpec("float64", (2,))}
     assert type(spec["b"]).__name__ == "Point"
     assert spec["b"] == (ArraySpec(bytes), [ArraySpec(str), ArraySpec("int64")])
-
-
-def test_no_more_elements_are_taken_than_are_needed() -> None:
-    def endless() -> Any:
-        yield {"a": 1}
-        raise AssertionError("the spec was known")
-
-    assert from_elements(endless()) == {"a": ArraySpec("int64")}
-
-
-def test_a_leaf_that_is_none_in_all_is_named() -> None:
-    with pytest.raises(ElementError, match="element_spec=") as caught:
-        from_elements([{"a": 1, "b": (None,)}] * 3)
-    assert caught.value.path == "['b'][0]"
 
 
 def test_a_later_leaf_that_cannot_be_stored_is_named_with_its_record_and_whole_path() -> None:
@@ -162,19 +137,3 @@ def test_a_leaf_spec_that_cannot_be_is_refused(make: Any) -> None:
     with pytest.raises(CacheLayerError) as caught:
         make()
     assert isinstance(caught.value, (ValueError, TypeError))
-
-
-def test_specs_print_as_they_are_written() -> None:
-    assert repr(ArraySpec("uint8", (None, 3), nullable=True)) == "ArraySpec(uint8, (None, 3), nullable=True)"
-    assert repr(ArraySpec(str)) == "ArraySpec(str)"
-    assert RaggedSpec("f", (None, None)).describe() == "ragged float32[None, None] with 1 level(s) of int64 row splits"
-
-
-def test_what_refuses_to_become_an_array_is_named() -> None:
-    class Device:
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            raise RuntimeError("it lies on another device")
-
-    with pytest.raises(CacheLayerError, match="a Device does not become an array: it lies on another device") as caught:
-        from_element({"x": Device()})
-    assert "['x']" in str(caught.value)

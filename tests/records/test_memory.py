@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -25,17 +21,6 @@ LENGTHS = st.one_of(
     st.integers(0, 17).flatmap(lambda power: st.integers(max(0, 2**power - 1), 2**power + 1)),
     st.integers(0, 200_000),
 )
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs to know the addresses that are used")
-def test_without_addresses_to_spare_freed_memory_is_not_kept() -> None:
-    code = (
-        "import resource; from pathlib import Path; from cachelayer.records.memory import keep_freed_memory\n"
-        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))\n"
-        "keep_freed_memory()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def noise(seed: int, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -65,26 +50,6 @@ def test_move_ranges_copies_each_range_and_nothing_else(lengths: list[int], seed
     np.testing.assert_array_equal(target, expected)
 
 
-@settings(max_examples=examples(20), deadline=None)
-@given(st.integers(0, 3000), st.sampled_from([1, 40, 900, 3000]), st.integers(0, 2**32))
-@example(1023, 1, 0)
-@example(1024, 1, 0)
-@example(2000, 3000, 0)
-def test_few_ranges_and_many_are_copied_alike(count: int, most: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, most + 1, count)
-    source = noise(seed, 5000)
-    starts = rng.integers(0, len(source) - lengths + 1)
-    expected = b"".join(bytes(source[start : start + size]) for start, size in zip(starts, lengths, strict=True))
-    gathered = gather_ranges(source, starts, lengths)
-    assert gathered.tobytes() == expected
-    assert gathered.flags.writeable
-    target = np.zeros(len(expected), np.uint8)
-    order = rng.permutation(count)
-    move_ranges(target, splits_of(lengths)[:-1][order], source, starts[order], lengths[order])
-    assert target.tobytes() == expected
-
-
 @settings(max_examples=examples(120), deadline=None)
 @given(LENGTHS, st.integers(0, 6), st.integers(0, 2**32))
 @example(1 << 20, 2, 0)
@@ -104,15 +69,6 @@ def test_gather_and_scatter_move_rows_of_one_length(nbytes: int, rows: int, seed
     content = noise(seed, rows * nbytes).reshape(rows, nbytes)
     scatter_rows(target, apart, content)
     assert bytes(target) == b"".join(bytes(row) + bytes(3) for row in content) + b"\0"
-
-
-@pytest.mark.parametrize(("rows", "nbytes"), [(256, 10_000), (300, 8192), (100, 12_345), (3, 1 << 20), (600, 4096)])
-def test_many_bytes_are_gathered_as_they_are(rows: int, nbytes: int) -> None:
-    rng = np.random.default_rng(0)
-    buffer = rng.integers(0, 256, 4 << 20, np.uint8)
-    starts = rng.integers(0, len(buffer) - nbytes, rows)
-    found = gather_rows(buffer, starts, nbytes)
-    np.testing.assert_array_equal(found, np.stack([buffer[start : start + nbytes] for start in starts]))
 
 
 @pytest.mark.parametrize("least", [0, 200, 256, 1500])

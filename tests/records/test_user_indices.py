@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,27 +59,6 @@ def test_slices_are_those_of_lists(records: int, rows: slice) -> None:
     assert record_numbers(rows, records).tolist() == list(range(records))[rows]
 
 
-@settings(deadline=None)
-@given(st.builds(range, st.integers(-12, 12), st.integers(-12, 12), st.sampled_from([1, -1, 3, -4])))
-def test_ranges_are_the_numbers_in_them(given_range: range) -> None:
-    def outcome(given: Any) -> Any:
-        try:
-            return record_numbers(given, 10).tolist()
-        except RecordIndexError:
-            return "outside"
-
-    assert outcome(given_range) == outcome(list(given_range))
-
-
-@pytest.mark.parametrize(
-    "nothing",
-    [[], (), range(5, 5), np.array([]), np.zeros(0, np.int8), iter(()), slice(3, 3), pd.Series([], dtype=float)],
-)
-def test_nothing_is_no_records(nothing: Any) -> None:
-    found = record_numbers(nothing, 10)
-    assert (found.dtype, found.shape) == (np.int64, (0,))
-
-
 @pytest.mark.parametrize(
     ("given_numbers", "named"),
     [
@@ -132,11 +110,6 @@ def test_anything_else_is_refused_by_name(given_numbers: Any) -> None:
 def test_there_is_one_dimension(given_numbers: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="one dimension"):
         record_numbers(given_numbers, 10)
-
-
-@pytest.mark.parametrize("one", [3, np.int8(3), np.uint64(3), np.array(3), torch.tensor(3), -7])
-def test_one_number_is_an_integer(one: Any) -> None:
-    assert record_number(one, 10) == 3
 
 
 @pytest.mark.parametrize(
@@ -201,41 +174,3 @@ def test_every_call_takes_masks_and_refuses_what_are_no_numbers(
     for wrong in ([2.9], ["1"], [True, 2], np.array([2**64 - 1], np.uint64), MASK[:-1], [None], [[1]]):
         with pytest.raises(CacheLayerError):
             call(ref, wrong)
-
-
-def test_derive_takes_what_select_takes(ref: Any, tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    storage.submit({"n": np.arange(10)}, "d", "v1")
-    for version, keep in enumerate((MASK, np.array(MASK), pd.Series(MASK), [1, 4, 5])):
-        derived = storage.derive("d", "v1", f"k{version}", keep=keep)
-        assert derived.read(range(3))["n"].tolist() == [1, 4, 5]
-        assert derived.digest == ref.select(keep).digest
-
-
-def test_a_mask_weighs_little_over_a_bit_a_record() -> None:
-    import pickle
-
-    ref = cachelayer.wrap(range(1_000_000), identity="n")
-    mask = np.arange(1_000_000) % 3 == 0
-    view = ref.select(mask)
-    assert len(pickle.dumps(view)) < 130_000
-    mask[:] = False
-    assert view.digest == ref[::3].digest
-    assert view[-1] == 999_999
-    assert view[::-1][1000:].read([0, 5]).tolist() == [996_999, 996_984]
-
-
-def test_records_are_no_record_numbers_and_none_is_read(ref: Any) -> None:
-    class Unread:
-        def __len__(self) -> int:
-            return 10
-
-        def __getitem__(self, index: int) -> int:
-            raise AssertionError("read")
-
-    view: Any = cachelayer.wrap(Unread(), identity="unread", element_spec="int64")
-    for given_records in (view, view.stream(2), iter(view.stream(2, prefetch=0))):
-        with pytest.raises(InvalidTypeError, match="indices"):
-            ref.select(given_records)
-    with pytest.raises(InvalidTypeError, match="concat"):
-        cachelayer.concat(view.stream(2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 from samples import examples
 from strategies import random_leaf, same_leaf
 
-import cachelayer
-from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, Nullable, Ragged, RaggedSpec, Sparse
+from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, Ragged, RaggedSpec, Sparse
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -50,19 +48,10 @@ def test_values_take_lists() -> None:
     assert "dense_shape=[2, 3]" in repr(sparse)
 
 
-def test_a_ragged_needs_row_splits() -> None:
-    with pytest.raises(TypeError, match="row splits"):
-        Ragged.from_nested(np.zeros(3), ())
-
-
 def test_a_sparse_array_of_strings_has_empty_ones_elsewhere() -> None:
     for items, empty in ((["a"], ""), ([b"a"], b"")):
         sparse = Sparse(np.array([[1]]), np.array(items, object), np.array([2]))
         assert sparse.to_dense().tolist() == [empty, items[0]]
-
-
-def test_a_nullable_has_the_length_of_its_column() -> None:
-    assert len(Nullable(np.zeros((3, 2)), np.array([True, False, True]))) == 3
 
 
 def ragged_of(rows: list[list[Any]], dtype: Any = np.int32) -> Ragged:
@@ -162,39 +151,3 @@ def test_a_filler_that_the_dtype_does_not_hold_is_refused(values: Any, value: An
 def test_a_length_that_cannot_be_is_refused(length: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="length"):
         ragged_of([[1], [2, 3]]).to_dense(length)
-
-
-@pytest.mark.parametrize("row", [slice(2), True, 1.0, None, "0"])
-def test_a_row_is_taken_by_an_integer(row: Any) -> None:
-    with pytest.raises(InvalidTypeError, match=r"row .*pass an integer"):
-        ragged_of([[1], [2, 3]])[row]
-
-
-@pytest.mark.parametrize(
-    ("value", "advice"),
-    [
-        (ragged_of([[1], [2]]), r"a Ragged is not an array: call to_dense\(\)"),
-        (Sparse(np.zeros((1, 1), np.int64), np.ones(1), np.array([2])), r"a Sparse is not an array: call to_dense\(\)"),
-        (Nullable(np.zeros(2), np.ones(2, bool)), "a Nullable is not an array: use values, .* and valid"),
-    ],
-)
-def test_what_is_no_array_becomes_none_by_chance(value: Any, advice: str) -> None:
-    for call in (np.asarray, np.mean, lambda value: np.zeros(2) + value, lambda value: np.stack([value, value])):
-        with pytest.raises(InvalidTypeError, match=advice):
-            call(value)
-
-
-def test_images_of_a_batch_are_arrays(tmp_path: Path) -> None:
-    images = [{"image": np.full((n + 1, 3, 3), n, np.uint8)} for n in range(4)]
-    spec = {"image": ArraySpec(np.uint8, (None, None, 3))}
-    batch = cachelayer.Storage(tmp_path).submit(images, "d", "v1", element_spec=spec).read([2, 0])
-    assert batch["image"][0].shape == (3, 3, 3)
-    assert batch["image"].to_dense((4, 4)).shape == (2, 4, 4, 3)
-
-
-def test_values_show_what_they_hold() -> None:
-    assert (
-        repr(Nullable(np.zeros((3, 2)), np.array([True, False, True])))
-        == "Nullable(rows=3, null=1, values=float64[3, 2])"
-    )
-    assert "values=Ragged(rows=2" in repr(Nullable(ragged_of([[1], []]), np.array([True, False])))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any
 
-import numpy as np
 import pytest
 from block_orders import WindowOrder
 
@@ -78,54 +77,6 @@ def test_if_blocks_are_in_memory_few_are_looked_at() -> None:
     assert 0 < len(asked) < 10
 
 
-def test_while_blocks_are_in_memory_nobody_finds_out_which_come_next() -> None:
-    found: list[Step] = []
-
-    def counted(step: Step) -> BlockSpans:
-        found.append(step)
-        return spans(step)
-
-    walked(lambda _: False, spans=counted)
-    # Those that come first, before anything is known of the cache.
-    assert len(found) <= 11
-
-
-def test_blocks_that_leave_the_memory_are_announced_again() -> None:
-    asked: list[Indices] = []
-
-    def announce(numbers: Indices) -> bool:
-        asked.append(numbers)
-        # In memory at first, and no longer when a step is looked at for the second time.
-        return len(asked) > 2
-
-    walked(announce)
-    samples, later = asked[1:3], asked[3:]
-    assert [len(each) for each in samples] == [BATCH, BATCH]
-    assert all((np.diff(each.reshape(-1, BLOCK)) == 1).all() for each in later)
-    looked_at = next(at for at in range(0, RECORDS, BATCH) if np.array_equal(numbers(Step(at, at + BATCH)), samples[1]))
-    still_needed = ORDER.blocks(0, looked_at + BATCH, RECORDS).begin
-    assert set(still_needed.tolist()) <= set(np.concatenate(later).tolist())
-
-
-def test_without_reading_ahead_nothing_is_announced() -> None:
-    asked: list[Any] = []
-    walked(lambda numbers: bool(asked.append(numbers)), is_ahead=False)  # type: ignore[func-returns-value]
-    assert asked == []
-
-
-def test_blocks_are_named_by_their_records() -> None:
-    found: list[Indices] = []
-
-    def announce(numbers: Indices) -> bool:
-        found.append(numbers)
-        return True
-
-    walked(announce)
-    for numbers in found:
-        assert len(numbers) % BLOCK == 0
-        assert (np.diff(numbers.reshape(-1, BLOCK)) == 1).all()
-
-
 def announcing(announce: Callable[[Indices], bool]) -> tuple[BlockAnnouncer, list[Step]]:
     """An announcer after the first step of an epoch was planned, and the first steps."""
     steps = Steps(RECORDS, BATCH, 1, "keep", 1)
@@ -170,15 +121,3 @@ def test_no_step_waits_for_ever_if_announcing_ends_early(announce: Callable[[Ind
         pending = announcer.pending([step])
         assert pending is not None
         pending.result()
-
-
-def test_a_forked_child_does_not_wait_for_the_thread_of_its_parent() -> None:
-    is_quick = threading.Event()
-    announcer, first = announcing(lambda _: is_quick.wait())
-    pending = announcer.pending(first[1:2])
-    assert pending is not None
-    assert not pending.done()
-    announcer._pid = -1
-    announcer.reached(BATCH)
-    assert announcer.pending(first[1:2]) is None
-    is_quick.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import warnings
 from typing import Any
 
@@ -64,24 +63,6 @@ def test_epochs_go_on_from_any_state(stop: int) -> None:
     assert seen == order(10, 0) + order(10, 1) + order(10, 2)
 
 
-def test_an_epoch_that_is_left_early_is_followed_by_the_next() -> None:
-    epochs = numbers(10).stream(shuffle=True, seed=3).epochs()
-    assert next(next(epochs)) == order(10, 0)[0]
-    assert next(next(epochs)) == order(10, 1)[0]
-    assert epochs.get_state()["position"] == 11
-
-
-def test_an_iterator_over_an_epoch_has_a_state_and_can_be_pickled() -> None:
-    stream = numbers(10).stream(4, shuffle=True, seed=3)
-    iterator = stream.epoch(2)
-    next(iterator)
-    other, third = stream.epoch(2), pickle.loads(pickle.dumps(iterator))
-    other.set_state(iterator.get_state())
-    rest = [batch.tolist() for batch in iterator]
-    assert rest == [batch.tolist() for batch in other] == [batch.tolist() for batch in third]
-    assert [n for batch in rest for n in batch] == order(10, 2)[4:]
-
-
 def test_what_is_no_epoch_is_refused() -> None:
     stream = numbers(10).stream(shuffle=True, seed=3, num_epochs=2)
     for epoch, error in ((-1, InvalidArgumentError), (1.0, InvalidTypeError), (True, InvalidTypeError)):
@@ -100,19 +81,6 @@ def test_going_through_one_shuffled_epoch_again_warns_once() -> None:
         assert [batch.tolist() for batch in stream] == first
     assert caught[0].filename == __file__
     assert [batch.tolist() for batch in stream] == first
-
-
-def test_going_through_an_order_that_is_kept_does_not_warn() -> None:
-    for options in (
-        {},
-        {"shuffle": True, "seed": 3, "reshuffle": False},
-        {"shuffle": True, "seed": 3, "num_epochs": 2},
-    ):
-        stream = numbers(10).stream(**options)
-        assert list(stream) == list(stream)
-    looked_at = numbers(10).stream(shuffle=True, seed=3)
-    next(iter(looked_at))
-    assert list(looked_at) == order(10, 0)
 
 
 def test_a_seed_that_nothing_uses_warns_once() -> None:

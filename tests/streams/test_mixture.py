@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import pickle
 import re
 from fractions import Fraction
 from itertools import pairwise
@@ -18,7 +17,6 @@ from repository import ROOT
 from samples import examples
 
 from cachelayer.streams.mixture import MOST_TURNS, MixedOrder, Turns, round_of, turns_of
-from cachelayer.streams.permutation import _sorted_permutation
 
 MOST = 2**62
 GOLDEN: dict[str, tuple[int, list[int], int]] = {
@@ -120,14 +118,6 @@ def test_any_position_is_found_without_those_before_it(
         assert turns_of_parts.positions_of(part, turns[mine]).tolist() == np.array(positions)[mine].tolist()
 
 
-def test_a_part_that_ended_has_no_further_turns() -> None:
-    turns = turns_by_stage({0: (1, 1), 10: (0, 1), 30: (1, 0)})
-    # What is held for later turns of the part is let go after its last one.
-    assert turns.positions_of(1, np.array([24, 25, 10**9])).tolist() == [29, 29, 29]
-    assert turns.positions_of(0, np.array([5])).tolist() == [30]
-    assert [turns.end_of(0, 6), turns.end_of(1, 25), turns.end_of(1, 26)] == [31, 30, None]
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6).map(tuple), st.data())
 @settings(max_examples=examples(40), deadline=None)
 def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[int, ...], data: st.DataObject) -> None:
@@ -147,20 +137,6 @@ def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[in
         first += size
 
 
-def test_parts_of_one_size_have_orders_of_their_own() -> None:
-    records = MixedOrder(turns_by_stage({0: (1, 1)}), (50, 50), shuffle=True, seed=1)(0, 0, 100)
-    assert (records[records < 50] + 50).tolist() != records[records >= 50].tolist()
-
-
-def test_many_parts_cost_little_more_than_one() -> None:
-    order = MixedOrder(turns_by_stage({0: (1,) * 40}), (60_000,) * 40, shuffle=True, seed=1)
-    order(0, 0, 4096)
-    before = _sorted_permutation.cache_info().misses
-    for start in range(4096, 40_960, 4096):
-        order(0, start, start + 4096)
-    assert _sorted_permutation.cache_info().misses == before
-
-
 def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
     stages = {0: (0.7, 0.3), 100: (0.5, 0.5), 200: (0.1, 0.9)}
     whole = turns_by_stage(stages)
@@ -169,30 +145,6 @@ def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
         assert past["stages"] == count
         assert past == turns_by_stage(dict(list(stages.items())[: max(1, count)])).past(position)["mixture"]
     assert len({whole.past(position)["mixture"]["sha256"] for position in (0, 1, 101, 201)}) == 4
-
-
-def test_turns_travel_without_what_they_have_computed() -> None:
-    turns = turns_by_stage({start: (start + 1, 1, 2) for start in range(0, 10_000, 100)})
-    before = len(pickle.dumps(turns))
-    found = turns.at(np.arange(20_000))
-    assert len(pickle.dumps(turns)) == before
-    again = pickle.loads(pickle.dumps(turns)).at(np.arange(20_000))
-    assert all((one == other).all() for one, other in zip(found, again, strict=True))
-
-
-@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 5000)), min_size=1, max_size=12), st.booleans())
-@settings(max_examples=15, deadline=None)
-def test_records_do_not_depend_on_what_was_asked_for_before(ranges: list[tuple[int, int]], is_shuffled: bool) -> None:
-    stages = {0: (5, 3, 0), 20_000: (1, 1, 2), 33_333: (0, 0.1, 0.9)}
-    sizes, seed = (1000, 70_000, 300), 3 if is_shuffled else None
-    turns = turns_by_stage(stages)
-    whole = MixedOrder(turns, sizes, is_shuffled, seed)(0, 0, 65_000)
-    order = MixedOrder(turns_by_stage(stages), sizes, is_shuffled, seed)
-    for start, count in ranges:
-        assert order(0, start, start + count).tolist() == whole[start : start + count].tolist()
-    ending = MixedOrder(turns, sizes, is_shuffled, seed, length=7001)
-    for epoch, start in ((0, 0), (1, 0), (3, 6900)):
-        assert ending(epoch, start, 7001).tolist() == whole[7001 * epoch + start : 7001 * (epoch + 1)].tolist()
 
 
 def test_the_records_are_these_for_ever() -> None:

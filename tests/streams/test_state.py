@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelayer
-from cachelayer import CacheLayerError, StateError, StreamIterator
+from cachelayer import StateError, StreamIterator
 
 
 def iterator(records: int = 10, identity: str = "numbers", **arguments: Any) -> StreamIterator[Any]:
@@ -35,19 +34,6 @@ def test_a_state_says_what_its_position_counts_in() -> None:
     }
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_a_state_survives_json(seed: int) -> None:
-    one, other = iterator(seed=seed), iterator(seed=seed)
-    next(one)
-    text = json.dumps(one.get_state())
-    assert len(text) < 2048
-    for form in (json.loads(text), text, text.encode()):
-        other.set_state(form)
-        assert other.get_state() == one.get_state()
-        assert next(other).tolist() == next(one).tolist()
-        one.set_state(form)
-
-
 def test_batch_epochs_remainder_shards_and_start_are_not_compared() -> None:
     saved = state(position=5)
     ref = cachelayer.wrap(range(10), identity="numbers")
@@ -55,11 +41,6 @@ def test_batch_epochs_remainder_shards_and_start_are_not_compared() -> None:
         other = iter(ref.stream(2, shuffle=True, seed=7, **arguments))
         other.set_state(saved)
         assert other.get_state() == saved
-
-
-def test_without_shuffle_reshuffle_makes_no_difference() -> None:
-    unshuffled = {"shuffle": False, "seed": None}
-    iterator(reshuffle=True, **unshuffled).set_state(iterator(reshuffle=False, **unshuffled).get_state())
 
 
 @pytest.mark.parametrize(
@@ -98,30 +79,6 @@ def test_a_state_that_cannot_be_is_refused(changes: dict[str, Any], message: str
         iterator().set_state(state(**changes))
 
 
-@pytest.mark.parametrize("name", ["format", "position", "digest", "records", "order"])
-@pytest.mark.parametrize(
-    "value",
-    [float("nan"), float("inf"), -1, -(10**5000), 10**5000, "7", [], {}, object(), np.arange(3)],
-    ids=["nan", "inf", "-1", "low", "high", "text", "list", "dict", "object", "array"],
-)
-def test_a_state_that_was_edited_is_refused_by_an_error_of_ours(name: str, value: Any) -> None:
-    found = iterator()
-    next(found)
-    with pytest.raises(StateError):
-        found.set_state(state(**{name: value}))
-    with pytest.raises(StateError):
-        found.set_state(state(order={**state()["order"], "seed": value}))
-    assert found.position == 4
-
-
-@pytest.mark.parametrize(
-    "other", [None, 5, [], {}, {"position": 3}, {"format": 1}, "", "{", b"\xff", '"text"', object()]
-)
-def test_what_is_no_state_is_refused(other: Any) -> None:
-    with pytest.raises(StateError, match="not a sampler state"):
-        iterator().set_state(other)
-
-
 def test_a_refused_state_leaves_the_iterator_where_it_is() -> None:
     found, untouched = iterator(), iterator()
     next(found), next(untouched)
@@ -132,6 +89,14 @@ def test_a_refused_state_leaves_the_iterator_where_it_is() -> None:
     assert next(found).tolist() == next(untouched).tolist()
 
 
-def test_state_errors_are_ours_and_value_errors() -> None:
-    assert issubclass(StateError, CacheLayerError)
-    assert issubclass(StateError, ValueError)
+@given(st.integers(0, 2**64 - 1))
+def test_a_state_survives_json(seed: int) -> None:
+    one, other = iterator(seed=seed), iterator(seed=seed)
+    next(one)
+    text = json.dumps(one.get_state())
+    assert len(text) < 2048
+    for form in (json.loads(text), text, text.encode()):
+        other.set_state(form)
+        assert other.get_state() == one.get_state()
+        assert next(other).tolist() == next(one).tolist()
+        one.set_state(form)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Batch, Case, cases
-from samples import examples, pairwise
+from samples import examples
 
 import cachelayer
 from cachelayer import RecordIndexError, Stream
@@ -251,48 +249,6 @@ def test_no_records_are_an_empty_stream(remainder: Any, prefetch: int) -> None:
         stream[0]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
-@pytest.mark.parametrize(("batch", "shards", "prefetch"), pairwise([None, 1, 7, 300, 5000], [1, 3], [0, 2]))
-def test_streams_longer_than_what_is_read_at_once(batch: int | None, shards: int, prefetch: int) -> None:
-    n = 4001
-    case = Case(n, shards if batch is None else batch * shards, epochs=2, start=17, seed=9)
-    arguments = {**case.arguments(), "prefetch": prefetch}
-    for shard in range(shards):
-        stream = numbers(n).stream(None if batch is None else case.batch, shard=(shard, shards), **arguments)
-        expected = [record for part in case.batches(shard, shards) for record in part]
-        handed_out = list(stream)
-        assert (handed_out if batch is None else np.concatenate(handed_out).tolist()) == expected
-        assert len(stream) == len(handed_out)
-
-
-def test_a_step_far_away_is_found_at_once() -> None:
-    class Squares:
-        def __len__(self) -> int:
-            return 10**12
-
-        def __getitem__(self, index: int) -> int:
-            return index % 1000
-
-    stream = cachelayer.wrap(Squares(), identity="squares").stream(512, shuffle=True, seed=1, num_epochs=None)
-    per_epoch = -(-(10**12) // 512)
-    step = 3 * per_epoch + 10**9
-    iterator = iter(stream)
-    iterator.set_state({**iterator.get_state(), "position": 3 * 10**12 + 10**9 * 512})
-    records = stream.records(step)
-    assert len(set(records.tolist())) == 512
-    assert next(iterator).tolist() == (records % 1000).tolist() == stream[step].tolist()
-
-
-def test_iterators_of_one_stream_are_independent() -> None:
-    stream = numbers(20).stream(4)
-    one, other = iter(stream), iter(stream)
-    next(one), next(one)
-    assert plain(next(other)) == [0, 1, 2, 3]
-    assert plain(next(one)) == [8, 9, 10, 11]
-    assert iter(one) is one
-
-
 def test_an_exhausted_iterator_stays_exhausted_until_it_is_set_back() -> None:
     iterator = iter(numbers(4).stream(2))
     begin = iterator.get_state()
@@ -300,44 +256,3 @@ def test_an_exhausted_iterator_stays_exhausted_until_it_is_set_back() -> None:
     assert list(iterator) == []
     iterator.set_state(begin)
     assert len(list(iterator)) == 2
-
-
-def test_an_exhausted_state_goes_on_with_more_epochs() -> None:
-    done = iter(numbers(5).stream(2, shuffle=True, seed=1))
-    assert len(list(done)) == 3
-    longer = iter(numbers(5).stream(2, shuffle=True, seed=1, num_epochs=2))
-    longer.set_state(done.get_state())
-    assert np.concatenate(list(longer)).tolist() == Case(5, 1, 2, seed=1).order()[5:]
-
-
-def flat(batches: Iterable[Any]) -> list[int]:
-    return [int(label) for batch in batches for label in batch["label"]]
-
-
-def test_cached_records_stream_like_any_others(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (53, 4, 4), dtype=np.uint8)
-    storage = cachelayer.Storage(tmp_path)
-    ref = storage.submit({"image": images, "label": np.arange(53)}, "images", "v1", shard_bytes=300)
-    case = Case(53, 8, epochs=2, seed=3)
-    halves = [list(ref.stream(8, shard=(shard, 2), prefetch=2, **case.arguments())) for shard in range(2)]
-    for shard, half in enumerate(halves):
-        assert [batch["label"].tolist() for batch in half] == case.batches(shard, 2)
-        for batch in half:
-            np.testing.assert_array_equal(batch["image"], images[batch["label"]])
-
-    iterator = iter(ref.stream(8, shuffle=True, seed=3, num_epochs=2))
-    before = flat(next(iterator) for _ in range(9))
-    again = iter(cachelayer.Storage(tmp_path).fetch("images@v1").stream(5, shuffle=True, seed=3, num_epochs=2))
-    again.set_state(iterator.get_state())
-    assert before + flat(again) == case.order()
-    assert [element["label"] for element in ref[10:20].stream(shuffle=True, seed=3)] == [
-        10 + record for record in Case(10, 1, seed=3).order()
-    ]
-
-
-def test_a_view_streams_its_own_records() -> None:
-    view = numbers(30)[5:25:2]
-    assert list(view) == list(range(5, 25, 2))
-    assert view.stream(4).records(0).tolist() == [0, 1, 2, 3]
-    assert plain(view.stream(4)[-1]) == [21, 23]
-    assert repr(view.stream(4)).startswith("Stream(WrappedRef('numbers', records=10")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-import pickle
 import re
 import threading
 import time
@@ -49,20 +47,6 @@ def test_the_parts_sum_to_the_time(ref: Any, batch: int | None, prefetch: int) -
     assert json.loads(json.dumps(dataclasses.asdict(stats)))["seconds"] == stats.seconds
 
 
-def test_the_time_ends_with_the_stream_and_goes_on_after_a_restore(ref: Any) -> None:
-    iterator = iter(ref.stream(100))
-    assert str(iterator.stats()) == "nothing read yet"
-    state = iterator.get_state()
-    assert len(list(iterator)) == 6
-    ended = iterator.stats()
-    busy(0.01)
-    assert iterator.stats() == ended
-    iterator.set_state(state)
-    next(iterator)
-    assert iterator.stats().seconds > ended.seconds
-    assert iterator.stats().waited > ended.waited
-
-
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_another_thread_sees_that_an_iterator_waits_while_it_waits(ref: Any, prefetch: int) -> None:
     entered, free = threading.Event(), threading.Event()
@@ -82,16 +66,6 @@ def test_another_thread_sees_that_an_iterator_waits_while_it_waits(ref: Any, pre
     free.set()
     consumer.join()
     assert later.waited - first.waited >= 0.02
-
-
-def test_copies_count_anew_and_errors_change_nothing(ref: Any) -> None:
-    iterator = iter(ref.stream(50).map(lambda element: 1 // (130 - int(element["x"][0]))))
-    next(iterator), next(iterator)
-    with pytest.raises(ZeroDivisionError):
-        next(iterator)
-    assert iterator.stats().waited > 0
-    for other in (copy.copy(iterator), pickle.loads(pickle.dumps(iter(ref.stream(50))))):
-        assert str(other.stats()) == "nothing read yet"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,12 @@ import cachelayer
 from cachelayer import (
     ArraySpec,
     Buckets,
-    ElementError,
     InvalidArgumentError,
     InvalidTypeError,
-    RecordIndexError,
     StateError,
     Storage,
     UnknownOptionError,
 )
-from cachelayer.access.sequences import bucketed
-from cachelayer.arrayrecord.lengths import LengthColumn
 
 SPEC = {
     "id": ArraySpec("int64"),
@@ -180,23 +175,6 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
                 same(np.concatenate([part[number][0]["id"] for part in found]), batch["id"])
 
 
-def test_iterators_epochs_and_streams_survive_pickling(ref: Ref) -> None:
-    stream = ref.stream(8, buckets=("tokens", BOUNDS), shuffle=True, seed=1, num_epochs=3)
-    iterator = iter(stream)
-    next(iterator)
-    text = pickle.dumps(iterator)
-    assert len(text) < 10_000
-    same(next(pickle.loads(text)), next(iterator))
-    same(pickle.loads(pickle.dumps(stream))[5], stream[5])
-    same(list(stream), [batch for epoch in stream.epochs() for batch in epoch])
-    epochs = stream.epochs()
-    next(next(epochs))
-    state = epochs.get_state()
-    again = stream.epochs()
-    again.set_state(state)
-    same(list(next(again)), list(stream.epoch(0))[1:])
-
-
 def test_a_state_of_another_batch_size_is_refused_and_so_is_a_position_within_a_step(ref: Ref) -> None:
     stream = ref.stream(8, buckets=("tokens", BOUNDS), shuffle=True, seed=1)
     iterator = iter(stream)
@@ -248,44 +226,6 @@ def test_several_leaves_are_padded_to_the_bound_of_the_longest(ref: Ref) -> None
         assert np.all(batch["maybe"][~batch["maybe_mask"]] == 9)
 
 
-def test_a_shard_without_rows_gets_an_empty_batch_of_the_bound(ref: Ref) -> None:
-    view = ref.select([0]).fields("tokens")
-    bound = next(each for each in BOUNDS if len(ELEMENTS[0]["tokens"]) <= each)
-    stream = view.stream(4, buckets=("tokens", BOUNDS), shard=(3, 4))
-    assert [batch["tokens"].shape for batch in stream] == [(0, bound)]
-    mapped = stream.map(lambda element: {"tokens": element["tokens"] * 2})
-    assert [batch["tokens"].shape for batch in mapped] == [(0, bound)]
-
-
-def test_the_table_is_made_once_for_a_view(ref: Ref, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ref[:50]
-    view.stream(4, buckets=("tokens", BOUNDS))
-    monkeypatch.setattr(view, "_length_column", None)
-    assert (
-        sum(len(batch["id"]) for batch in view.stream(5, buckets=("tokens", list(BOUNDS)), shuffle=True, seed=2)) == 50
-    )
-
-
-def test_buckets_above_one_piece_of_lengths_hold_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucketed, "_AT_ONCE", 1 << 16)
-    lengths = np.random.default_rng(0).integers(0, 5, 150_000)
-    column = LengthColumn.of_lengths(lengths)
-    marks = bucketed._marks(len(lengths), Buckets("tokens", [1, 2, 3], long="truncate"), lambda _: column)
-    for bucket, mark in enumerate(marks):
-        found = mark.take(np.arange(len(mark)))
-        assert np.array_equal(found, np.flatnonzero(np.clip(lengths, 1, 3) == bucket + 1))
-
-
-def test_buckets_take_two_bits_a_record_and_nothing_in_a_pickle(ref: Ref) -> None:
-    records = 1_000_000
-    column = LengthColumn.of_lengths(np.arange(records) % 3)
-    for mark in bucketed._marks(records, Buckets("tokens", [1, 2]), lambda _: column):
-        assert len(pickle.dumps(mark)) < records * 1.01 / 8
-        assert mark._bits.nbytes + mark._before.nbytes < records * 2.01 / 8
-    table = ref.stream(8, buckets=("tokens", BOUNDS))._options.order.table
-    assert len(pickle.dumps(table)) < len(pickle.dumps(ref)) + 1000
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -309,27 +249,3 @@ def test_buckets_take_two_bits_a_record_and_nothing_in_a_pickle(ref: Ref) -> Non
 def test_what_buckets_do_not_take_is_refused(ref: Ref, arguments: Any, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         ref.stream(**arguments)
-
-
-def test_views_without_lengths_and_mixtures_have_no_buckets(ref: Ref) -> None:
-    wrapped = cachelayer.wrap([{"tokens": np.arange(3)}], identity="w")
-    for view in (wrapped, ref.windows("tokens", 4), ref.padded({"tokens": 4}, long="truncate")):
-        with pytest.raises(InvalidArgumentError, match="stored records"):
-            view.stream(4, buckets=("tokens", [4]))
-    with pytest.raises(UnknownOptionError, match="'buckets'"):
-        cachelayer.mix([(ref, 1), (ref, 2)]).stream(4, buckets=("tokens", [4]))
-
-
-def test_steps_beyond_the_end_are_refused(ref: Ref) -> None:
-    stream = ref.stream(8, buckets=("tokens", BOUNDS))
-    same(stream[-1], stream[len(stream) - 1])
-    with pytest.raises(RecordIndexError):
-        stream[len(stream)]
-    with pytest.raises(RecordIndexError):
-        stream.records(-len(stream) - 1)
-
-
-def test_an_error_of_a_function_names_the_record(ref: Ref) -> None:
-    stream = ref.stream(8, buckets=("tokens", BOUNDS)).map(lambda _: None)
-    with pytest.raises(ElementError, match=f"record {stream.records(0)[0]}"):
-        next(iter(stream))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +55,3 @@ def test_batches_from_a_bucket_are_those_of_a_local_disk_on_any_shards_and_after
         again = iter(found[1][name])
         again.set_state(iterator.get_state())
         same_batches(list(again), halves[1][1:])
-
-
-@pytest.mark.slow
-def test_a_first_shuffled_batch_imports_nothing_that_takes_long(tmp_path: Path) -> None:
-    cached_documents(Storage(tmp_path)).packed("tokens", 32)
-    code = f"""
-import sys, cachelayer
-ref = cachelayer.open({str(tmp_path / "d@v1")!r})
-for view in (ref, ref[5:-5].windows("tokens", 12), ref.packed("tokens", 32)):
-    next(iter(view.stream(8, shuffle=True, seed=1)))
-print([name for name in ("numpy.ma", "array_record", "fsspec") if name in sys.modules])
-"""
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
