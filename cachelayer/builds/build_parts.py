@@ -37,10 +37,10 @@ from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress import Progress, current
+from cachelayer.provenance.contents import HERE_AND_THERE, differences
 from cachelayer.records.codec import codec_for
 from cachelayer.system_threads import Pool
 from cachelayer.versions.attempts import Attempts, pause
-from cachelayer.versions.build_plan import HERE_AND_THERE, differences
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished, FinishedPart, Standing, Unfinished
 

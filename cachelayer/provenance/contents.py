@@ -8,24 +8,27 @@ stored, which shows that it changed. Many values share one, so a guess cannot be
 from __future__ import annotations
 
 import copyreg
-import enum
 import hashlib
-import logging
+import json
 import math
 import os
 import re
 import sys
 import threading
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, cast
 
 import numpy as np
 
+from cachelayer import json_values
 from cachelayer.provenance.source_code import closure_of, is_users
 
 _MARK = "hash:"
+_CODE = ("functions.", "code.functions.")
+_GROUPS = re.compile(r"(identity|(code\.)?(functions|constants|state))\.")
+_LONGEST_VALUE = 60
 _DIGITS = 6
 """Hexadecimal digits of the hash that is stored: one change in 16 million goes unnoticed."""
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
@@ -33,7 +36,6 @@ _MOST_ITEMS = 300_000
 _MOST_OPEN = 100
 _WHOLE_NBYTES = 1 << 26
 _SAMPLES = 10_000
-_WITHOUT_CONTENT = (logging.Logger, threading.Event, threading.Condition, threading.Semaphore, threading.local)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/@]*:(?!\d+/)[^@]*|[^/]*)@", re.DOTALL)
 _QUERY = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
@@ -77,9 +79,46 @@ def stored(value: Any) -> Any:
     return value[: len(_MARK) + _DIGITS] if isinstance(value, str) else value
 
 
-def is_hash(value: Any) -> bool:
-    """Return whether a stored value is a hash."""
-    return isinstance(value, str) and value.startswith(_MARK)
+@dataclass(frozen=True)
+class Wording:
+    """How a difference between two values is put in words: if both may be shown, if not, and if one is absent."""
+
+    shown: str
+    hidden: str
+    only_other: str
+    only_one: str
+
+
+WAS_AND_IS = Wording("{name} was {one} and is {other}", "{name} changed", "{name} is new", "{name} is no longer used")
+HERE_AND_THERE = Wording(
+    "{name} is {one} here and {other} there", "{name} differs", "{name} is only there", "{name} is only here"
+)
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any], wording: Wording = WAS_AND_IS) -> list[str]:
+    """Return a phrase for each difference between two dicts of stored values, in the order of the names.
+
+    Args:
+        one, other: the dicts, in the order in which the wording names them. Dicts within them are compared by name.
+        wording: how a difference is put in words.
+    """
+    # An empty dict has no names.
+    before, after = (
+        {name: value for name, value in json_values.flattened(values) if value != {}} for values in (one, other)
+    )
+    phrases = []
+    for name in {**before, **after}:
+        pair = [before.get(name), after.get(name)]
+        if name not in before or name not in after:
+            text = wording.only_other if name not in before else wording.only_one
+        elif json.dumps(pair[0]) == json.dumps(pair[1]):
+            continue
+        else:
+            hides = name.startswith(_CODE) or any(isinstance(each, str) and each.startswith(_MARK) for each in pair)
+            text = wording.hidden if hides else wording.shown
+        clear = [each if len(each) <= _LONGEST_VALUE else f"{each[:_LONGEST_VALUE]}..." for each in map(repr, pair)]
+        phrases.append(text.format(name=_GROUPS.sub("", name, count=1), one=clear[0], other=clear[1]))
+    return phrases
 
 
 def is_constant(value: object) -> bool:
@@ -143,7 +182,7 @@ class _Content:
     def bytes_of(self, value: Any) -> bytes:
         """Return bytes that only equal values have, a hash if they would be many."""
         kind = type(value)
-        if kind in (bytes, bytearray):
+        if kind is bytes:
             return b"bytes %d %b" % (len(value), value)
         if kind in _PLAIN:
             text = hex(value) if kind is int else ascii(value)
@@ -159,24 +198,21 @@ class _Content:
             self._around.pop()
 
     def _all(self, values: Collection[Any]) -> list[bytes]:
-        self._count(values)
+        self._items += len(values)
+        if self._items > _MOST_ITEMS:
+            raise _TooLargeError
         return [self.bytes_of(each) for each in values]
 
     def _pairs(self, pairs: Collection[tuple[Any, Any]]) -> list[bytes]:
-        self._count(pairs)
-        return sorted(self.bytes_of(key) + self.bytes_of(item) for key, item in pairs)
-
-    def _count(self, items: Collection[Any]) -> None:
-        self._items += len(items)
-        if self._items > _MOST_ITEMS:
-            raise _TooLargeError
+        keys, items = self._all([key for key, _ in pairs]), self._all([item for _, item in pairs])
+        return sorted(key + item for key, item in zip(keys, items, strict=True))
 
     def _compound(self, value: Any, kind: type) -> bytes:
         if kind in (list, tuple):
             return _joined("list", *self._all(value))
         if issubclass(kind, (set, frozenset)):
             return _joined("set", *sorted(self._all(value)))
-        if kind in (dict, OrderedDict, defaultdict, MappingProxyType):
+        if kind is dict:
             return _joined("dict", *self._pairs(value.items()))
         if kind in (np.ndarray, np.memmap):
             return self._array(value)
@@ -184,46 +220,42 @@ class _Content:
             return self.bytes_of(os.fspath(value))
         if issubclass(kind, (FunctionType, type, BuiltinFunctionType, ModuleType)):
             return self._code(value)
-        if issubclass(kind, _WITHOUT_CONTENT) or kind in _LOCKS:
+        if kind in _LOCKS:
             return _joined(kind.__name__)
         if kind.__module__.startswith("cachelayer."):
             # Records have a digest, and a storage is known by its URL: to pickle one would hand on its credentials.
             known = _of_user(lambda: getattr(value, "digest", None) or getattr(value, "url", None))
             if isinstance(known, str):
                 return _joined(kind.__name__, known.encode())
+        if kind.__module__ == "torch" and hasattr(kind, "numpy"):
+            # The way of tensors to pickle themselves holds addresses.
+            return self._array(_of_user(lambda: value.numpy(force=True)))
         return self._object(value, kind)
 
     def _array(self, array: np.ndarray[Any, Any]) -> bytes:
-        shape = array.shape
         if array.dtype.hasobject:
-            self._count(range(array.size))
-            return _joined(f"array {shape}", *map(self.bytes_of, array.ravel().tolist()))
+            return _joined(f"array {array.shape}", *self._all(array.ravel().tolist()))
+        name = f"array {array.shape} {array.dtype.descr}"
         if array.nbytes > _WHOLE_NBYTES:
             array = array.flat[np.linspace(0, array.size - 1, _SAMPLES).astype(np.int64)]
-        return _joined(f"array {shape} {array.dtype.descr}", np.ascontiguousarray(array).tobytes())
+        return _joined(name, np.ascontiguousarray(array).tobytes())
 
     def _code(self, value: Any) -> bytes:
         self._follow(value)
-        name = getattr(value, "__qualname__", value.__name__).encode()
+        held: list[Any] = []
         if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
             held = [value.__defaults__, value.__kwdefaults__, closure_of(value)]
-            return _joined("code", name, *self._all(held))
-        owner = getattr(value, "__self__", None) if isinstance(value, BuiltinFunctionType) else None
-        return _joined("code", name, *self._all([] if isinstance(owner, ModuleType) else [owner]))
+        elif isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, ModuleType):
+            held = [value.__self__]
+        return _joined("code", getattr(value, "__qualname__", value.__name__).encode(), *self._all(held))
 
     def _unknown(self, kind: type) -> bytes:
         self.missed.append(kind.__name__)
         return _joined(f"unknown {kind.__qualname__}")
 
     def _object(self, value: Any, kind: type) -> bytes:
+        """Return the hash of what an object gives to be pickled."""
         self._follow(kind)
-        if issubclass(kind, enum.Enum):
-            return _joined(f"{kind.__qualname__}.{value.name}", self.bytes_of(value.value))
-        torch = sys.modules.get("torch")
-        if torch is not None and issubclass(kind, torch.Tensor):
-            # The way of tensors to pickle themselves holds addresses.
-            bits = _of_user(lambda: _bits_of(torch, value))
-            return _joined(f"tensor {value.dtype} {tuple(value.shape)}", self._array(bits))
         registered = copyreg.dispatch_table.get(kind)
         reduced = _of_user(lambda: registered(value) if registered else value.__reduce_ex__(4))
         if isinstance(reduced, str):
@@ -231,22 +263,13 @@ class _Content:
         _, args, state, listed, mapped = (*reduced, None, None, None)[:5]
         parts = _of_user(lambda: [args, state, list(listed or ())]), _of_user(lambda: list(mapped or ()))
         known = len(self.missed)
-        found = _joined(f"object {kind.__qualname__}", *self._all(parts[0]), *self._pairs(parts[1]))
-        if len(self.missed) > known and not is_users(_file_of(kind)):
+        content = _joined(f"object {kind.__qualname__}", *self._all(parts[0]), *self._pairs(parts[1]))
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<typed in>"
+        if len(self.missed) > known and not is_users(file):
             # The rest of what a library holds may differ from process to process.
             del self.missed[known:]
             return self._unknown(kind)
-        return found
-
-
-def _file_of(kind: type) -> str:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<typed in>"
-
-
-def _bits_of(torch: Any, tensor: Any) -> np.ndarray[Any, Any]:
-    whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
-    bits: np.ndarray[Any, Any] = whole.view(torch.uint8).numpy()
-    return bits
+        return content
 
 
 def _of_user(call: Callable[[], Any]) -> Any:

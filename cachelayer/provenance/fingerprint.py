@@ -8,20 +8,15 @@ import inspect
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeGuard
 
-from cachelayer.provenance.contents import described, is_constant, is_data, is_hash, stored
-from cachelayer.provenance.source_code import (
-    closure_of,
-    is_users,
-    names_of,
-    read_source,
-    source_hash,
-)
+from cachelayer.protocols import T
+from cachelayer.provenance.contents import described, differences, is_constant, is_data, stored
+from cachelayer.provenance.source_code import closure_of, is_users, names_of, read_source, source_hash
 
 _WRAPPERS = (
     (functools.partial, "func"),
@@ -31,6 +26,7 @@ _WRAPPERS = (
     (staticmethod, "__func__"),
     (property, "fget"),
 )
+_GROUPS = ("functions", "constants", "state")
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class Fingerprint:
     @property
     def without_source(self) -> list[str]:
         """The functions whose source is not available."""
-        return [name for name, found in self.functions.items() if found is None]
+        return [name for name, source in self.functions.items() if source is None]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored, without the arguments."""
@@ -77,39 +73,14 @@ class Fingerprint:
 
     def changes(self, built: Any) -> list[str]:
         """Return a phrase for each change since a version recorded it."""
-        before, now = _groups(built), self.to_json()
-        old, new = before["functions"], now["functions"]
-        state = {name: value for name, value in now["state"].items() if name in before["state"]}
-        return [
-            *(_changed(name, old[name], new[name]) for name in new if name in old and old[name] != new[name]),
-            *(f"{name} is new" for name in new if name not in old),
-            *(f"{name} is no longer used" for name in old if name not in new),
-            *changed_values(before["constants"], now["constants"]),
-            *changed_values({name: before["state"][name] for name in state}, state),
-        ]
-
-
-def _changed(name: str, *hashes: str | None) -> str:
-    return f"{name} changed" if None not in hashes else f"{name} may have changed: its source was or is not available"
-
-
-def _groups(stored_code: Any) -> dict[str, dict[str, Any]]:
-    """Return the parts of a stored fingerprint; whoever wrote it, they are dicts."""
-    found = stored_code if isinstance(stored_code, Mapping) else {}
-    names = ("functions", "constants", "state")
-    return {name: dict(found[name]) if isinstance(found.get(name), Mapping) else {} for name in names}
-
-
-def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a phrase for each difference between stored values; values are named only if both are in clear."""
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
-        if name not in now:
-            yield f"{name} is no longer used"
-        elif name not in before:
-            yield f"{name} is new"
-        elif json.dumps(old) != json.dumps(new):
-            yield f"{name} changed" if is_hash(old) or is_hash(new) else f"{name} was {old!r} and is {new!r}"
+        recorded = built if isinstance(built, Mapping) else {}
+        # Whoever wrote it, its parts are dicts.
+        before = {name: recorded[name] if isinstance(recorded.get(name), Mapping) else {} for name in _GROUPS}
+        now = self.to_json()
+        both = before["state"].keys() & now["state"].keys()
+        for each in (before, now):
+            each["state"] = {name: each["state"][name] for name in sorted(both)}
+        return differences(before, now)
 
 
 def fingerprint(made: object, arguments: Mapping[str, object] | None = None) -> Fingerprint:
@@ -120,8 +91,7 @@ def fingerprint(made: object, arguments: Mapping[str, object] | None = None) -> 
     methods and callable objects count with the function inside them, and objects with their attributes. Code of
     libraries does not count.
     """
-    walk = _Walk(innermost(made))
-    return walk.run(made, arguments or {})
+    return _Walk(innermost(made)).run(made, arguments or {})
 
 
 def is_users_own(made: object) -> bool:
@@ -129,24 +99,14 @@ def is_users_own(made: object) -> bool:
     inner = innermost(made)
     if inner is not None and is_users(inner.__code__.co_filename):
         return True
-    cls = cast(type, made) if _is(made, type) else type(made)
-    return not _is(made, FunctionType) and is_users_class(cls)
-
-
-def is_users_class(cls: type) -> bool:
-    """Return whether the user wrote a class: its methods, or the module of a class that has none."""
-    methods = filter(None, map(_method, vars(cls).values()))
-    own = [method.__code__.co_filename for method in methods if method.__module__ == cls.__module__]
-    module = sys.modules.get(cls.__module__)
-    return any(map(is_users, own or [getattr(module, "__file__", None) or "<frozen>"]))
+    return not _is(made, FunctionType) and _is_users_class(_class_of(made))
 
 
 def code_file(made: object) -> Path | None:
     """Return the user's file that defines a function, a class, or an object's class; None if there is none."""
     inner = innermost(made)
     if inner is None and is_users_own(made):
-        cls = cast(type, made) if _is(made, type) else type(made)
-        inner = next(filter(None, map(_method, vars(cls).values())), None)
+        inner = next(filter(None, map(_method, vars(_class_of(made)).values())), None)
     name = "" if inner is None else inner.__code__.co_filename
     try:
         return Path(name) if name and is_users(name) and Path(name).is_file() else None
@@ -164,12 +124,12 @@ def keep_source(function: object) -> None:
 
 def innermost(function: object) -> FunctionType | None:
     """Return the function inside a decorated or partial function, a method or a callable object."""
-    seen: dict[int, object] = {}
+    seen: list[object] = []
     found = None
-    while function is not None and id(function) not in seen:
-        seen[id(function)] = function
+    while function is not None and not any(function is each for each in seen):
+        seen.append(function)
         if _is(function, FunctionType):
-            found = cast(FunctionType, function)
+            found = function
         inner = _inside(function)
         if inner is None and found is None:
             inner = inspect.getattr_static(type(function), "__call__", None)
@@ -177,9 +137,17 @@ def innermost(function: object) -> FunctionType | None:
     return found
 
 
-def attributes_of(owner: object) -> dict[str, Any]:
+def _is_users_class(cls: type) -> bool:
+    """Return whether the user wrote a class: its methods, or the module of a class that has none."""
+    methods = filter(None, map(_method, vars(cls).values()))
+    own = [method.__code__.co_filename for method in methods if method.__module__ == cls.__module__]
+    module = sys.modules.get(cls.__module__)
+    return any(map(is_users, own or [getattr(module, "__file__", None) or "<frozen>"]))
+
+
+def _attributes_of(owner: object) -> dict[str, Any]:
     """Return the attributes of an object of a user's class; none of a sequence: its elements are compared."""
-    if issubclass(type(owner), (FunctionType, type, Sequence)) or not is_users_class(type(owner)):
+    if issubclass(type(owner), (FunctionType, type, Sequence)) or not _is_users_class(type(owner)):
         return {}
     slots = {
         name: slot
@@ -199,21 +167,18 @@ def _inside(value: object) -> object:
     return inspect.getattr_static(value, "__wrapped__", None)
 
 
-def _is(value: object, kind: type) -> bool:
+def _is(value: object, kind: type[T]) -> TypeGuard[T]:
     """Return whether a value is of a kind, judging by its type alone: proxies may raise if they are asked."""
     return issubclass(type(value), kind)
+
+
+def _class_of(made: object) -> type:
+    return made if _is(made, type) else type(made)
 
 
 def _method(value: object) -> FunctionType | None:
     """Return the function inside an attribute of a class; None if the attribute is not a method."""
     return innermost(value) if _is(value, FunctionType) or _inside(value) is not None else None
-
-
-def _object_of(source: Any) -> Any:
-    """Return the object that holds the state of a source: itself, or the object that a method is bound to."""
-    while isinstance(source, functools.partial):
-        source = source.func
-    return source.__self__ if isinstance(source, MethodType) else source
 
 
 class _Walk:
@@ -226,10 +191,10 @@ class _Walk:
     def __init__(self, called: FunctionType | None) -> None:
         self._called = called
         self._functions: defaultdict[str, set[str | None]] = defaultdict(set)
-        self._arguments: dict[str, dict[str, Any]] = {}
-        self._constants: dict[str, dict[str, Any]] = {}
-        self._state: dict[str, dict[str, Any]] = {}
-        """For each name its values, by their JSON: several functions may use it for different ones."""
+        self._values: dict[str, defaultdict[str, dict[str, Any]]] = {
+            group: defaultdict(dict) for group in ("arguments", "constants", "state")
+        }
+        """The values of each name, by their JSON: several functions may use it for different ones."""
         self._incomparable: dict[str, None] = {}
         self._seen: dict[Any, object] = {}
         self._pending: list[object] = []
@@ -237,33 +202,39 @@ class _Walk:
     def run(self, made: object, arguments: Mapping[str, object]) -> Fingerprint:
         self._pending.append(made)
         for name, value in arguments.items():
-            is_fixed = is_data(value)
-            self._record(name if is_fixed else f"argument {name}", value, self._arguments if is_fixed else self._state)
-        owner = _object_of(made)
+            if is_data(value):
+                self._record("arguments", name, value)
+            else:
+                self._record("state", f"argument {name}", value)
+        owner: Any = made
+        while isinstance(owner, functools.partial):
+            owner = owner.func
+        owner = owner.__self__ if isinstance(owner, MethodType) else owner
         if not _is(owner, FunctionType):
-            self._pending.append(owner if _is(owner, type) else type(owner))
-            for name, value in attributes_of(owner).items():
-                self._record(f"attribute {name}", value, self._state)
+            self._pending.append(_class_of(owner))
+            for name, value in _attributes_of(owner).items():
+                self._record("state", f"attribute {name}", value)
         while self._pending:
             value = self._pending.pop()
             if value is not None and id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self._take(value)
-        functions = {name: _of_all(found) for name, found in sorted(self._functions.items())}
-        arguments, constants, state = map(_each_once, (self._arguments, self._constants, self._state))
-        return Fingerprint(functions, arguments, constants, state, tuple(self._incomparable))
+        functions = {name: _one_hash(hashes) for name, hashes in sorted(self._functions.items())}
+        values = {
+            group: {name: next(iter(of.values())) if len(of) == 1 else described(sorted(of)) for name, of in by.items()}
+            for group, by in self._values.items()
+        }
+        return Fingerprint(functions, **values, incomparable=tuple(self._incomparable))
 
     def _take(self, value: object) -> None:
         self._pending.append(_inside(value))
         if _is(value, FunctionType):
-            function = cast(FunctionType, value)
-            if is_users(function.__code__.co_filename):
-                self._function(function)
+            if is_users(value.__code__.co_filename):
+                self._function(value)
         elif _is(value, type):
-            cls = cast(type, value)
-            self._pending += cls.__mro__[1:]
-            if is_users_class(cls):
-                self._class(cls)
+            self._pending += value.__mro__[1:]
+            if _is_users_class(value):
+                self._class(value)
 
     def _class(self, cls: type) -> None:
         has_generated = "__dataclass_fields__" in vars(cls) or issubclass(cls, tuple)
@@ -292,47 +263,38 @@ class _Walk:
 
     def _refer(self, name: str, value: object, attributes: frozenset[str] = frozenset()) -> None:
         if _is(value, ModuleType):
-            module = vars(cast(ModuleType, value))
+            module = vars(value)
             key = id(value), attributes
             if key not in self._seen and is_users(module.get("__file__") or "<frozen>"):
                 self._seen[key] = value
                 for each in sorted(attributes & module.keys()):
                     self._refer(each, module[each], attributes)
-        elif _is(value, FunctionType) or _is(value, type) or (_inside(value) is not None and not _holds_values(value)):
+        elif _is(value, FunctionType) or _is(value, type):
+            self._pending.append(value)
+        elif _inside(value) is not None and not isinstance(value, (functools.partial, MethodType)):
+            # Other wrappers hold no values besides the function.
             self._pending.append(value)
         else:
-            self._record(name, value, self._constants if is_constant(value) else self._state)
+            self._record("constants" if is_constant(value) else "state", name, value)
 
-    def _record(self, name: str, value: object, group: dict[str, dict[str, Any]]) -> None:
+    def _record(self, group: str, name: str, value: object) -> None:
         missed: dict[str, None] = {}
-        found = described(value, self._pending.append, lambda kind: missed.update({kind: None}))
-        group.setdefault(name, {})[json.dumps(found)] = found
+        content = described(value, self._pending.append, lambda kind: missed.update({kind: None}))
+        self._values[group][name][json.dumps(content)] = content
         if missed:
             self._incomparable[f"{name} ({', '.join(missed)})"] = None
-
-
-def _holds_values(value: object) -> bool:
-    return _is(value, functools.partial) or _is(value, MethodType)
 
 
 def _is_special(name: str) -> bool:
     return (name.startswith("_") and name.endswith("_")) or name == "_abc_impl"
 
 
-def _of_all(hashes: set[str | None]) -> str | None:
+def _one_hash(hashes: set[str | None]) -> str | None:
     """Return one hash for all functions of a name; None if the source of one is not available."""
-    known = sorted(found for found in hashes if found is not None)
+    known = sorted(each for each in hashes if each is not None)
     if len(known) < len(hashes):
         return None
     return known[0] if len(known) == 1 else _hashed(known)[:12]
-
-
-def _each_once(group: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the one value of each name, or a hash of all that it has in several functions."""
-    return {
-        name: next(iter(values.values())) if len(values) == 1 else described(sorted(values))
-        for name, values in group.items()
-    }
 
 
 def _hashed(document: Any) -> str:

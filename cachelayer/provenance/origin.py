@@ -6,44 +6,13 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any, Self
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.provenance.contents import shown, stored
-from cachelayer.provenance.fingerprint import Fingerprint, changed_values, fingerprint, is_users_own
-
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a function.
-
-    Args:
-        function: the function.
-        args, kwargs: the arguments as they were passed.
-        values: the arguments by name, including defaults and those that a partial function holds.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    values: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Self:
-        """Return the call of a function with these arguments.
-
-        Raises:
-            TypeError: if the function does not take them.
-        """
-        inner, all_args, all_kwargs = _without_partials(function, args, kwargs)
-        bound = inspect.signature(inner).bind(*all_args, **all_kwargs)
-        bound.apply_defaults()
-        return cls(function, args, kwargs, dict(bound.arguments))
+from cachelayer.provenance.contents import differences, shown, stored
+from cachelayer.provenance.fingerprint import Fingerprint, fingerprint, is_users_own
 
 
 @dataclass(frozen=True)
@@ -56,7 +25,7 @@ class Origin:
         code: the fingerprint of all that makes it.
         is_call: whether a function that makes versions was called; else its arguments were bound before.
         values: the arguments by name.
-        record: the names of the arguments that are stored in clear.
+        record: those that are stored in clear, as JSON.
     """
 
     source: Any = None
@@ -64,7 +33,7 @@ class Origin:
     code: Fingerprint = field(default_factory=Fingerprint)
     is_call: bool = False
     values: Mapping[str, Any] = field(default_factory=dict)
-    record: frozenset[str] = frozenset()
+    record: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: Any, record: Iterable[str] = ()) -> Self:
@@ -81,58 +50,47 @@ class Origin:
                     "has none: leave it out"
                 )
             return cls(source)
-        values = _bound_arguments(source) if callable(source) else {}
-        name = name_of(source if callable(source) else type(source))
-        return cls(source, name, fingerprint(source, values), False, values, names)._checked()
+        if not callable(source):
+            return cls(source, name_of(type(source)), fingerprint(source))
+        check_parameters(names, source)
+        values = _bound_arguments(source)
+        return cls(source, name_of(source), fingerprint(source, values), False, values, _in_clear(values, names))
 
     @classmethod
-    def of_call(cls, call: Call, record: Iterable[str] = ()) -> Self:
-        """Return what is known about a source that a call of a function returns.
+    def of_call(
+        cls,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        record: Iterable[str] = (),
+    ) -> Self:
+        """Return what is known about a source that a function returns for these arguments.
 
         Raises:
-            InvalidArgumentError: if ``record`` names an argument that the call does not have.
+            TypeError: if the function does not take them.
             InvalidTypeError: if JSON cannot hold an argument that ``record`` names.
         """
-        code, names = fingerprint(call.function, call.values), checked_record(record)
-        return cls(call.function, name_of(call.function), code, True, call.values, names)._checked()
-
-    def _checked(self) -> Self:
-        check_parameters(self.record, self.source)
-        for name in sorted(self.record - self._shown.keys()):
-            raise InvalidTypeError(f"record: argument {name!r} of {self.name} has no value, or JSON cannot hold it")
-        return self
+        inner, all_args, all_kwargs = _without_partials(function, args, kwargs)
+        values = _named(inspect.signature(inner).bind(*all_args, **all_kwargs))
+        return cls(function, name_of(function), fingerprint(function, values), True, values, _in_clear(values, record))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored: names and numbers in clear, other values as hashes that show a change."""
         if self.name is None:
             return {}
-        arguments = {self._key: self._arguments} if self.is_call or self._arguments else {}
-        code = self.code.to_json()
-        return {"function": self.name, "code": code if any(code.values()) else None, **arguments}
+        code, arguments = self.code.to_json(), {**stored(self.code.arguments), **self.record}
+        return {
+            "function": self.name,
+            "code": code if any(code.values()) else None,
+            **({"arguments": arguments} if self.is_call or arguments else {}),
+        }
 
     def identity(self) -> dict[str, Any]:
         """Return what a build must have in common with this one to resume it: all but what a build may change."""
-        found = self.to_json()
-        if found.get("code"):
-            found["code"].pop("state")
-        return found
-
-    @property
-    def _key(self) -> str:
-        return "arguments" if self.is_call else "bound"
-
-    @property
-    def _arguments(self) -> dict[str, Any]:
-        return {**stored(self.code.arguments), **{name: self._shown[name] for name in self.record}}
-
-    @property
-    def _shown(self) -> dict[str, Any]:
-        """The arguments that JSON can hold, as they are stored in clear."""
-        found: dict[str, Any] = {}
-        for name, value in self.values.items():
-            with suppress(TypeError, ValueError, RecursionError):
-                found[name] = shown(json.loads(json.dumps(value, allow_nan=False, sort_keys=True)))
-        return found
+        document = self.to_json()
+        if document.get("code"):
+            document["code"].pop("state")
+        return document
 
     @property
     def incomparable(self) -> list[str]:
@@ -147,30 +105,66 @@ class Origin:
 
     def code_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each change of the code since a version recorded it."""
-        is_alike = ("arguments" in built) == self.is_call or built.get("function") == self.name
-        return self.code.changes(built["code"]) if built.get("code") and is_alike else []
+        return self.code.changes(built["code"]) if built.get("code") and self.name is not None else []
 
     def argument_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each argument that has changed since a version recorded it."""
-        before = built.get(self._key)
+        before = built.get("arguments")
         if not isinstance(before, Mapping):
             return []
-        now = {name: value for name, value in self._arguments.items() if name in before}
-        for forms in (stored(self.code.arguments), self._shown):
-            # It may have been stored in clear then, and not now, or the other way round.
-            now.update({name: forms[name] for name in now if name in forms and forms[name] == before[name]})
-        return list(changed_values({name: before[name] for name in now}, now))
+        hashed = stored(self.code.arguments)
+        now = {**hashed, **self.record}
+        both = [name for name in before if name in now]
+        for name in both:
+            # It may have been stored in clear then and not now, or the other way round.
+            if before[name] in (hashed.get(name), _json_of(self.values.get(name, _NO_JSON))):
+                now[name] = before[name]
+        return differences({name: before[name] for name in both}, {name: now[name] for name in both})
+
+
+_NO_JSON = object()
+
+
+def _json_of(value: Any) -> Any:
+    """Return a value as it is stored in clear, without credentials in URLs; ``_NO_JSON`` if JSON cannot hold it."""
+    try:
+        return shown(json.loads(json.dumps(value, allow_nan=False, sort_keys=True)))
+    except (TypeError, ValueError, RecursionError):
+        return _NO_JSON
+
+
+def _in_clear(values: Mapping[str, Any], record: Iterable[str]) -> dict[str, Any]:
+    """Return the arguments that a user wants in clear.
+
+    Raises:
+        InvalidTypeError: if JSON cannot hold one.
+    """
+    documents = {name: _json_of(values.get(name, _NO_JSON)) for name in sorted(record)}
+    for name, document in documents.items():
+        if document is _NO_JSON:
+            raise InvalidTypeError(f"record: argument {name!r} has no value, or JSON cannot hold it")
+    return documents
 
 
 def _without_partials(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Return the function inside partial functions, and all arguments."""
-    found = dict(kwargs)
+    named = dict(kwargs)
     while isinstance(function, functools.partial):
-        args, found = (*function.args, *args), {**function.keywords, **found}
+        args, named = (*function.args, *args), {**function.keywords, **named}
         function = function.func
-    return function, args, found
+    return function, args, named
+
+
+def _named(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Return the arguments of a call by name, with defaults; those of ``**kwargs`` by their own names."""
+    bound.apply_defaults()
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named = {**named.pop(parameter.name, {}), **named}
+    return named
 
 
 def _bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
@@ -180,19 +174,15 @@ def _bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """
     inner, args, kwargs = _without_partials(function, (), {})
     try:
-        signature = inspect.signature(inner)
-        bound = signature.bind_partial(*args, **kwargs)
+        bound = inspect.signature(inner).bind_partial(*args, **kwargs)
     except (TypeError, ValueError):
         return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
-    bound.apply_defaults()
-    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
-    return {name: value for name, value in bound.arguments.items() if kinds[name] not in _REST or value}
+    return _named(bound)
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the module and qualified name of a function, or of the function inside a partial one."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _without_partials(function, (), {})[0]
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
@@ -215,13 +205,11 @@ def check_parameters(names: frozenset[str], function: Any) -> None:
     Raises:
         InvalidArgumentError: with the names of the parameters that it has.
     """
-    inner = _without_partials(function, (), {})[0]
     try:
-        known = inspect.signature(inner).parameters
+        known = inspect.signature(_without_partials(function, (), {})[0]).parameters
     except (TypeError, ValueError):
         return
-    for name in sorted(names):
-        if name not in known:
-            raise InvalidArgumentError(
-                f"record: {name_of(function)} has no argument {name!r}: it has {', '.join(known) or 'none'}"
-            )
+    for name in sorted(names - known.keys()):
+        raise InvalidArgumentError(
+            f"record: {name_of(function)} has no argument {name!r}: it has {', '.join(known) or 'none'}"
+        )

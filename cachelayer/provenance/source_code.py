@@ -11,46 +11,28 @@ import ast
 import dis
 import hashlib
 import linecache
-import site
 import sysconfig
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from pathlib import Path
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachelayer.locks import ProcessLock
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _INSTALLED = {"site-packages", "dist-packages"}
-_NO_MEANING = {"kind", "ctx", "type_comment", "decorator_list", "defaults", "kw_defaults", "returns", "annotation"}
+_NO_MEANING = {"kind", "ctx", "type_comment"}
+_NOT_OF_THE_CODE = {"decorator_list", "defaults", "kw_defaults", "returns", "annotation"}
 """Fields of a definition that do not belong to its code; decorators and defaults count as the values that they are."""
 _FUTURES = reduce(int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 _REWRITTEN = "@pytest_ar"
 """The name that pytest adds to the code of functions with ``assert`` when it rewrites them."""
-_MOST_TEXTS = 4
 _parsing = ProcessLock()
-_texts: dict[str, tuple[str, ...]] = {}
-"""The latest texts of each file: its functions may have been defined by any of them."""
 
 
-@dataclass(frozen=True)
-class _File:
-    """What the text of a file defines.
-
-    Args:
-        codes: the code of each function, by qualified name.
-        hashes: the hash of its source, by the place where it begins.
-    """
-
-    codes: dict[str, list[CodeType]]
-    hashes: dict[tuple[int, int], str]
-
-
-@dataclass(frozen=True)
-class Names:
+class Names(NamedTuple):
     """The names that a function uses, with the functions inside it.
 
     Args:
@@ -67,44 +49,41 @@ class Names:
 def source_hash(function: FunctionType) -> str | None:
     """Return a hash of a function's source, the same in every process and release of Python, in 12 hexadecimal digits.
 
-    None if the source is not available: no text of its file gives the code that runs.
+    None if the source is not available: the text of its file does not give the code that runs, or several lambdas begin
+    in its line.
     """
     code = function.__code__
-    for text in reversed(read_source(function)):
-        file = _parsed(text, code.co_flags & _FUTURES)
-        same = [each for each in file.codes.get(code.co_qualname, ()) if _is_same(each, code)]
-        hashes = {file.hashes.get(_place_of(each)) for each in same}
-        if len(hashes) == 1:
-            return hashes.pop()
+    for _ in range(2):
+        for compiled, source in _definitions(read_source(function), code.co_flags & _FUTURES):
+            if compiled.co_qualname == code.co_qualname and _is_same(compiled, code):
+                return source
+        # The module may have been loaded again since the text was read. If not, the older text is the right one.
+        linecache.checkcache(code.co_filename)
     return None
 
 
-def read_source(function: FunctionType) -> tuple[str, ...]:
-    """Return the latest texts of a function's file; call this when it was just defined, before the file can change."""
-    filename = function.__code__.co_filename
-    linecache.checkcache(filename)
-    text = "".join(linecache.getlines(filename, function.__globals__))
-    texts = _texts.get(filename, ())
-    if text and text not in texts:
-        texts = _texts[filename] = (*texts, text)[-_MOST_TEXTS:]
-    return texts
+def read_source(function: FunctionType) -> str:
+    """Return the text of a function's file. Call this when it was just defined: later, the file may have changed."""
+    return "".join(linecache.getlines(function.__code__.co_filename, function.__globals__))
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str, flags: int) -> _File:
+def _definitions(text: str, flags: int) -> list[tuple[CodeType, str | None]]:
+    """Return the code of each function that a text defines, with the hash of its source."""
     try:
         # CPython before 3.12 fails if two threads make syntax trees at once (python/cpython#106905).
         with _parsing:
             tree = ast.parse(text)
-        compiled = compile(text, "<source>", "exec", flags, dont_inherit=True)
-        codes: dict[str, list[CodeType]] = {}
-        for code in _inner_codes(compiled):
-            codes.setdefault(code.co_qualname, []).append(code)
-        nodes = [node for node in ast.walk(_with_whole_texts(tree)) if isinstance(node, _Definition)]
-        hashes = {**_constant_lambdas(nodes), **{_place(node): _hash(node) for node in nodes}}
+        codes = list(_inner_codes(compile(text, "<source>", "exec", flags, dont_inherit=True)))
+        places: dict[tuple[str, int], list[_Definition]] = defaultdict(list)
+        for node in ast.walk(tree):
+            if isinstance(node, _Definition):
+                first = min(part.lineno for part in [node, *getattr(node, "decorator_list", ())])
+                places[getattr(node, "name", "<lambda>"), first].append(node)
+        hashes = {place: _hash(nodes) for place, nodes in places.items()}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _File({}, {})
-    return _File(codes, hashes)
+        return []
+    return [(code, hashes.get((code.co_name, code.co_firstlineno))) for code in codes]
 
 
 def _inner_codes(code: CodeType) -> Iterator[CodeType]:
@@ -125,65 +104,24 @@ def _without_lines(code: CodeType) -> CodeType:
     return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=tuple(constants))
 
 
-def _with_whole_texts(tree: ast.Module) -> ast.Module:
-    """Return the tree with each text of an f-string in one piece: releases of Python cut them differently."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            values: list[ast.expr] = []
-            for value in node.values:
-                last = values[-1] if values else None
-                if isinstance(value, ast.Constant) and isinstance(last, ast.Constant):
-                    values[-1] = ast.Constant(str(last.value) + str(value.value))
-                else:
-                    values.append(value)
-            node.values = [value for value in values if not (isinstance(value, ast.Constant) and value.value == "")]
-    return tree
-
-
-def _place(node: _Definition) -> tuple[int, int]:
-    """Return the place of a definition: its first line, or for a lambda, of which a line may have several, its body."""
-    if isinstance(node, ast.Lambda):
-        return node.body.lineno, node.body.col_offset
-    return min(part.lineno for part in [node, *node.decorator_list]), -1
-
-
-def _constant_lambdas(nodes: list[_Definition]) -> dict[tuple[int, int], str]:
-    """Return the hashes of lambdas of a constant, one in its line: Python 3.12 does not say where they stand."""
-    found = [node for node in nodes if isinstance(node, ast.Lambda) and isinstance(node.body, ast.Constant)]
-    lines = Counter(node.lineno for node in found)
-    return {(node.lineno, -1): _hash(node) for node in found if lines[node.lineno] == 1}
-
-
-def _place_of(code: CodeType) -> tuple[int, int]:
-    if code.co_name != "<lambda>":
-        return code.co_firstlineno, -1
-    # Instructions that stand for nothing in the text end in column 0.
-    places = [(line, column) for line, _, column, end in code.co_positions() if line and column is not None and end]
-    return min(places, default=(code.co_firstlineno, -1))
-
-
-def _hash(root: _Definition) -> str:
-    digest = hashlib.sha256()
-    for item in _walk(root):
-        digest.update(f"{item}\n".encode() if isinstance(item, str) else f"{type(item).__name__}(\n".encode())
-    return digest.hexdigest()[:12]
-
-
-def _walk(root: _Definition) -> Iterator[ast.AST | str]:
-    """Yield all that has a meaning, in order: nodes, names and plain values as texts, ")" at the end of each node."""
+def _hash(nodes: list[_Definition]) -> str | None:
+    """Return the hash of the definitions that begin in one line: of the outermost; None if others are beside it."""
+    root = nodes[0]
+    if len(nodes) > 1 and not set(nodes) <= set(ast.walk(root)):
+        return None
     arguments = {root.args, *ast.iter_child_nodes(root.args)}
-    pending: list[ast.AST | str] = [root]
-    while pending:
-        item = pending.pop()
-        yield item
-        if isinstance(item, ast.AST):
-            pending.append(")")
-            skipped = _NO_MEANING if item is root or item in arguments else {"kind", "ctx", "type_comment"}
-            for name, value in reversed(list(ast.iter_fields(item))):
-                parts = [part for part in (value if isinstance(value, list) else [value]) if not _is_docstring(part)]
-                if name not in skipped and parts != [None] * len(parts):
-                    pending += [part if isinstance(part, ast.AST) else ascii(part) for part in reversed(parts)]
-                    pending.append(f".{name}")
+
+    def written(node: object) -> str:
+        if isinstance(node, list):
+            return f"[{','.join(written(each) for each in node if not _is_docstring(each))}]"
+        if not isinstance(node, ast.AST):
+            return ascii(node)
+        skipped = _NO_MEANING | _NOT_OF_THE_CODE if node is root or node in arguments else _NO_MEANING
+        fields = ((name, value) for name, value in ast.iter_fields(node) if name not in skipped)
+        # Releases of Python differ in the fields that they leave empty.
+        return f"{type(node).__name__}({','.join(f'{k}={written(v)}' for k, v in fields if v not in (None, []))})"
+
+    return hashlib.sha256(written(root).encode()).hexdigest()[:12]
 
 
 def _is_docstring(node: object) -> bool:
@@ -206,11 +144,7 @@ def names_of(code: CodeType) -> Names:
             case "LOAD_ATTR" | "LOAD_METHOD":
                 attributes.add(name)
     inner = [names_of(each) for each in code.co_consts if isinstance(each, CodeType)]
-    return Names(
-        frozenset(read.union(*(each.read for each in inner))),
-        frozenset(stored.union(*(each.stored for each in inner))),
-        frozenset(attributes.union(*(each.attributes for each in inner))),
-    )
+    return Names(*(frozenset().union(*names) for names in zip((read, stored, attributes), *inner, strict=True)))
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
@@ -227,19 +161,14 @@ def is_users(filename: str) -> bool:
         # Typed in, or made by exec.
         return not filename.startswith("<frozen")
     try:
-        places = (Path(filename), Path(filename).resolve())
+        places = [Path(filename), Path(filename).resolve()]
     except (OSError, ValueError, RuntimeError):
         return False
-    return not any(
-        place.is_relative_to(folder) or not _INSTALLED.isdisjoint(place.parts)
-        for place in places
-        for folder in _libraries()
-    )
+    return not any(_INSTALLED & set(place.parts) or _libraries() & set(place.parents) for place in places)
 
 
 @lru_cache(maxsize=1)
-def _libraries() -> list[Path]:
+def _libraries() -> set[Path]:
     package = Path(__file__).parents[1]
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
-    folders = [package, package / "adapters", *map(Path, installed), Path(site.getusersitepackages())]
-    return list(dict.fromkeys([*folders, *(folder.resolve() for folder in folders)]))
+    folders = [package, package / "adapters", *map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")))]
+    return {*folders, *(folder.resolve() for folder in folders)}

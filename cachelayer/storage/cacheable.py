@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import json
-import re
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
 from typing import Any, ParamSpec, Protocol, cast, overload
@@ -17,16 +14,12 @@ from cachelayer.builds.sharded_source import Sharded
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.provenance.fingerprint import Fingerprint, keep_source
-from cachelayer.provenance.origin import Call, Origin, check_parameters, name_of
+from cachelayer.provenance.fingerprint import keep_source
+from cachelayer.provenance.origin import Origin, check_parameters, name_of
 from cachelayer.records import spec_json
 from cachelayer.records.infer import declared
 from cachelayer.versions.reference import AUTO, check_new_version
 
-_SECRET = re.compile(
-    r"secret|token(?!i[sz])|passw|passphrase|pwd|credential|bearer|authori[sz]ation|(api|private|access)[_-]?key",
-    re.IGNORECASE,
-)
 P = ParamSpec("P")
 Cache = Callable[[Callable[[], Any], str, Origin], DataRef[Any]]
 """Returns a version, given a function that makes its source, its name, and what is recorded of the call."""
@@ -63,14 +56,14 @@ def cacheable(
 
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
-            call = Call.of(function, args, kwargs)
-            origin = Origin.of_call(call, record)
+            origin = Origin.of_call(function, args, kwargs, record)
 
             @functools.wraps(function)
             def source() -> Any:
                 return function(*args, **kwargs)
 
-            return cache(source, _version_of(version, call, origin.code, named_options), origin)
+            name = version(*args, **kwargs) if callable(version) else version
+            return cache(source, _version_of(version, name, origin, named_options), origin)
 
         return cached
 
@@ -83,14 +76,13 @@ def _check_naming(version: object) -> None:
         check_new_version(version)
 
 
-def _version_of(version: str | Callable[..., str], call: Call, code: Fingerprint, options: Mapping[str, Any]) -> str:
+def _version_of(version: str | Callable[..., str], name: str, origin: Origin, options: Mapping[str, Any]) -> str:
     """Return the name of the version that a call makes.
 
     Args:
-        version: a name; a format string with the function's parameters as fields; a function of the same arguments;
-            or ``"auto"``.
-        call: the call.
-        code: its fingerprint.
+        version: a name; a format string with the function's parameters as fields; a function; or ``"auto"``.
+        name: what the function returned; else the version.
+        origin: the call.
         options: the submit options that decide which records a version has, as JSON; ``"auto"`` names depend on them.
 
     Raises:
@@ -98,24 +90,24 @@ def _version_of(version: str | Callable[..., str], call: Call, code: Fingerprint
         InvalidNameError: if the name that is made is invalid.
     """
     if version == AUTO:
-        return _automatic(call, code, options)
+        return _automatic(origin, options)
     if callable(version):
-        name, origin = version(*call.args, **call.kwargs), f"that {name_of(version)} returns"
+        how = f"that {name_of(version)} returns"
     elif _is_format(version):
-        name, origin = _formatted(version, call), f"that {version!r} gives"
+        name, how = _formatted(version, origin), f"that {version!r} gives"
     else:
         return version
     if name == AUTO:
-        raise InvalidNameError(f"version {name!r} {origin}: choose another name")
-    return paths.check_name(f"version {origin}:", name)
+        raise InvalidNameError(f"version {name!r} {how}: choose another name")
+    return paths.check_name(f"version {how}:", name)
 
 
 def _is_format(version: object) -> bool:
     return isinstance(version, str) and ("{" in version or "}" in version)
 
 
-def _automatic(call: Call, code: Fingerprint, options: Mapping[str, Any]) -> str:
-    function = name_of(call.function)
+def _automatic(origin: Origin, options: Mapping[str, Any]) -> str:
+    function, code = origin.name, origin.code
     if code.without_source or not code.functions:
         raise InvalidArgumentError(
             f'version="{AUTO}": the source code of {", ".join(code.without_source) or function} is not available, so '
@@ -132,21 +124,11 @@ def _automatic(call: Call, code: Fingerprint, options: Mapping[str, Any]) -> str
     return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
-def _formatted(text: str, call: Call) -> str:
-    parameters = inspect.signature(call.function).parameters.values()
-    others = [call.values[each.name] for each in parameters if each.kind is each.VAR_KEYWORD]
-    values = dict(ChainMap(*others, dict(call.values)))
+def _formatted(text: str, origin: Origin) -> str:
     try:
-        fields = {field for _, field, _, _ in Formatter().parse(text) if field}
-        name = Formatter().vformat(text, (), values)
+        return Formatter().vformat(text, (), origin.values)
     except (KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"version {text!r} cannot be formatted with the arguments of {name_of(call.function)}, which are "
-            f"{', '.join(values) or 'none'}: {error!r}"
+            f"version {text!r} cannot be formatted with the arguments of {origin.name}, which are "
+            f"{', '.join(origin.values) or 'none'}: {error!r}"
         ) from error
-    for field in fields:
-        if _SECRET.search(field) and isinstance(values.get(field), str):
-            raise InvalidArgumentError(
-                f"version {text!r}: {field!r} is named like a secret, and version names are public: leave it out"
-            )
-    return name

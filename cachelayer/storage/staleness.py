@@ -18,9 +18,10 @@ from cachelayer.errors import (
     StaleVersionWarning,
 )
 from cachelayer.locks import ProcessLock
+from cachelayer.provenance.contents import differences
 from cachelayer.provenance.origin import Origin
 from cachelayer.user_warnings import warn
-from cachelayer.versions.build_plan import WAS_AND_IS, differences, stored_values
+from cachelayer.versions.build_plan import stored_values
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
@@ -129,7 +130,7 @@ def _identity_changes(built: dict[str, Any], origin: Origin) -> list[str]:
         # Copies of the same files on another host have other modification times.
         now.pop("files_modified", None)
     common = {name: value for name, value in now.items() if name in before}
-    return differences({name: before[name] for name in common}, stored_values(common), WAS_AND_IS)
+    return differences({name: before[name] for name in common}, stored_values(common))
 
 
 def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning]) -> None:

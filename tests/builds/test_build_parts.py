@@ -439,7 +439,7 @@ def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, t
     with pytest.warns(cachelayer.CacheLayerWarning, match="offset was 10 and is 20"):
         ref = storage.cache(source, "d", "v1", record=("folder",))
     assert list(ref) == [20, 21]
-    assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
+    assert ref.provenance["arguments"] == {"offset": 20, "folder": str(tmp_path / "gone")}
 
 
 class Returns:

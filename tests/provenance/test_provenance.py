@@ -20,7 +20,7 @@ from cachelayer import CacheLayerWarning, InvalidArgumentError
 from cachelayer.cli import demo
 from cachelayer.provenance.contents import described, shown, stored
 from cachelayer.provenance.environment import checked_metadata, checkout, commit_of, environment
-from cachelayer.provenance.origin import Call, Origin, name_of
+from cachelayer.provenance.origin import Origin, name_of
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
@@ -28,17 +28,17 @@ def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **oth
 
 
 def test_arguments_are_bound_by_name_with_defaults() -> None:
-    found = Call.of(example, (1, 5, 6, 7), {"third": None, "more": {"a": True}}).values
-    assert found == {"first": 1, "second": 5, "rest": (6, 7), "third": None, "others": {"more": {"a": True}}}
+    found = Origin.of_call(example, (1, 5, 6, 7), {"third": None, "more": {"a": True}}).values
+    assert found == {"first": 1, "second": 5, "rest": (6, 7), "third": None, "more": {"a": True}}
 
 
 def test_arguments_of_partial_functions_are_arguments() -> None:
     part = functools.partial(functools.partial(example, 1, third=4), 5)
-    call = Call.of(part, (6,), {"third": 7})
-    assert call.values == {"first": 1, "second": 5, "rest": (6,), "third": 7, "others": {}}
+    call = Origin.of_call(part, (6,), {"third": 7})
+    assert call.values == {"first": 1, "second": 5, "rest": (6,), "third": 7}
     assert name_of(part) == f"{__name__}.example"
     with pytest.raises(TypeError, match="missing a required"):
-        Call.of(example, (), {})
+        Origin.of_call(example, (), {})
 
 
 @pytest.mark.parametrize("value", [0, -3, 0.5, True, None, [1, [2.5, None]], []])
@@ -76,7 +76,7 @@ def test_changes_name_both_values_if_both_are_known() -> None:
     def rows(a: int, b: Any = None, name: str = "x") -> None: ...
 
     def made(*args: Any, record: tuple[str, ...] = ()) -> Origin:
-        return Origin.of_call(Call.of(rows, args, {}), record)
+        return Origin.of_call(rows, args, {}, record)
 
     built, clear = made(1, None, "y").to_json(), made(1, None, "y", record=("name",)).to_json()
     assert made(2).argument_changes({}) == made(2).argument_changes({"arguments": {"a": 2, "old": 2}}) == []
@@ -207,7 +207,6 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
     assert set(make(3).provenance) == documented - {
         "base",
         "left_out",
-        "bound",
         "length",
         "sample",
         "identity",

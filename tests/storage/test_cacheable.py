@@ -163,12 +163,6 @@ def test_code_that_changed_is_one_warning_that_says_what_and_what_to_do(
     ]
 
 
-def test_what_was_not_built_by_a_call_is_not_compared(storage: cachelayer.Storage, load: Load) -> None:
-    rows = load()["rows"]
-    storage.cache(lambda: rows(3), "rows", "v1")
-    assert warned(lambda: storage.cacheable("rows", "v1")(rows)(3)) == []
-
-
 def test_a_format_string_names_versions_by_the_arguments(storage: cachelayer.Storage) -> None:
     @storage.cacheable("rows", "size-{size}_{scale:.2f}_{where.name}_{others[0]}_{size:0{width}}")
     def rows(size: int, scale: float = 0.5, *others: int, where: Path = Path("a/b"), width: int = 3) -> list[int]:
@@ -219,15 +213,6 @@ def test_a_name_that_cannot_be_says_where_it_came_from(
     with pytest.raises(cachelayer.InvalidArgumentError, match=message):
         storage.cacheable("rows", text)(rows)(value)
     assert storage.datasets() == []
-
-
-def test_secrets_are_no_part_of_a_name(storage: cachelayer.Storage) -> None:
-    def rows(api_key: str, max_tokens: int) -> list[int]:
-        return [1]
-
-    assert storage.cacheable("rows", "{max_tokens}")(rows)("hunter2", 512).dataset_version == "512"
-    with pytest.raises(cachelayer.InvalidArgumentError, match="'api_key'"):
-        storage.cacheable("rows", "{api_key}")(rows)("hunter2", 512)
 
 
 def test_a_function_of_the_arguments_names_versions(storage: cachelayer.Storage) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cachelayer.versions.build_plan import HERE_AND_THERE, WAS_AND_IS, differences
+from cachelayer.provenance.contents import HERE_AND_THERE, WAS_AND_IS, differences
 
 PLAN: dict[str, Any] = {
     "shard_bytes": 100,
@@ -27,12 +27,12 @@ def changed(**code: Any) -> dict[str, Any]:
         ({**PLAN, "shard_bytes": 200}, ["shard_bytes is 100 here and 200 there"]),
         (changed(constants={"RANK": 1}), ["RANK is 0 here and 1 there"]),
         (changed(functions={"rows": "c", "helper": "b"}), ["rows differs"]),
-        (changed(functions={"rows": "a"}), ["helper is 'b' here and absent there"]),
+        (changed(functions={"rows": "a"}), ["helper is only here"]),
         (
             {**PLAN, "arguments": {"api_key": "hash:2", "size": 4}},
             ["arguments.api_key differs", "arguments.size is 3 here and 4 there"],
         ),
-        ({**PLAN, "identity": {}}, ["files is 1 here and absent there"]),
+        ({**PLAN, "identity": {}}, ["files is only here"]),
     ],
 )
 def test_each_difference_is_named_with_both_values(other: dict[str, Any], expected: list[str]) -> None:
