@@ -227,9 +227,11 @@ class _Content:
             known = _of_user(lambda: getattr(value, "digest", None) or getattr(value, "url", None))
             if isinstance(known, str):
                 return _joined(kind.__name__, known.encode())
-        if kind.__module__ == "torch" and hasattr(kind, "numpy"):
-            # The way of tensors to pickle themselves holds addresses.
-            return self._array(_of_user(lambda: value.numpy(force=True)))
+        if kind.__module__ == "torch" and hasattr(kind, "resolve_conj"):
+            # The way of tensors to pickle themselves holds addresses, and numpy has no bfloat16.
+            whole = _of_user(lambda: value.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten())
+            bits = whole.view(sys.modules["torch"].uint8).numpy()
+            return _joined(f"tensor {value.dtype} {tuple(value.shape)}", self._array(bits))
         return self._object(value, kind)
 
     def _array(self, array: np.ndarray[Any, Any]) -> bytes:
