@@ -42,11 +42,7 @@ LocalCache = Annotated[
 
 
 def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | None = None) -> Storage:
-    """Open the storage that an argument names.
-
-    Raises:
-        InvalidArgumentError: if the argument names a version.
-    """
+    """Open the storage that an argument names."""
     parent, _, name = url.rstrip("/").rpartition("/")
     if "@" in name:
         raise InvalidArgumentError(
@@ -57,11 +53,7 @@ def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | No
 
 
 def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
-    """Open a storage that must exist.
-
-    Raises:
-        InvalidArgumentError: if it is a local path that is no folder.
-    """
+    """Open a storage that must exist."""
     storage = open_storage(url, options)
     if isinstance(storage._store, LocalStore) and not storage._store.root.is_dir():
         raise InvalidArgumentError(f"there is nothing at {url}: name the folder that builds publish to")
@@ -71,11 +63,7 @@ def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
 def open_address(
     text: str, options: Sequence[str] | None, local_cache: Path | None = None
 ) -> tuple[Storage, Reference]:
-    """Open the storage of a text such as ``gs://bucket/caches/cifar10@v2[:100]``, and return what the text names in it.
-
-    Raises:
-        InvalidArgumentError: if the text names no dataset.
-    """
+    """Open the storage of a text such as ``gs://bucket/caches/cifar10@v2``, and return what the text names in it."""
     reference = Reference.split(text.rstrip("/"))
     if not reference.url:
         raise InvalidArgumentError(
@@ -91,21 +79,13 @@ def open_reference(text: str, options: Sequence[str] | None, local_cache: Path |
 
 
 def storage_options(options: Sequence[str] | None) -> dict[str, Any]:
-    """Parse ``KEY=VALUE`` options. Values are JSON if possible, otherwise text.
-
-    Raises:
-        InvalidArgumentError: if an option is not written as ``KEY=VALUE``.
-    """
+    """Parse ``KEY=VALUE`` options. Values are JSON if possible, otherwise text."""
     pairs = (split_pair("--option", option) for option in options or ())
     return {name: json_or_text(value) for name, value in pairs}
 
 
 def split_pair(option: str, text: str) -> tuple[str, str]:
-    """Return the name and the value of an argument such as ``size=3``.
-
-    Raises:
-        InvalidArgumentError: if there is none. The text may be a secret: the error does not repeat it.
-    """
+    """Return the name and the value of an argument such as ``size=3``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InvalidArgumentError(f"{option} is written as NAME=VALUE")

@@ -41,11 +41,6 @@ def command(
     """Make a function that returns an answer a command.
 
     With ``--json``, all that the function prints goes to stderr, so that stdout holds only the document.
-
-    Args:
-        panel: the heading under which ``--help`` lists it.
-        examples: command lines for its ``--help``.
-        name: by default the name of the function.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., None]:

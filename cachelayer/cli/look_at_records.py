@@ -17,7 +17,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.cli.addresses import LocalCache, Options, ReferenceArgument, open_reference
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, facts, table
-from cachelayer.drawing.text import class_names, leaf_text, name_of, plain_scalar
+from cachelayer.drawing.text import class_names, leaf_text, named, plain_scalar
 from cachelayer.records import tree
 from cachelayer.records.values import Ragged, Sparse
 from cachelayer.statistics import LeafStats, NumberStats, Statistics, survey
@@ -88,7 +88,7 @@ def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:
     for number, element in zip(numbers, elements, strict=True):
         document.append({"record": number, "element": element_json(element)})
         leaves = [
-            (path, f"{leaf_text(value)}  {name_of(value, names.get(path, []))}".rstrip())
+            (path, f"{leaf_text(value)}  {named(names, path, value)}".rstrip())
             for path, value in tree.leaf_values(element)
         ]
         shown += [Text(f"record {number:,}", style="bold"), facts(leaves), ""]

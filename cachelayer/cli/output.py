@@ -80,12 +80,7 @@ class _TextConsole(Console):
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """Return an empty table.
-
-    Args:
-        columns: the headings.
-        right: the headings of columns that are aligned right.
-    """
+    """Return an empty table."""
     empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in columns:
         empty.add_column(heading, justify="right" if heading in right else "left", overflow="fold")

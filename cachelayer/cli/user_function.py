@@ -18,11 +18,6 @@ def load(text: str) -> Callable[..., Any]:
     """Load the function that ``module:function`` or ``path/file.py:function`` names.
 
     Modules in the current folder can be imported, and a file can import what lies beside it, as if it were run.
-
-    Raises:
-        InvalidArgumentError: if there is no such file or function.
-        InvalidTypeError: if it is not a function.
-        SourceError: if importing the module fails, from what it raised.
     """
     place, _, name = text.rpartition(":")
     if not place or not name:
@@ -49,15 +44,7 @@ def load(text: str) -> Callable[..., Any]:
 
 
 def arguments(function: Callable[..., Any], texts: Sequence[str]) -> dict[str, Any]:
-    """Parse the arguments of a call: by the type hint of the function if there is one, else as JSON, else as text.
-
-    Args:
-        function: what is called.
-        texts: one ``name=value`` for each argument.
-
-    Raises:
-        InvalidArgumentError: if an argument is unknown, missing or of the wrong type.
-    """
+    """Parse the arguments of a call: by the type hint of the function if there is one, else as JSON, else as text."""
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError):

@@ -59,11 +59,7 @@ def serve(
     *,
     is_opened: bool = True,
 ) -> str:
-    """Print the URL of the page, open a browser if asked, answer until Ctrl-C, and return the URL.
-
-    Raises:
-        MissingDependencyError: if the extra ``view`` is not installed.
-    """
+    """Print the URL of the page, open a browser if asked, answer until Ctrl-C, and return the URL."""
     try:
         from cachelayer.view.render import Shelf, version_path
         from cachelayer.view.server import PageServer

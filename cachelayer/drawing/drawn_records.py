@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.drawing.pixels import CHANNELS, Pixels, fitted, heat, is_picture, is_share, line, picture, rgb
-from cachelayer.drawing.text import Names, leaf_text, name_of
+from cachelayer.drawing.pixels import Pixels, line, picture, pixels_of
+from cachelayer.drawing.text import Names, leaf_text, named
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
@@ -101,15 +101,10 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -
     return _array(number, path, array, look.side, tokens)
 
 
-def named(names: Names, path: str, value: Any) -> str:
-    """Return the class name of a label; an empty text if it has none."""
-    return name_of(value, names[path]) if path in names else ""
-
-
 def _array(number: int, path: str, array: NDArray[Any], side: int, tokens: str) -> DrawnLeaf:
     text = leaf_text(array)
     with np.errstate(all="ignore"):
-        pixels = _pixels(array, side)
+        pixels = pixels_of(array, side)
         points = line(array, LINE_WIDTH, LINE_HEIGHT) if array.ndim == 1 and len(array) >= _LINE_FROM else ""
     kind: Kind = "picture" if pixels is not None else "line" if points else "text"
     return DrawnLeaf(number, path, kind, text, pixels, points, tokens)
@@ -129,17 +124,6 @@ def _text(number: int, path: str, text: str) -> DrawnLeaf:
     return DrawnLeaf(
         number, path, "long", f"{text[:_LONG_TEXT]} … the first {_LONG_TEXT:,} of {len(text):,} characters"
     )
-
-
-def _pixels(array: Any, side: int) -> Pixels | None:
-    """Return the pixels of an array that is a picture or a table of numbers; None for any other."""
-    if is_picture(array):
-        return rgb(fitted(array, side))
-    if array.ndim == 3 and array.shape[2] in CHANNELS and array.dtype.kind == "f" and is_share(array):
-        return rgb(fitted((array.astype(np.float64) * 255).astype(np.uint8), side))
-    if array.ndim == 2 and min(array.shape) > 1:
-        return heat(array, side)
-    return None
 
 
 def _detokenized(detokenize: Detokenize, value: Any) -> str:

@@ -22,43 +22,26 @@ _COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231
 _NO_NUMBER = (128, 128, 128)
 
 
-def is_picture(value: Any) -> bool:
-    """Return whether a leaf looks like an image: uint8 of shape ``[h, w, 1 | 3 | 4]``, or ``[h, w]`` from 8 x 8 on."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or 0 in value.shape:
-        return False
-    if value.ndim == 2:
-        return bool(min(value.shape) >= _LEAST)
-    return value.ndim == 3 and value.shape[2] in CHANNELS and bool(min(value.shape[:2]) > 1)
+def pixels_of(array: NDArray[Any], side: int) -> Pixels | None:
+    """Return the pixels of an array that looks like an image or a table of numbers; None for any other.
 
-
-def is_share(array: NDArray[Any]) -> bool:
-    """Return whether all values of an image lie between 0 and 1."""
-    return bool(min(array.shape[:2]) > 1 and array.min() >= 0 and array.max() <= 1)
-
-
-def means(pixels: NDArray[np.float64], count: int, axis: int) -> NDArray[np.float64]:
-    """Return the means of ``count`` equal stretches along an axis, in float64."""
-    starts = np.arange(count) * pixels.shape[axis] // count
-    lengths = np.diff(np.append(starts, pixels.shape[axis]))
-    shape = [1] * pixels.ndim
-    shape[axis] = count
-    means: NDArray[np.float64] = np.add.reduceat(pixels, starts, axis=axis) / lengths.reshape(shape)
-    return means
+    Images are uint8 of shape ``[h, w]`` from 8 x 8 on, and uint8 or shares of 1 of shape ``[h, w, 1 | 3 | 4]``.
+    """
+    if array.ndim == 2 and min(array.shape) > 1:
+        is_grey = array.dtype == np.uint8 and min(array.shape) >= _LEAST
+        return rgb(fitted(array, side)) if is_grey else heat(array, side)
+    if array.ndim != 3 or array.shape[2] not in CHANNELS or min(array.shape[:2]) < 2:
+        return None
+    if array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1:
+        array = (array.astype(np.float64) * 255).astype(np.uint8)
+    return rgb(fitted(array, side)) if array.dtype == np.uint8 else None
 
 
 def fitted(pixels: NDArray[Any], side: int) -> Pixels:
-    """Scale ``[h, w]`` or ``[h, w, c]`` to fit into a square: down by means, and up by whole repeats if it is tiny."""
-    height, width = pixels.shape[:2]
-    if max(height, width) <= side:
-        times = max(1, min(side // 2 // max(height, width), 16))
-        return np.ascontiguousarray(pixels.repeat(times, axis=0).repeat(times, axis=1), np.uint8)
-    shrink = max(height, width) / side
-    rows, columns = max(1, round(height / shrink)), max(1, round(width / shrink))
-    # Skip pixels of very large pictures first, so that the means need little memory.
-    step = max(1, int(shrink) // 4)
-    coarse = pixels[::step, ::step]
-    small = means(means(coarse.astype(np.float64), min(len(coarse), rows), 0), min(coarse.shape[1], columns), 1)
-    return np.rint(small).astype(np.uint8)
+    """Scale ``[h, w]`` or ``[h, w, c]`` to fit into a square: down by leaving pixels out, up by repeats."""
+    longest = max(pixels.shape[:2])
+    step, times = -(-longest // side), max(1, min(side // 2 // longest, 16))
+    return np.ascontiguousarray(pixels[::step, ::step].repeat(times, axis=0).repeat(times, axis=1), np.uint8)
 
 
 def rgb(pixels: Pixels) -> Pixels:

@@ -134,12 +134,11 @@ def _labels(features: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _labels(feature, f"{path}[{name!r}]")
 
 
-def name_of(value: Any, names: list[str]) -> str:
-    """Return the name of a label; an empty text if it is not the number of a class."""
-    array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in "iu" or not 0 <= array < len(names):
-        return ""
-    return names[int(array)]
+def named(names: Names, path: str, value: Any) -> str:
+    """Return the class name of a label; an empty text if it has none."""
+    array, classes = np.asarray(value), names.get(path, [])
+    is_class = array.ndim == 0 and array.dtype.kind in "iu" and 0 <= array < len(classes)
+    return classes[int(array)] if is_class else ""
 
 
 def size(nbytes: int) -> str:

@@ -16,39 +16,20 @@ from cachelayer.errors import (
     CacheLayerError,
     CorruptionError,
     FormatError,
-    InvalidArgumentError,
-    InvalidTypeError,
     NotFoundError,
     RecordIndexError,
-    StateError,
     StorageError,
 )
 from cachelayer.view import find_page, order_page, record_pages, statistics_page, storage_pages
 from cachelayer.view.render import Shelf, page
 
 _VERSION = "/d/{dataset}/{version}"
-# For each kind of error: the status, the heading, and what to do.
-_ANSWERS: tuple[tuple[tuple[type[CacheLayerError], ...], int, str, str], ...] = (
-    ((NotFoundError, RecordIndexError), 404, "Not found", "Check the name or the number, or begin at the storage."),
-    (
-        (InvalidArgumentError, InvalidTypeError, StateError),
-        400,
-        "This cannot be shown",
-        "Change what you asked for, as the message says.",
-    ),
-    (
-        (CorruptionError, FormatError),
-        500,
-        "Damaged",
-        "Run `cachelayer verify` on this version, which names each damaged file. Restore them, or build it again.",
-    ),
-    (
-        (StorageError,),
-        503,
-        "The storage does not answer",
-        "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page.",
-    ),
-)
+_ADVICE = {
+    400: "Change what you asked for, as the message says.",
+    404: "Check the name or the number, or begin at the storage.",
+    500: "Run `cachelayer verify` on this version, which names each damaged file. Restore them, or build it again.",
+    503: "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page.",
+}
 
 
 def application(shelf: Shelf) -> Starlette:
@@ -77,18 +58,22 @@ def application(shelf: Shelf) -> Starlette:
 
 
 def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
-    for kinds, status, title, advice in _ANSWERS:
-        if isinstance(error, kinds):
-            return page("error.html", status, title=title, message=str(error), advice=advice)
-    return page("error.html", 500, title="This failed", message=str(error), advice="The message says what to change.")
+    status = 400
+    if isinstance(error, (NotFoundError, RecordIndexError)):
+        status = 404
+    elif isinstance(error, (CorruptionError, FormatError)):
+        status = 500
+    elif isinstance(error, StorageError):
+        status = 503
+    return page("error.html", status, message=str(error), advice=_ADVICE[status])
 
 
-def _no_page(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
+def _no_page(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return page("error.html", status, title="No such page", message="", advice="Begin at the storage.")
+    return page("error.html", status, message=f"{request.url.path}: there is no such page", advice=_ADVICE[404])
 
 
 def _bug(request: Request, error: Exception) -> Response:
     logging.getLogger("cachelayer.view").error("%s failed", request.url.path, exc_info=error)
     advice = "This is a bug in cachelayer: please report it with the lines in the terminal."
-    return page("error.html", 500, title="A bug", message=f"{type(error).__name__}: {error}"[:500], advice=advice)
+    return page("error.html", 500, message=f"A bug: {type(error).__name__}: {error}"[:500], advice=advice)

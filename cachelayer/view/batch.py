@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_records import DrawnRecord, Look, drawn_records, named
-from cachelayer.drawing.text import leaf_text, shown_path
+from cachelayer.drawing.drawn_records import DrawnRecord, Look, drawn_records
+from cachelayer.drawing.text import leaf_text, named, shown_path
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageError
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
@@ -60,12 +60,7 @@ def _is_single(leaf: LeafSpec) -> bool:
 
 
 def batch_of(raw: DataRef[Any], numbers: list[int], by: str, look: Look) -> ShownBatch:
-    """Return a batch, sorted by the leaf of this name; in the order of training if it is empty.
-
-    Raises:
-        InvalidArgumentError: if no single number or text has this name.
-        StorageError: if the storage failed.
-    """
+    """Return a batch, sorted by the leaf of this name; in the order of training if it is empty."""
     if not by:
         return ShownBatch(numbers, [])
     if by not in sortable(raw.element_spec):

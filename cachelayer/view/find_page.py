@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_records import drawn_records, named
-from cachelayer.drawing.text import class_names, shown_path
+from cachelayer.drawing.drawn_records import drawn_records
+from cachelayer.drawing.text import class_names, named, shown_path
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree

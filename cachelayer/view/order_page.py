@@ -55,11 +55,7 @@ class Choice:
 
     @classmethod
     def of(cls, query: Mapping[str, str], records: int) -> Choice:
-        """Return the checked choice of a query.
-
-        Raises:
-            InvalidArgumentError: if a value is out of range.
-        """
+        """Return the checked choice of a query."""
         shards = whole(query, "shards", 1, 1, MOST_SHARDS)
         shuffle = query.get("shuffle", "exact")
         if shuffle not in _SHUFFLES:
@@ -133,11 +129,7 @@ def _begin(records: int, batch: int, position: int, step: int) -> int:
 
 
 def _order_of(ref: DataRef[Any], choice: Choice) -> tuple[dict[str, Any], int]:
-    """Return the arguments of the stream, and its position: those of the state, if there is one.
-
-    Raises:
-        StateError: if the state is not one of this version.
-    """
+    """Return the arguments of the stream, and its position: those of the state, if there is one."""
     if not choice.state:
         return {"shuffle": _SHUFFLES[choice.shuffle], "seed": choice.seed}, 0
     try:

@@ -72,12 +72,7 @@ def sound(request: Request) -> Response:
 
 
 def _leaf(request: Request) -> tuple[LeafSpec, Any]:
-    """Return the spec and the value of the leaf that a path names.
-
-    Raises:
-        RecordIndexError: if there is no such record or leaf.
-        InvalidArgumentError: if the record is too large.
-    """
+    """Return the spec and the value of the leaf that a path names."""
     raw, number, leaf = ref_of(request).raw(), request.path_params["number"], request.path_params["leaf"]
     leaves = tree.leaves(raw.element_spec)
     if not 0 <= number < len(raw) or not 0 <= leaf < len(leaves):

@@ -74,11 +74,7 @@ def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 
 def whole(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Return an integer of a query.
-
-    Raises:
-        InvalidArgumentError: if it is not an integer, or out of range.
-    """
+    """Return an integer of a query."""
     text = query.get(name, "").strip()
     if not text:
         return default
@@ -108,11 +104,7 @@ class Shelf:
         return Look(side, leaves, self._detokenize, class_names(ref.metadata))
 
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:
-        """Return a version, by its name, a tag, ``latest`` or ``sha256:<digest prefix>``.
-
-        Raises:
-            CacheLayerError: as :meth:`cachelayer.Storage.fetch` does.
-        """
+        """Return a version, by its name, a tag, ``latest`` or ``sha256:<digest prefix>``."""
         catalog = self.storage._catalog
         stored = catalog.resolve(catalog.own(Reference.parse(dataset_id, version)))
         return self._open(stored.dataset_id, stored.info)

@@ -14,8 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_records import named
-from cachelayer.drawing.text import Names, class_names
+from cachelayer.drawing.text import Names, class_names, named
 from cachelayer.errors import CacheLayerError
 from cachelayer.records import tree
 from cachelayer.statistics import LeafStats, NumberStats, Statistics, Survey

@@ -56,11 +56,7 @@ def _row(storage: Storage, name: str) -> DatasetRow:
 
 
 def _published(storage: Storage, name: str) -> tuple[list[VersionInfo], list[UnpublishedBuild]]:
-    """Return the versions and the builds of a dataset.
-
-    Raises:
-        DatasetNotFoundError: if it has neither.
-    """
+    """Return the versions and the builds of a dataset."""
     builds = storage.builds(name)
     try:
         return list(storage.versions(name).values()), builds
