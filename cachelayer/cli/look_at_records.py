@@ -17,7 +17,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.cli.addresses import LocalCache, Options, ReferenceArgument, open_reference
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, facts, table
-from cachelayer.drawing.text import class_names, leaf_text, named, plain_scalar
+from cachelayer.drawing.text import class_names, leaf_text, named, plain_scalar, shown_path
 from cachelayer.records import tree
 from cachelayer.records.values import Ragged, Sparse
 from cachelayer.statistics import LeafStats, NumberStats, Statistics, survey
@@ -88,7 +88,7 @@ def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:
     for number, element in zip(numbers, elements, strict=True):
         document.append({"record": number, "element": element_json(element)})
         leaves = [
-            (path, f"{leaf_text(value)}  {named(names, path, value)}".rstrip())
+            (shown_path(path), f"{leaf_text(value)}  {named(names, path, value)}".rstrip())
             for path, value in tree.leaf_values(element)
         ]
         shown += [Text(f"record {number:,}", style="bold"), facts(leaves), ""]
@@ -121,6 +121,7 @@ def element_json(element: Any) -> Any:
 
 
 _BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 16
 _COMMON = 3
 _COLUMNS = ("min", "mean", "max", "std")
 
@@ -132,7 +133,7 @@ def statistics_table(statistics: Statistics) -> Table:
         column.no_wrap = True
     shown.add_row("record", "stored bytes", *_numbers(statistics.record_nbytes.numbers))
     for leaf in statistics.leaves:
-        name, notes = leaf.path or "element", ", ".join(_notes(leaf))
+        name, notes = shown_path(leaf.path), ", ".join(_notes(leaf))
         for of, numbers in _distributions(leaf):
             shown.add_row(name, of, *_numbers(numbers), notes)
             name, notes = "", ""
@@ -142,7 +143,7 @@ def statistics_table(statistics: Statistics) -> Table:
 def _distributions(leaf: LeafStats) -> Iterator[tuple[str, NumberStats | None]]:
     if leaf.numbers is not None or not leaf.lengths:
         yield leaf.spec, leaf.numbers
-    yield from ((f"length: {lengths.of}", lengths.numbers) for lengths in leaf.lengths)
+    yield from ((lengths.of, lengths.numbers) for lengths in leaf.lengths)
 
 
 def _numbers(numbers: NumberStats | None) -> tuple[str, ...]:
@@ -159,9 +160,10 @@ def _number(value: float | str | None) -> str:
 
 
 def bars(counts: list[int]) -> str:
-    """Draw a histogram in block characters: a bar for each count, blank only for 0."""
-    most = max(counts, default=0)
-    return "".join(" " if one == 0 else _BARS[one * (len(_BARS) - 1) // most] for one in counts)
+    """Draw a histogram in block characters: a bar for each count, or for some together, blank only for 0."""
+    together = -(-len(counts) // _WIDTH)
+    tall = [sum(counts[start : start + together]) for start in range(0, len(counts), together or 1)]
+    return "".join(" " if one == 0 else _BARS[one * (len(_BARS) - 1) // max(tall)] for one in tall)
 
 
 def _notes(leaf: LeafStats) -> Iterator[str]:

@@ -55,8 +55,8 @@ def numbers(ended: str) -> list[int]:
 def test_head_shows_the_first_records(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
     text = script("head", "cache/rows", "-n", 2, cwd=tmp_path).stdout
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line]
-    assert [name for name, _ in lines] == ["record", "['number']", "['image']", "['name']", "['weight']"] * 2
-    assert ["['image']", "uint8[8, 8, 3] 1 1 1 1 1 1 1 1 …"] in [[name, rest.strip()] for name, rest in lines]
+    assert [name for name, _ in lines] == ["record", "number", "image", "name", "weight"] * 2
+    assert ["image", "uint8[8, 8, 3] 1 1 1 1 1 1 1 1 …"] in [[name, rest.strip()] for name, rest in lines]
     assert numbers(script("head", "cache/rows@v1", "--json", cwd=tmp_path).stdout) == [0, 1, 2, 3, 4]
 
 
@@ -77,9 +77,9 @@ def test_stats_tells_of_every_leaf(ref: cachelayer.DataRef[Any], tmp_path: Path)
     text = script("stats", "cache/rows", cwd=tmp_path).stdout
     lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert lines["rows@v1:"] == "rows@v1: 300 records"
-    assert lines["['number']"].split()[1:6] == ["int64", "0", "149.5", "299", "86.6"]
-    assert lines["['weight']"].rstrip().endswith("3 NaN")
-    assert "3 different: 'one' 100, 'two' 100, 'zero' 100" in lines["['name']"]
+    assert lines["number"].split()[1:6] == ["int64", "0", "149.5", "299", "86.6"]
+    assert lines["weight"].rstrip().endswith("3 NaN")
+    assert "3 different: 'one' 100, 'two' 100, 'zero' 100" in lines["name"]
     ended = script("stats", "cache/rows", "--json", cwd=tmp_path)
     assert json.loads(ended.stdout) == json.loads(json.dumps(survey(ref).to_json()))
     assert "300 records, 20 of them read" in invoke("stats", tmp_path / "cache/rows", "--records", 20).stdout
@@ -107,7 +107,7 @@ def test_class_names_of_the_metadata_stand_beside_labels(tmp_path: Path, metadat
     storage = cachelayer.Storage(tmp_path)
     storage.submit([{"label": n - 1, "x": n} for n in range(4)], "pets", "v1", metadata=metadata)
     text = invoke("head", f"{tmp_path}/pets").stdout
-    found = [line.split(maxsplit=1)[1].strip() for line in text.splitlines() if line.startswith("['label']")]
+    found = [line.split(maxsplit=1)[1].strip() for line in text.splitlines() if line.startswith("label")]
     assert found == ["-1", "0  cat", "1  dog", "2"]
 
 
