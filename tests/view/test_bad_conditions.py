@@ -58,30 +58,6 @@ def test_slow_clients_keep_nobody_waiting(client: Client, kind: str) -> None:
         assert client.get("/d/d/v1").status == 200
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00" + bytes(100),
-        b"GET / HTTP/1.1\r\n\r\n",
-    ],
-    ids=["line of 1 MB", "header of 1 MB", "TLS", "no host"],
-)
-def test_what_is_no_request_is_refused_and_the_server_lives(
-    client: Client, capfd: pytest.CaptureFixture[str], sent: bytes
-) -> None:
-    with socket.create_connection(("127.0.0.1", client.server.port), timeout=30) as connection:
-        try:
-            connection.sendall(sent)
-            answer = connection.recv(100)
-        except ConnectionError:
-            answer = b""
-    assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
-    assert client.get("/").status == 200
-    assert capfd.readouterr().err == ""
-
-
 def test_a_client_that_goes_in_the_middle_of_a_form_is_no_bug(
     storage: cachelayer.Storage, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,20 +182,3 @@ def test_statistics_show_how_far_they_are_and_stop_at_a_click(
         assert page.get_by_role("button", name="Read all").count() == 1
         page.get_by_role("button", name="Read all").click()
         page.get_by_text("Statistics of 100,000 records").wait_for()
-
-
-def test_a_pasted_state_shows_where_it_stands(page: Any, storage: cachelayer.Storage) -> None:
-    stream = storage.fetch("d@v1").stream(8, shuffle=True, seed=3, num_epochs=None)
-    iterator = iter(stream)
-    for _ in range(40):
-        next(iterator)
-    page.goto("/d/d/v1/order")
-    page.get_by_text("Begin at a saved state").click()
-    page.get_by_label("state, as JSON").fill(json.dumps(iterator.get_state()))
-    page.get_by_label("global batch size").fill("8")
-    page.get_by_role("button", name="Show").click()
-    page.get_by_text("The state stands at position 316: epoch 1, 16 of 300 records").wait_for()
-    found = [int(each.replace(",", "")) for each in page.locator(".card h3").all_inner_texts()]
-    assert found == stream.records(40).tolist()
-    page.keyboard.press("ArrowRight")
-    page.get_by_role("heading", name="Step 1 after the state").wait_for()
