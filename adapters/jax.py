@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Generic, Unpack
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.arguments import integer
-from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records.values import Nullable, Ragged, Sparse
-from cachelayer.storage.staleness import OnChange
-from cachelayer.storage.storage import Storage
 from cachelayer.streams.background import end_threads
 from cachelayer.streams.checkpoint import Awaited, save_state
 from cachelayer.streams.iterator import StreamIterator
@@ -48,36 +43,11 @@ _NARROW = {
 
 
 def shard_by_process() -> tuple[int, int]:
-    """Return the shard of this process among all JAX processes, for ``ref.stream(shard=...)``."""
-    return jax.process_index(), jax.process_count()
+    """Return the index of this process and the number of JAX processes.
 
-
-def cache(
-    storage: Storage,
-    source: Any,
-    dataset_id: str,
-    version: str | None = None,
-    *,
-    hosts: tuple[int, int] | None = None,
-    on_change: OnChange = "warn",
-    record: Iterable[str] = (),
-    **options: Unpack[SubmitOptions],
-) -> DataRef[Any]:
-    """Return a version, which all JAX processes build together if it is missing; each process makes this call.
-
-    Args:
-        storage: the storage, which all processes can reach.
-        source, dataset_id, version, on_change, record, options: as in :meth:`cachelayer.Storage.cache`.
-        hosts: the index of this process and the number of processes; JAX's by default.
-
-    Raises:
-        CacheLayerError: as in :meth:`cachelayer.Storage.cache`.
+    For ``ref.stream(shard=...)``, and for ``storage.cache(hosts=...)``: all processes build a version together.
     """
-    together = shard_by_process() if hosts is None else hosts
-    ref: DataRef[Any] = storage.cache(
-        source, dataset_id, version, hosts=together, on_change=on_change, record=record, **options
-    )
-    return ref
+    return jax.process_index(), jax.process_count()
 
 
 def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None = None) -> GlobalBatches[T]:

@@ -15,7 +15,6 @@ import keras_resume_child
 import numpy as np
 import pytest
 from forks import importing, run
-from jax_process import assert_tests_pass
 from pages import run_page
 from source_conformance import SourceConformance
 
@@ -58,11 +57,6 @@ class Ending(Batches):
         if index == 3:
             raise self.error
         return super().__getitem__(index)
-
-
-class Processes(Batches):
-    def __getitem__(self, index: int) -> Any:
-        return np.full(8, os.getpid())
 
 
 class Endless(Batches):
@@ -110,12 +104,6 @@ class TestPyDatasetInProcesses(OfKeras):
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     return Storage(tmp_path)
-
-
-def test_the_worker_processes_that_it_asks_for_make_the_batches(storage: Storage) -> None:
-    ref = storage.cache(Processes(400, workers=2, use_multiprocessing=True), "d", "v1")
-    assert len(ref) == 400
-    assert os.getpid() not in {int(process) for process in ref}
 
 
 @pytest.mark.parametrize("error", [ValueError, IndexError, StopIteration])
@@ -166,11 +154,6 @@ def test_batches_of_tensors_are_those_of_arrays(storage: Storage, framework: str
     ref = storage.cache(Given(lambda rows: (make(rows), {"y": make(rows.tolist(), dtype=kind)})), "d", "v1")
     assert ref.element_spec == (cachelayer.ArraySpec("float32"), {"y": cachelayer.ArraySpec("bfloat16")})
     assert [(float(x), float(y["y"])) for x, y in ref] == [(row, row) for row in range(6)]
-
-
-def test_batches_of_jax_arrays_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    assert_tests_pass("keras_cases.py")
 
 
 def test_a_sample_weight_of_none_is_left_out_in_and_out(storage: Storage) -> None:
@@ -251,13 +234,6 @@ def test_padding_has_no_weight(ref: Any) -> None:
     assert last[1] == [1.0] * 8 + [0.0] * 8
 
 
-def test_dicts_and_arrays_of_inputs_are_predicted(ref: Any) -> None:
-    inputs = {name: keras.Input((2,) if name == "x" else (), name=name) for name in ("x", "y")}
-    model = keras.Model(inputs, keras.ops.sum(inputs["x"], axis=1))
-    by_name = model.predict(to_keras(ref.stream(BATCH)), verbose=0)
-    assert by_name.tolist() == [2.0 * number for number in range(RECORDS)]
-
-
 def test_without_the_callback_each_epoch_is_another_one_of_the_stream(ref: Any) -> None:
     dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
     model = watched()
@@ -266,12 +242,6 @@ def test_without_the_callback_each_epoch_is_another_one_of_the_stream(ref: Any) 
     first = next(epoch for epoch in range(4) if epochs[0] == expected(ref, epochs=epoch + 1, start=epoch))
     assert epochs[1] == expected(ref, epochs=first + 2, start=first + 1)
     assert epochs[2] == expected(ref, epochs=first + 3, start=first + 2)
-
-
-def test_steps_per_epoch_that_are_not_those_of_the_stream_are_refused(ref: Any) -> None:
-    dataset = to_keras(ref.stream(BATCH).map_batches(pair))
-    with pytest.raises(cachelayer.InvalidArgumentError, match="steps_per_epoch=2"):
-        fit(watched(), dataset, steps_per_epoch=2)
 
 
 @pytest.mark.parametrize(

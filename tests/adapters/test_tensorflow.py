@@ -206,15 +206,6 @@ def test_the_spec_is_the_datasets(storage: cachelayer.Storage) -> None:
     assert storage.cache(PIPELINES["mapped"](), "d", "v").element_spec[1]["a"] == ArraySpec(ml_dtypes.bfloat16)
 
 
-def test_a_shape_of_unknown_rank_is_taken_from_the_first_element(storage: cachelayer.Storage) -> None:
-    def load(i: Any) -> Any:
-        return tf.numpy_function(lambda k: np.zeros((int(k) + 1, 2), np.float32), [i], tf.float32)
-
-    ref = storage.cache(tf.data.Dataset.range(4).map(load), "d", "v1")
-    assert ref.element_spec == ArraySpec("float32", (None, None))
-    assert [element.shape for element in ref] == [(1, 2), (2, 2), (3, 2), (4, 2)]
-
-
 def test_a_declared_spec_fixes_what_the_pipeline_leaves_open(storage: cachelayer.Storage) -> None:
     def load(i: Any) -> Any:
         return tf.numpy_function(lambda k: np.full((2, 2), k, np.float32), [i], tf.float32)
@@ -229,34 +220,12 @@ def test_a_declared_spec_fixes_what_the_pipeline_leaves_open(storage: cachelayer
         storage.submit(dataset, "d", "v2", element_spec=ArraySpec("float64", (2, 2)))
 
 
-def test_batches_are_taken_apart_on_request(storage: cachelayer.Storage) -> None:
-    ref = storage.cache(PIPELINES["images"]().batch(64), "d", "v1", unbatch=True)
-    assert len(ref) == IMAGES
-    assert ref[IMAGES - 1]["label"] == IMAGES - 1
-
-
 def test_an_endless_dataset_is_refused_up_front(storage: cachelayer.Storage) -> None:
     endless = tf.data.Dataset.range(3).repeat()
     with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
         storage.cache(endless, "d", "v1")
     assert storage.datasets() == []
     assert list(storage.cache(endless, "d", "v1", max_records=7)) == [0, 1, 2, 0, 1, 2, 0]
-
-
-def test_a_failing_pipeline_names_the_record(storage: cachelayer.Storage) -> None:
-    bad = 1300
-
-    def rows() -> Iterator[int]:
-        for i in range(3000):
-            if i == bad:
-                raise ValueError("boom")
-            yield i
-
-    dataset = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((), tf.int64))
-    with pytest.raises(cachelayer.SourceError, match=rf"record {bad}:.*") as caught:
-        storage.cache(dataset, "d", "v1")
-    assert caught.value.__cause__ is not None
-    assert storage.datasets() == []
 
 
 def payloads(records: int) -> tf.data.Dataset:
@@ -385,11 +354,6 @@ def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> Non
     for elements in (tf.data.Dataset.range(3), tf.data.Dataset.from_tensors({"a": [1, 2], "b": 3})):
         with pytest.raises(cachelayer.InvalidArgumentError, match=r"no batches to split.*leave it out"):
             storage.cache(elements, "e", "v1", unbatch=True)
-
-
-def test_to_tf_of_a_stream_that_starts_within_a_batch(storage: cachelayer.Storage) -> None:
-    stream = storage.cache(PIPELINES["images"](), "d", "v1").stream(100, start=50, num_epochs=2)
-    assert [len(batch["label"]) for batch in to_tf(stream)] == [100] * 12 + [50] + [100] * 13
 
 
 @pytest.mark.parametrize(

@@ -29,23 +29,6 @@ def same(found: Any, expected: Any) -> None:
     assert all(isinstance(leaf, jax.Array) for batch in found for leaf in batch.values())
 
 
-@pytest.mark.parametrize("name", ["windows", "packed", "padded", "joined", "in blocks"])
-def test_views_of_documents_become_global_batches(ref: Any, sharding: NamedSharding, name: str) -> None:
-    packed = ref.packed("tokens", 32)
-    options = dict(OPTIONS)
-    if name == "in blocks":
-        options["shuffle"] = cachelayer.Blocks(records=4, window=8, lanes=4)
-    view = {
-        "windows": ref.windows("tokens", 12),
-        "packed": packed,
-        "padded": ref.padded({"tokens": 20}, long="truncate"),
-        "joined": cachelayer.concat([packed, ref[::2].packed("tokens", 32)]),
-        "in blocks": ref.windows("tokens", 12),
-    }[name]
-    stream = view.stream(8, **options)
-    same(list(global_batches(stream, sharding)), list(stream))
-
-
 def test_buckets_become_global_batches(ref: Any, sharding: NamedSharding) -> None:
     stream = ref.stream(8, buckets=BUCKETS, **OPTIONS)
     expected = list(stream)

@@ -87,31 +87,9 @@ def test_a_manager_sets_an_iterator_to_where_the_saved_one_was(manager: ocp.Chec
     assert [batch.tolist() for batch in other] == rest == [rows()[step].tolist() for step in range(3, 10)]
 
 
-def test_a_manager_saves_without_async_too(tmp_path: Path) -> None:
-    iterator = plain(rows())
-    next(iterator)
-    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
-    with ocp.CheckpointManager(tmp_path / "checkpoints", options=options) as manager:
-        saved(manager, iterator)
-        other = plain(rows())
-        manager.restore(3, args=Args(data=CheckpointRestore(other)))
-    assert other.get_state() == iterator.get_state()
-
-
-def test_a_handler_alone_saves_and_restores(tmp_path: Path) -> None:
-    iterator, other = plain(rows()), plain(rows())
-    next(iterator)
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        checkpointer.save(tmp_path / "one", args=Args(data=CheckpointSave(iterator)))
-        checkpointer.restore(tmp_path / "one", args=Args(data=CheckpointRestore(other)))
-    assert other.get_state() == iterator.get_state()
-
-
 FOREIGN = {
-    "dataset": ({"identity": "others"}, "digest is '.*' here and '.*' in the state"),
-    "length": ({"records": 41}, "records is 41 here and 40 in the state"),
-    "seed": ({"seed": 2}, "seed is 2 here and 1 in the state"),
-    "order": ({"reshuffle": False}, "reshuffle is False here and True in the state"),
+    "dataset": ({"identity": "others"}, "digest"),
+    "seed": ({"seed": 2}, "seed is 2"),
     "end": ({"num_epochs": 0}, "past the end"),
 }
 

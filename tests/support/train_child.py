@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job
 
 import cachelayer
-from cachelayer.adapters.jax import GlobalBatchIterator, cache, global_batches, shard_by_process
+from cachelayer.adapters.jax import GlobalBatchIterator, global_batches, shard_by_process
 from cachelayer.adapters.orbax import CheckpointRestore, CheckpointSave
 
 ADAM = optax.adam(0.02)
@@ -38,7 +38,7 @@ def jittered(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any
 
 
 def batches(data: str, sharding: NamedSharding) -> GlobalBatchIterator[Any]:
-    ref = cache(cachelayer.Storage(data), points, "points", "v1", shard_bytes=4096)
+    ref = cachelayer.Storage(data).cache(points, "points", "v1", hosts=shard_by_process(), shard_bytes=4096)
     stream = ref.stream(BATCH, shuffle=True, seed=SEED, num_epochs=EPOCHS, remainder="drop")
     return iter(global_batches(stream.map(jittered, rng=True), sharding))
 
