@@ -28,6 +28,7 @@ LEFT_OUT = left_out()
 LONGEST = [
     "docs",
     "build_parts",
+    "crash",
     "remote_reading",
     "tensorflow",
     "values_tensorflow",
@@ -54,7 +55,6 @@ LONGEST = [
     "block_order",
     "walk",
     "browser",
-    "crash",
     "remote_processes",
     "jax",
     "values_jax",
@@ -166,6 +166,12 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from going through all frameworks again and again: they stay until the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    """An empty storage on disk."""
+    return cachelayer.Storage(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import cachelayer
 from cachelayer import InvalidArgumentError, InvalidNameError, InvalidTypeError, Storage
 
 ROWS = list(range(10))
@@ -138,19 +136,3 @@ def test_the_other_of_a_diff_is_a_version_or_a_whole_reference(storage: Storage)
     for other in ("v2", "a@v2", f"a@sha256:{digest}", f"a@v2@sha256:{digest}", "latest"):
         assert storage.diff("a@v1", other=other).records == (10, 5)
     assert storage.diff("a@v1", other="b@v1").records == (10, 4)
-
-
-def test_what_is_appended_to_may_be_a_tag_or_a_digest(storage: Storage) -> None:
-    storage.tag("a@v1", tag="best")
-    digest = storage.fetch("a@v1").digest
-    for number, base in enumerate(("best", f"sha256:{digest}", f"v1@sha256:{digest}")):
-        assert len(storage.append(f"a@{base}", new=f"w{number}", source=ROWS)) == 20
-        assert len(storage.derive(f"a@{base}", new=f"x{number}", keep=[1])) == 1
-
-
-def test_each_call_spells_it_version() -> None:
-    modules = [Storage, cachelayer.open, cachelayer.DataRef, cachelayer.concat]
-    for owner in modules:
-        functions = dict(inspect.getmembers(owner, inspect.isfunction)) if inspect.isclass(owner) else {"": owner}
-        for name, function in functions.items():
-            assert "dataset_version" not in inspect.signature(function).parameters, name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -33,30 +32,6 @@ def test_a_pool_does_all_tasks_in_the_threads_that_it_gets() -> None:
         go_on.set()
         assert first.result()
         assert [other.result() for other in others] == [1, 2, 3]
-
-
-def test_a_task_that_comes_after_the_end_of_the_program_is_an_error_that_says_so() -> None:
-    code = """
-import threading
-from cachelayer.errors import StorageError
-from cachelayer.system_threads import Pool
-
-used = Pool(1, "used")
-used.submit(int).result()
-
-def late():
-    threading.main_thread().join()
-    for pool in (Pool(1, "late"), used):
-        try:
-            pool.submit(print, "done")
-        except StorageError as error:
-            print(error)
-
-threading.Thread(target=late).start()
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.count("there is no thread to work in: cannot schedule") == 2
-    assert ran.stdout.count("the main thread of the program has ended: have it wait") == 2
 
 
 @pytest.mark.needs("gcsfs")

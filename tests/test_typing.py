@@ -232,33 +232,18 @@ storage.cache([{"x": 1}], "a@v").read([0]).x
 """
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What both runs of the checker share."""
-    return tmp_path_factory.mktemp("mypy")
-
-
-def errors_of(folder: Path, cache: Path, code: str) -> list[str]:
-    """The errors that mypy finds."""
-    path = folder / "user.py"
-    path.write_text(code)
-    config = folder / "mypy.ini"
+def test_right_uses_keep_their_types_and_wrong_ones_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "bad.py").write_text(BAD)
+    config = tmp_path / "mypy.ini"
     config.write_text(
         "[mypy]\nstrict = true\nwarn_unused_ignores = false\nfollow_untyped_imports = true\n"
         # Very large, and not in any signature of ours.
         "[mypy-ray.*,apache_beam.*,tensorflow.*,datasets.*]\nfollow_imports = skip\n"
     )
-    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(cache), str(path)]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    assert found.returncode in {0, 1}, found.stdout + found.stderr
-    return [line for line in found.stdout.splitlines() if line.startswith("user.py") and " error: " in line]
-
-
-def test_refs_streams_and_decorated_functions_keep_their_types(tmp_path: Path, cache: Path) -> None:
-    assert errors_of(tmp_path, cache, GOOD) == []
-
-
-def test_wrong_uses_are_errors(tmp_path: Path, cache: Path) -> None:
-    found = errors_of(tmp_path, cache, BAD)
-    lines = {int(line.split(":")[1]) for line in found}
-    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 37)}
+    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "good.py", "bad.py"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert found.returncode == 1, found.stdout + found.stderr
+    errors = [line.split(":") for line in found.stdout.splitlines() if " error: " in line]
+    assert [line for line in errors if line[0] == "good.py"] == []
+    assert {int(line[1]) for line in errors if line[0] == "bad.py"} == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 37)}

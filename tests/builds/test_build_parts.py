@@ -18,6 +18,7 @@ import parts_child
 import pytest
 from engine_conformance import wait_until
 from forks import Fork, is_stopped
+from leftovers import assert_only_versions_are_left
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, Rows, row, rows
 from rows_for_workers import Listed, uniform
 from servers import Server, new_bucket
@@ -29,7 +30,7 @@ from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.log import Log
-from cachelayer.versions.unfinished import Finished, Unfinished
+from cachelayer.versions.unfinished import Unfinished
 
 pytestmark = pytest.mark.slow
 
@@ -37,11 +38,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path / "storage")
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +51,7 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     ref = storage.fetch("d", "v1")
     assert ref.digest == expected.digest
     assert ref.element_spec == expected.element_spec
-    assert storage.verify("d", "v1", progress=False)
-    storage.gc(grace=0.0)
-    store, manifest = storage._store, ref._base.version.manifest
-    assert store.names("d/_unfinished/v1") == []
-    named = {name for shard in manifest.shards for name in shard.files} | {ref._base.version.info.manifest}
-    found = {
-        f"{paths.BUILDS}/{attempt}/{name}"
-        for attempt in store.names("d/_builds")
-        for name in store.names(f"d/_builds/{attempt}")
-    }
-    assert found == named
+    assert_only_versions_are_left(storage, "d")
 
 
 def test_the_records_come_in_the_order_of_the_parts(expected: cachelayer.DataRef[Any]) -> None:
@@ -187,17 +173,6 @@ def test_parts_that_were_mended_before_a_build_goes_on_are_found(storage: Storag
     with pytest.raises(cachelayer.SourceError, match=f"part {mended} of 4"):
         storage.cache(source, "d", "v1")
     assert storage.cache(source, "d", "v1", resume=False)[100 * mended][1] == 7
-
-
-def test_a_part_of_an_attempt_that_was_forgotten_is_not_begun(storage: Storage) -> None:
-    noted = Unfinished(storage._store, "d", "v1")
-    noted.begin("a", Finished({}, None))
-    assert [noted.begin_part("a", 3), noted.begin_part("a", 3)] == [0, 1]
-    noted.forget("a")
-    with pytest.raises(cachelayer.BuildRevokedError):
-        noted.begin_part("a", 3)
-    assert noted.attempts() in ([], ["a"])
-    assert storage._store.names("d/_unfinished/v1/a") == []
 
 
 def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,15 +390,6 @@ def test_a_host_that_was_taken_for_dead_publishes_nothing_and_has_the_version(
     storage = Storage(url, storage_options=options, local_cache_bytes=0)
     assert [event.kind for event in storage.history("d")] == ["adopt", "publish"]
     check(storage, expected)
-
-
-def test_a_cacheable_function_is_built_together_too(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    @storage.cacheable("d", "v1", hosts=(1, 2), shard_bytes=SHARD_BYTES)
-    def made(parts: int) -> Any:
-        return sharded(rows, parts)
-
-    assert made(PARTS).digest == expected.digest
-    assert made(PARTS).provenance["arguments"] == {"parts": PARTS}
 
 
 def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, tmp_path: Path) -> None:

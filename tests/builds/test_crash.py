@@ -14,6 +14,7 @@ import pytest
 from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, REVOKED, WAYS, main, make, rows
 from engine_conformance import wait_until
 from forks import FORKS
+from leftovers import assert_only_versions_are_left
 from samples import SHARE, some
 from servers import Server, new_bucket
 
@@ -31,22 +32,6 @@ def whole(storage: cachelayer.Storage, version: str, records: int) -> bool:
     assert len(storage.fetch("rows", version)) == records
     assert storage.verify("rows", version, progress=False)
     return True
-
-
-def assert_only_versions_are_left(storage: cachelayer.Storage, dataset_id: str) -> None:
-    """After a collection, there is nothing that no version names."""
-    storage.gc(grace=0.0)
-    store = storage._store
-    named: set[str] = set()
-    for version in storage.versions(dataset_id):
-        found = storage.fetch(dataset_id, version)._base.version
-        named |= {name for shard in found.manifest.shards for name in shard.files} | {found.info.manifest}
-    attempts = store.names(f"{dataset_id}/_builds")
-    files = {
-        f"{paths.BUILDS}/{each}/{name}" for each in attempts for name in store.names(f"{dataset_id}/_builds/{each}")
-    }
-    assert files == named
-    assert not any(store.names(f"{dataset_id}/_unfinished/{each}") for each in store.names(f"{dataset_id}/_unfinished"))
 
 
 def noted(storage: cachelayer.Storage) -> set[str]:
@@ -111,7 +96,6 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
     assert killed > 1
     assert ref.digest == undisturbed(way)
     assert kept <= {shard.name for shard in ref._base.version.manifest.shards}
-    assert storage.verify("d", "new", progress=False)
     assert_only_versions_are_left(storage, "d")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,6 @@ import pytest
 import cachelayer
 from cachelayer import Storage
 from cachelayer.errors import InvalidArgumentError, SourceError
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path / "storage")
 
 
 def _nothing(_number: int, _count: int) -> list[int]:
@@ -83,9 +77,3 @@ def test_deriving_nothing_is_refused_unless_it_is_allowed(storage: Storage, keep
     with pytest.raises(InvalidArgumentError, match="d@v2"):
         storage.derive("d", "v1", "v2", keep=keep)
     assert len(storage.derive("d", "v1", "v2", keep=keep, allow_empty=True)) == 0
-
-
-@pytest.mark.parametrize("wrong", [1, "yes", None])
-def test_allow_empty_is_true_or_false(storage: Storage, wrong: Any) -> None:
-    with pytest.raises(TypeError, match="allow_empty"):
-        storage.submit([1], "d", "v1", allow_empty=wrong)

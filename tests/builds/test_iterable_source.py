@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,7 @@ import pytest
 import cachelayer
 from cachelayer import Storage
 from cachelayer.builds.batches import MAX_BATCH_RECORDS
-from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path / "storage")
 
 
 class Items:
@@ -56,11 +49,6 @@ class Said:
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.given))
-
-
-class SaidBatches(Said):
-    def __iter__(self) -> Iterator[Any]:
-        return ({"x": np.arange(2) + number} for number in range(self.given))
 
 
 class SaidSequence(Said, Sequence[int]):
@@ -105,10 +93,6 @@ def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: st
     assert "500" in str(error)
 
 
-def test_what_is_not_taken_may_fail(storage: Storage) -> None:
-    assert len(storage.cache(Items(), "d", "v1", max_records=500)) == 500
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_publishes_nothing_and_stays_what_it_is(storage: Storage, error: type[BaseException]) -> None:
     with pytest.raises(error):
@@ -119,14 +103,7 @@ def test_an_interruption_publishes_nothing_and_stays_what_it_is(storage: Storage
 @pytest.mark.parametrize("kind", [Said, SaidSequence])
 @pytest.mark.parametrize(
     ("said", "given"),
-    [
-        (1000, 500),
-        (1000, 0),
-        (500, 1000),
-        (0, 7),
-        (MAX_BATCH_RECORDS, MAX_BATCH_RECORDS + 1),
-        (MAX_BATCH_RECORDS + 1, MAX_BATCH_RECORDS),
-    ],
+    [(1000, 0), (0, 7), (MAX_BATCH_RECORDS, MAX_BATCH_RECORDS + 1), (MAX_BATCH_RECORDS + 1, MAX_BATCH_RECORDS)],
 )
 def test_a_source_that_has_other_elements_than_its_length_says_is_refused(
     storage: Storage, kind: Any, said: int, given: int
@@ -136,51 +113,9 @@ def test_a_source_that_has_other_elements_than_its_length_says_is_refused(
     assert {f"{said}", f"{min(said, given)}"} <= set(str(error).replace(":", "").split())
 
 
-@pytest.mark.parametrize(("said", "given"), [(10, 5), (5, 10)])
-def test_batches_that_are_more_or_fewer_than_said_are_refused(storage: Storage, said: int, given: int) -> None:
-    error = refused(storage, SaidBatches(said, given), unbatch=True)
-    assert "5 elements" in str(error)
-    assert str(said) in str(error)
-
-
 def test_a_length_beyond_what_is_taken_is_not_looked_at(storage: Storage) -> None:
     assert len(storage.cache(Said(1000, 500), "d", "v1", max_records=300)) == 300
     assert len(storage.cache(Said(300, 500), "d", "v2", max_records=300)) == 300
-
-
-class ByName:
-    """Items by name, with an iterator over them."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, name: str) -> int:
-        return {"a": 1, "b": 2, "c": 3}[name]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter((1, 2, 3))
-
-
-@pytest.mark.slow
-def test_items_with_other_keys_than_numbers_are_iterated_and_workers_name_the_fix(
-    storage: Storage,
-) -> None:
-    assert list(storage.cache(ByName(), "d", "v1")) == [1, 2, 3]
-    with pytest.raises(SourceError, match="KeyError"):
-        storage.cache(ByName(), "d", "v2", workers=2)
-    assert list(storage.cache(lambda: iter(ByName()), "d", "v2")) == [1, 2, 3]
-
-
-def test_a_source_of_others_is_held_to_its_length(storage: Storage) -> None:
-    class Other:
-        """What a package of others may pass: it promises more than it has."""
-
-        kind, element_spec, length = "other", None, 20
-
-        def batches(self, limit: int | None) -> Any:
-            return as_source(list(range(10))).batches(limit)
-
-    assert "ended after 10 elements, but its length is 20" in str(refused(storage, Other()))
 
 
 def test_a_resumed_build_is_held_to_the_length_too(storage: Storage) -> None:
@@ -202,32 +137,15 @@ def test_a_resumed_build_is_held_to_the_length_too(storage: Storage) -> None:
     assert len(storage.cache(items, "d", "v1", shard_bytes=2000, progress=False)) == 1000
 
 
-@pytest.mark.parametrize("change", [lambda items: items.append(0), lambda items: items.pop()])
-def test_a_length_that_changes_during_the_build_is_refused(storage: Storage, change: Any) -> None:
-    class Changing(list[int]):
-        def __iter__(self) -> Iterator[int]:
-            for number in range(100):
-                if number == 99:
-                    change(self)
-                yield number
-
-    assert "100" in str(refused(storage, Changing(range(100))))
-
-
-@pytest.mark.parametrize("error", [ValueError, OSError, AttributeError, ZeroDivisionError])
-def test_a_length_that_fails_is_an_error_of_the_source(storage: Storage, error: type[Exception]) -> None:
+def test_a_length_that_fails_is_an_error_of_the_source(storage: Storage) -> None:
     class Failing(Said):
         def __len__(self) -> int:
-            raise error("no index")
+            raise OSError("no index")
 
-    failed = refused(storage, Failing(3, 3))
-    assert isinstance(failed, SourceError)
-    assert f"len() of the Failing failed: {error.__name__}: no index" in str(failed)
-    assert isinstance(failed.__cause__, error)
-
-
-def test_a_negative_length_is_an_error_of_the_source(storage: Storage) -> None:
-    assert "len() of the Said failed: ValueError" in str(refused(storage, Said(-1, 3)))
+    for source, cause in ((Failing(3, 3), OSError), (Said(-1, 3), ValueError)):
+        failed = refused(storage, source)
+        assert isinstance(failed, SourceError)
+        assert isinstance(failed.__cause__, cause)
 
 
 @pytest.mark.parametrize("error", [TypeError, NotImplementedError])
@@ -283,27 +201,6 @@ def test_a_stop_iteration_from_within_is_a_failure_and_no_end(storage: Storage, 
     assert "StopIteration" in str(error)
 
 
-def test_iterators_that_end_in_their_own_ways_are_taken_whole(storage: Storage) -> None:
-    class Own:
-        left = 5
-
-        def __iter__(self) -> Own:
-            return self
-
-        def __next__(self) -> int:
-            return self._advance()
-
-        def _advance(self) -> int:
-            if not self.left:
-                raise StopIteration
-            self.left -= 1
-            return self.left
-
-    assert len(storage.cache(Own(), "d", "v1")) == 5
-    assert len(storage.cache(map(abs, Own()), "d", "v2")) == 5
-    assert len(storage.cache(zip(Own(), Own(), strict=True), "d", "v3")) == 5
-
-
 def _begun(iterator: Any) -> Any:
     next(iterator)
     return iterator
@@ -314,28 +211,19 @@ def _ended(iterator: Any) -> Any:
     return iterator
 
 
-def _closed(generator: Any) -> Any:
-    generator.close()
-    return generator
-
-
-SPENT: dict[str, tuple[Callable[[], Any], str]] = {
-    "a generator that has begun": (lambda: _begun(number for number in range(10)), "<genexpr> has begun"),
-    "a generator that has ended": (lambda: _ended(number for number in range(10)), "<genexpr> has ended"),
-    "a generator that was closed": (lambda: _closed(number for number in range(10)), "<genexpr> has ended"),
-    "the iterator of a list": (lambda: _begun(iter([1, 2, 3])), "1 elements of the list_iterator were taken"),
-    "the iterator of a tuple": (lambda: _begun(iter((1, 2, 3))), "1 elements of the tuple_iterator were taken"),
+SPENT: dict[str, Callable[[], Any]] = {
+    "<genexpr> has begun": lambda: _begun(number for number in range(10)),
+    "<genexpr> has ended": lambda: _ended(number for number in range(10)),
+    "list_iterator": lambda: _begun(iter([1, 2, 3])),
 }
 
 
-@pytest.mark.parametrize("case", SPENT)
-def test_what_gave_elements_before_is_refused_with_the_fix(storage: Storage, case: str) -> None:
-    make, message = SPENT[case]
-    for source in (make(), lambda: make()):
+@pytest.mark.parametrize("told", SPENT)
+def test_what_gave_elements_before_is_refused(storage: Storage, told: str) -> None:
+    for source in (SPENT[told](), SPENT[told]):
         error = refused(storage, source, allow_empty=True)
         assert isinstance(error, InvalidArgumentError)
-        assert message in str(error)
-        assert "pass a function that returns a new one" in str(error)
+        assert told in str(error)
 
 
 def test_a_generator_is_cached_once(storage: Storage) -> None:
@@ -358,5 +246,5 @@ def test_an_iterator_that_cannot_be_had_is_an_error_of_the_source(storage: Stora
     class Blocked:
         __iter__ = None
 
-    assert "iter() of the Gone failed: OSError: the file is gone" in str(refused(storage, Gone()))
+    assert "the file is gone" in str(refused(storage, Gone()))
     assert isinstance(refused(storage, Blocked()), InvalidTypeError)

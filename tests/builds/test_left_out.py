@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,6 @@ from PIL import Image
 
 import cachelayer
 from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidArgumentError, Storage
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
 
 
 def rows(count: int, bad: set[int]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,37 +12,39 @@ from typing import Any
 
 import numpy as np
 import pytest
-from log_entries import commit
-from resume_child import RECORDS, SHARD_BYTES, generated, row
+from leftovers import assert_only_versions_are_left
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_version import Publisher
 from cachelayer.builds.compare_source import spread
-from cachelayer.builds.resume import BuildNotes, Resumption
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.progress import Waiting
 from cachelayer.provenance.origin import Origin
-from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Unfinished
 
 pytestmark = pytest.mark.slow
 
 INTERRUPTS = 12
+RECORDS = 8000
+SHARD_BYTES = 100_000
+
+
+def row(number: int) -> dict[str, Any]:
+    text = None if number == 3 else f"row {number}" * (number % 7)
+    return {"number": number, "payload": np.full(200, number % 251, np.uint8), "text": text}
+
+
+def generated() -> Iterator[dict[str, Any]]:
+    yield from map(row, range(RECORDS))
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.DataRef[Any]:
     storage = Storage(tmp_path_factory.mktemp("expected"))
     return storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
 
 
 def finished(storage: Storage, version: str = "v1") -> dict[int, str]:
@@ -65,17 +66,7 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     ref = storage.fetch("rows", "v1")
     assert ref.digest == expected.digest
     assert ref.element_spec == expected.element_spec
-    assert storage.verify("rows", "v1", progress=False)
-    store = storage._store
-    named = ref._base.version.manifest.attempts | {paths.attempt_of(ref._base.version.info.manifest)}
-    storage.gc(grace=0.0)
-    assert store.names("rows/_unfinished/v1") == []
-    assert set(store.names("rows/_builds")) == named
-    files = [f"{paths.BUILDS}/{attempt}/{name}" for attempt in named for name in store.names(f"rows/_builds/{attempt}")]
-    shard_files = {name for shard in ref._base.version.manifest.shards for name in shard.files}
-    listed = shard_files | {ref._base.version.info.manifest}
-    assert set(files) == listed
-    assert storage.verify("rows", "v1", progress=False)
+    assert_only_versions_are_left(storage, "rows")
 
 
 class Listed(Sequence[Any]):
@@ -298,19 +289,6 @@ def test_gc_leaves_what_a_running_build_goes_on_with(storage: Storage, expected:
     check(storage, expected)
 
 
-def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: Storage) -> None:
-    fail(storage, Listed(6400))
-
-    def collect() -> None:
-        commit(Log(storage._store, "rows"), lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
-
-    with pytest.raises(cachelayer.BuildRevokedError, match="collected meanwhile"):
-        cache(storage, Listed(None, at=(7600, collect)))
-    assert storage.versions("rows") == {}
-    cache(storage, Listed(None))
-    assert storage.verify("rows", "v1")
-
-
 class InterruptAt:
     """Has an interrupt arrive in this thread before a line of the package, as if Ctrl-C came just then.
 
@@ -366,55 +344,6 @@ def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_pa
         assert all(names[number] == name for number, name in kept.items()), interrupt.place
 
 
-class Interleaved(LocalStore):
-    """A store in which something happens just after an object of a name was read.
-
-    Args:
-        root: where it is.
-        name: the end of the name.
-        then: what happens.
-    """
-
-    def __init__(self, root: Path, name: str, then: Callable[[], object]) -> None:
-        super().__init__(root)
-        self._name = name
-        self._then = then
-
-    def read(self, name: str) -> bytes | None:
-        found = super().read(name)
-        if name.endswith(self._name):
-            self._then()
-        return found
-
-
-def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbed(storage: Storage) -> None:
-    fail(storage, Listed(6400))
-    store, attempts = storage._store, attempts_of(storage._store, "rows")
-    options = BuildOptions.checked(shard_bytes=SHARD_BYTES, resume=True)
-    plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options).job().plan
-
-    def resumption(store: LocalStore, attempt: str) -> Resumption:
-        unfinished = Unfinished(store, "rows", "v1")
-        notes = BuildNotes(unfinished, attempt, plan, RECORDS, is_divided=False)
-        return Resumption(Log(store, "rows"), "v1", attempts, unfinished, notes)
-
-    first, waiting = resumption(store, "first"), Waiting("nobody", enabled=False)
-    taken: list[Any] = []
-
-    def take() -> None:
-        if not taken:
-            taken.append(first.take_over(None, waiting))
-
-    with attempts.running("first", str):
-        late = Interleaved(Path(storage.url), "plan.json", take)
-        assert resumption(late, "second").take_over(None, waiting) is None
-    assert len(taken[0].parts) > 5
-    head = Log(store, "rows").head()
-    assert "first" not in head.revoked
-    assert set(head.adopted.values()) == {"first"}
-    assert [event.kind for event in storage.history("rows")] == ["adopt"]
-
-
 def test_who_loses_the_race_for_a_version_leaves_nothing(storage: Storage) -> None:
     source = Listed(None, at=(6400, lambda: storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)))
     with pytest.raises(cachelayer.AlreadyExistsError):
@@ -457,26 +386,6 @@ def test_what_an_interrupted_build_left_is_durable_before_it_is_published(
     published = root / paths.log_entry("rows", len(storage.history("rows")))
     before = synced[: synced.index(published.stat().st_ino)]
     assert (root / paths.build("rows", interrupted)).stat().st_ino in before
-
-
-def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage, tmp_path: Path) -> None:
-    notes, kept = tmp_path / "rows" / "_unfinished" / "v1", tmp_path / "kept"
-    # Notes are being written meanwhile.
-    unfinished = shutil.ignore_patterns("*.tmp")
-    cache(storage, Listed(None, at=(7200, lambda: shutil.copytree(notes, kept, ignore=unfinished))))
-    # As if it had been killed while it deleted its notes.
-    shutil.copytree(kept, notes, dirs_exist_ok=True)
-    for note in sorted(notes.glob("*/0*.json"))[3:]:
-        note.unlink()
-    shutil.rmtree(kept)
-    storage.copy("rows", "v1", storage, new="v2")
-    storage.append("rows", "v1", "v3", [row(0)])
-    storage.delete("rows", "v1", grace=0)
-    cache(storage, Listed(None))
-    assert [bool(storage.verify("rows", version, progress=False)) for version in ("v1", "v2", "v3")] == [True] * 3
-    storage.delete("rows", "v2", grace=0)
-    storage.delete("rows", "v3", grace=0)
-    assert storage.verify("rows", "v1", progress=False)
 
 
 def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:

@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from source_conformance import assert_resumes, assert_seeks, records_of, skipped, spec_of
+from source_conformance import assert_resumes, records_of, skipped, spec_of
 from torch.utils import data
 
 import cachelayer
-from cachelayer.adapters.folders import from_files
-from cachelayer.adapters.npy import from_npz
 from cachelayer.adapters.pyarrow import from_parquet
 
 RECORDS = 6000
@@ -34,20 +31,10 @@ def table(records: int = RECORDS) -> pa.Table:
 
 
 class Items(data.Dataset[Any]):
-    """Items of which one may fail; they note that they were asked for."""
-
-    def __init__(self, count: int = RECORDS, fails_at: int | None = None) -> None:
-        self.count = count
-        self.fails_at = fails_at
-        self.asked: list[int] = []
-
     def __len__(self) -> int:
-        return self.count
+        return RECORDS
 
     def __getitem__(self, number: int) -> Any:
-        self.asked.append(number)
-        if number == self.fails_at:
-            raise OSError("the disk went away")
         return {"number": number, "payload": torch.full((200,), number % 251, dtype=torch.uint8)}
 
 
@@ -68,22 +55,6 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_build_that_failed_goes_on_to_the_version_of_one_run(name: str, tmp_path: Path) -> None:
     assert_resumes(lambda: SOURCES[name](tmp_path / "files"), tmp_path, RECORDS, SHARD_BYTES)
-
-
-def test_a_dataset_is_asked_for_some_records_and_what_is_left(tmp_path: Path) -> None:
-    def cache(items: Items) -> Any:
-        return cachelayer.Storage(tmp_path).cache(items, "d", "v1", shard_bytes=SHARD_BYTES)
-
-    for fails_at in (4321, 5432):
-        with pytest.raises(cachelayer.SourceError, match=f"record {fails_at}"):
-            cache(Items(fails_at=fails_at))
-    items = Items()
-    assert cache(items).read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
-    jumps = (number for number in range(1, len(items.asked)) if items.asked[number - 1] != items.asked[number] - 1)
-    last = max(jumps, default=0)
-    assert items.asked[last] > 2000
-    assert items.asked[last:] == list(range(items.asked[last], RECORDS))
-    assert last < 0.1 * RECORDS
 
 
 def test_row_groups_before_the_place_are_not_read(tmp_path: Path) -> None:
@@ -118,19 +89,3 @@ def test_a_row_that_does_not_fit_is_named_by_its_number_in_the_whole(
             storage.cache(make(with_null(10_050)), "d", "v1", shard_bytes=100_000)
         assert caught.value.record == 10_050
     assert "resuming after" in capsys.readouterr().err
-
-
-def test_a_file_that_cannot_be_read_is_named_by_its_number_in_the_whole(tmp_path: Path) -> None:
-    for number in range(100):
-        (tmp_path / f"{number:03d}.bin").write_bytes(b"x")
-    source = from_files(tmp_path)
-    assert source.length == 100
-    (tmp_path / "075.bin").unlink()
-    with pytest.raises(cachelayer.SourceError, match="at record 75"):
-        records_of(skipped(source, 60), spec_of(source), None)
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_rows_of_npz_files_are_passed_over(save: Callable[..., None], tmp_path: Path) -> None:
-    save(tmp_path / "a.npz", x=np.arange(3000).reshape(1000, 3), y=np.arange(1000, dtype=np.uint8))
-    assert_seeks(lambda: from_npz(tmp_path / "a.npz"))

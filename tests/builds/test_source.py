@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +10,9 @@ import pytest
 
 import cachelayer
 from cachelayer import ArraySpec
-from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import MAX_BATCH_RECORDS, batch_records
-from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, SourceError
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path)
 
 
 def test_arrays_give_their_rows(storage: cachelayer.Storage) -> None:
@@ -90,12 +80,6 @@ def test_arrays_that_cannot_be_stored_are_refused(wrong: Any) -> None:
         as_source(wrong)
 
 
-def test_an_endless_source_is_taken_as_far_as_asked_and_no_further(storage: cachelayer.Storage) -> None:
-    numbers = count()
-    assert len(storage.submit(numbers, "numbers", "v1", max_records=7)) == 7
-    assert next(numbers) == 7
-
-
 def test_a_source_that_fails_names_the_record() -> None:
     def failing() -> Iterator[int]:
         yield from range(MAX_BATCH_RECORDS + 3)
@@ -106,29 +90,6 @@ def test_a_source_that_fails_names_the_record() -> None:
     with pytest.raises(SourceError, match=f"record {MAX_BATCH_RECORDS + 3}: OSError") as caught:
         next(batches)
     assert isinstance(caught.value.__cause__, OSError)
-
-
-class Sized:
-    """An iterable whose length is not known, though it has ``__len__``."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-    def __len__(self) -> int:
-        raise TypeError("no length")
-
-
-def test_the_length_is_known_where_the_source_knows_it() -> None:
-    known = as_source([1, 2, 3])
-    assert (known.length, known.kind) == (3, "list")
-    assert isinstance(known, IterableSource)
-    assert as_source(iter([1])).length is None
-    assert as_source(Sized()).length is None
-    assert as_source([np.zeros(3)], unbatch=True).length is None
-    assert as_source(np.zeros((4, 2))).length == 4
-    assert isinstance(as_source(np.zeros((4, 2))), ArraySource)
-    source = as_source([1])
-    assert as_source(source) is source
 
 
 def test_batches_stay_small() -> None:
@@ -145,8 +106,3 @@ def test_a_function_that_fails_before_it_returns_a_source_is_named() -> None:
     with pytest.raises(SourceError, match=r"train\.csv") as caught:
         as_source(load)
     assert isinstance(caught.value.__cause__, FileNotFoundError)
-
-
-def test_a_framework_that_is_blocked_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    assert as_source([1, 2]).length == 2

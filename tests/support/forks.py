@@ -23,7 +23,6 @@ IMPORTED = [
     "building_child",
     "crash_child",
     "parts_child",
-    "resume_child",
     "rewrite_child",
     "cachelayer.cli",
     "s3fs",

@@ -25,11 +25,6 @@ from cachelayer.objects import paths
 SHARD_BYTES = 2000
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
-
-
 def rows(start: int, stop: int) -> dict[str, Any]:
     numbers = np.arange(start, stop)
     return {"x": numbers, "image": (numbers[:, None] % 251).astype(np.uint8).repeat(7, 1)}

@@ -64,22 +64,6 @@ def test_who_begins_to_watch_between_two_beats_takes_nobody_for_dead(store: Buck
     assert watch.look("a") == "interrupted"
 
 
-class AnswersLate(BucketStore):
-    """Every answer takes longer than the expiry."""
-
-    def read(self, name: str) -> bytes | None:
-        found = super().read(name)
-        threading.Event().wait(2 * LEASE_SECONDS)
-        return found
-
-
-@pytest.mark.slow
-def test_a_late_answer_makes_nobody_dead(root: str, store: BucketStore) -> None:
-    beat_once(store, "a")
-    watch = BeatingAttempts(AnswersLate("memory", root), "d")
-    assert watch.look("a") == watch.look("a") == "unknown"
-
-
 class IsAway(BucketStore):
     """Takes no beats while it is away."""
 

@@ -287,14 +287,6 @@ def test_copies_to_a_bucket_at_once_make_one_copy(here: Storage, s3: Server) -> 
     assert to._store.names("d/_running") == []
 
 
-def test_an_empty_version_and_a_compressed_one_are_copied(there: Storage, tmp_path: Path) -> None:
-    here = Storage(tmp_path / "other")
-    here.submit([], "empty", "v1", element_spec={"n": cachelayer.ArraySpec("int64", ())}, allow_empty=True)
-    here.submit(ROWS, "zstd", "v1", compression="zstd")
-    assert len(here.copy("empty", "v1", there)) == 0
-    check(here.copy("zstd", "v1", there), there)
-
-
 def test_versions_made_from_others_are_copied_with_all_that_they_need(
     here: Storage, there: Storage, s3: Server
 ) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import uuid
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +11,6 @@ import pytest
 import cachelayer
 from cachelayer import Storage
 from cachelayer.versions.diff import Change
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
 
 
 def rows(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -94,10 +86,3 @@ def test_what_is_no_version_is_refused(storage: Storage) -> None:
             ref.diff(other)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.VersionNotFoundError):
         storage.diff("d", "v1", "v9")
-
-
-def test_a_diff_is_json(storage: Storage) -> None:
-    storage.submit(rows(3), "d", "v1")
-    storage.submit([{"a": None, "b": 1}], "d", "v2", element_spec={"a": cachelayer.ArraySpec("str"), "b": int})
-    document = json.loads(json.dumps(dataclasses.asdict(storage.diff("d", "v1", "v2"))))
-    assert document["only_one"]["records"] == 3

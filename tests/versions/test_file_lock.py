@@ -16,20 +16,6 @@ from forks import beside_threads
 from cachelayer import StorageError
 from cachelayer.versions import file_lock
 
-FORK_WHILE_HOLDING = """
-import os, sys
-from pathlib import Path
-from cachelayer.versions import file_lock
-
-path = Path(sys.argv[1])
-with file_lock.hold(path):
-    child = os.fork()
-    if child == 0:
-        sys.stdin.read()
-        os._exit(0)
-print(child, file_lock.is_held(path), flush=True)
-"""
-
 
 def test_a_lease_is_held_while_its_holder_is_in_the_block(tmp_path: Path) -> None:
     path = tmp_path / "lease"
@@ -37,13 +23,6 @@ def test_a_lease_is_held_while_its_holder_is_in_the_block(tmp_path: Path) -> Non
     with file_lock.hold(path):
         assert file_lock.is_held(path)
     assert not file_lock.is_held(path)
-
-
-def test_a_lease_that_was_let_go_is_free_though_a_forked_child_lives(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FORK_WHILE_HOLDING, str(tmp_path / "lease")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline().split()[1] == "False"
 
 
 def test_who_waits_is_told_once_and_gets_it_afterwards(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutations import mutated
 
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
@@ -127,30 +126,6 @@ def try_all(foreign: Foreign, calls: Iterator[Callable[[], Any]], done: str) -> 
             pass
         except Exception as error:
             raise AssertionError(f"{done}: use {number}") from error
-
-
-def some(document: Any, every: int) -> Iterator[tuple[str, Any]]:
-    return (each for number, each in enumerate(mutated(document)) if number % every == 0)
-
-
-@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
-@pytest.mark.slow
-def test_whatever_a_manifest_says_reading_it_is_an_answer_or_an_error_of_ours(foreign: Foreign) -> None:
-    before = foreign.outside()
-    for done, document in some({"data": foreign.document["data"]}, every=17):
-        foreign.publish({**foreign.document, **document} if isinstance(document, dict) else document)
-        try_all(foreign, list(uses(foreign))[:3], done)
-    assert foreign.outside() == before
-
-
-@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
-@pytest.mark.slow
-def test_whatever_a_log_says_using_it_is_an_answer_or_an_error_of_ours(foreign: Foreign) -> None:
-    before = foreign.outside()
-    for done, document in some(foreign.logged, every=17):
-        foreign.entry.write_bytes(json.dumps(document).encode())
-        try_all(foreign, list(uses(foreign))[:6], done)
-    assert foreign.outside() == before
 
 
 HOSTILE = {

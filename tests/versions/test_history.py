@@ -16,11 +16,6 @@ from cachelayer import CorruptionError, DatasetNotFoundError, InvalidNameError, 
 from cachelayer.objects import paths
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path)
-
-
 def lived(storage: cachelayer.Storage) -> list[LogEvent]:
     """The history of a dataset to which some things happened."""
     storage.submit([1, 2], "d", "v1")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_entries import commit
 
-from cachelayer import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError, StorageError
+from cachelayer import AlreadyExistsError, BuildRevokedError, CorruptionError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
@@ -45,12 +45,6 @@ def test_an_entry_cut_anywhere_is_refused() -> None:
     for length in range(len(raw)):
         with pytest.raises(CorruptionError, match="entry: not a whole entry"):
             Snapshot.decode(raw[:length], "entry", 1)
-
-
-def test_an_entry_of_a_newer_release_asks_for_an_update() -> None:
-    document = json.loads(Snapshot(1).encode("token"))
-    with pytest.raises(FormatError, match=r"format 2.*update cachelayer"):
-        Snapshot.decode(json.dumps({**document, "format": 2}).encode(), "entry", 1)
 
 
 def test_a_name_is_published_once_and_a_revoked_attempt_never() -> None:
