@@ -20,9 +20,10 @@ import numpy as np
 
 from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.arguments import integer
-from cachelayer.builds.batches import Batch
 from cachelayer.builds.element_copies import snapshot
-from cachelayer.builds.unbatch import BatchesSource
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.source import Source
+from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -47,29 +48,12 @@ _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])),
 # In.
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> PyDatasetSource | None:  # noqa: ARG001
-    """Return the source of a ``PyDataset``; None for anything else. It always splits batches into elements."""
-    return PyDatasetSource(obj) if isinstance(obj, keras.utils.PyDataset) else None
-
-
-class PyDatasetSource(BatchesSource):
-    """One epoch of a ``PyDataset``, read with the number of workers that the dataset asks for."""
-
-    def __init__(self, dataset: Any) -> None:
-        super().__init__(map(_with_arrays, _epoch(dataset)), "keras")
-        self._dataset = dataset
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Return an iterator over the elements, in the dataset's batches.
-
-        Raises:
-            InvalidArgumentError: if the dataset is endless and there is no limit.
-        """
-        if limit is None and _batch_count(self._dataset) is None:
-            raise InvalidArgumentError(
-                "the PyDataset is endless (num_batches is None): give it a __len__, or pass max_records="
-            )
-        return super().batches(limit)
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
+    """Return the source of an epoch of a ``PyDataset``; None for anything else. It always takes batches apart."""
+    if not isinstance(obj, keras.utils.PyDataset):
+        return None
+    endless = "give the PyDataset a __len__" if _batch_count(obj) is None else ""
+    return UnbatchedSource(IterableSource(map(_with_arrays, _epoch(obj)), "keras", None, endless=endless))
 
 
 def _batch_count(dataset: Any) -> int | None:

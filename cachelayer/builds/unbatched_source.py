@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from cachelayer.builds.batches import (
     BATCH_NBYTES,
@@ -16,12 +19,14 @@ from cachelayer.builds.batches import (
     wrong_length,
 )
 from cachelayer.builds.element_copies import approximate_nbytes, snapshot
-from cachelayer.builds.iterable_source import FAILURES, IterableSource, failed, guarded, refuse_if_raised_within
-from cachelayer.builds.unbatch import are_arrays, row_count, rows_of, with_string_columns
-from cachelayer.errors import CacheLayerError, ElementError
+from cachelayer.builds.iterable_source import FAILURES, IterableSource, guarded, refuse_if_raised_within
+from cachelayer.errors import CacheLayerError, ElementError, SourceError
 from cachelayer.progress import current
+from cachelayer.records import tree
 from cachelayer.records.infer import lacks_keys
+from cachelayer.records.ragged_rows import wrong_row
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged
 
 # It takes as long to encode a batch of arrays as so many elements one by one.
 _FEW = 16
@@ -125,6 +130,90 @@ def _columns(
         except CacheLayerError:
             raise
         except FAILURES as error:
-            raise failed(first, error) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise SourceError(f"the source failed in the batch that begins at record {first}: {reason}") from error
         yield first, batch, rows if limit is None else min(rows, limit - first)
         first += rows
+
+
+def _row_count(path: str, leaf: Any) -> int:
+    if isinstance(leaf, Ragged) and len(leaf) and (row := wrong_row(leaf)) is not None:
+        got = f"{leaf!r} with row splits {leaf.row_splits[row : row + 2]}"
+        hint = "Row splits are integers that ascend from row to row, up to the number of values."
+        raise ElementError("rows that lie within the values", got, path=path, record=row, hint=hint)
+    if not isinstance(leaf, (str, bytes, bytearray)) and hasattr(leaf, "__len__"):
+        with suppress(TypeError):
+            return len(leaf)
+    raise _no_rows(path, leaf)
+
+
+def row_count(columns: Tree) -> int:
+    """Return the number of rows of each leaf of a batch.
+
+    Raises:
+        ElementError: if a leaf has no rows, not as many as the others, or rows that do not lie within its values.
+    """
+    counts = tree.map_structure(columns, _row_count)
+    lengths = dict(tree.leaf_values(counts))
+    if not lengths:
+        hint = "Give elements unbatched: nothing in this batch tells how many there are."
+        raise ElementError("a leaf with a row for each record", tree.describe(counts), hint=hint)
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{path or 'the batch'}: {length}" for path, length in lengths.items())
+        raise ElementError("as many rows in every leaf of a batch", found)
+    return int(next(iter(lengths.values())))
+
+
+def with_string_columns(value: Tree, path: str = "") -> Tree:
+    """Return a batch with an array in place of each list or tuple of nothing but str, or bytes.
+
+    Raises:
+        ElementError: for lists of text that may be rows or columns.
+    """
+    if isinstance(value, Mapping):
+        return {key: with_string_columns(child, f"{path}[{key!r}]") for key, child in value.items()}
+    if not isinstance(value, (list, tuple)):
+        return value
+    if value and {type(item) for item in value} in ({str}, {bytes}):
+        return np.fromiter(value, dtype=object, count=len(value))
+    if isinstance(value, list) and value and all(map(_is_text_list, value)):
+        raise ElementError(
+            "columns of a row for each record",
+            f"a list of {len(value)} lists of text, which may be rows or columns",
+            path=path,
+            hint="Make each of them a tuple if they are columns; give elements unbatched if they are rows.",
+        )
+    children = [with_string_columns(child, path + step) for step, child in tree.children(value)]
+    if tree.is_namedtuple(value):
+        return type(value)(*children)
+    return children if isinstance(value, list) else tuple(children)
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, (str, bytes)) for item in value)
+
+
+def _no_rows(path: str, leaf: Any) -> ElementError:
+    return ElementError(
+        "an array with a row for each record",
+        tree.describe(leaf),
+        path=path,
+        hint="Batches are arrays, tensors, or lists of str or bytes: collate to these, or give elements unbatched.",
+    )
+
+
+def are_arrays(columns: Tree) -> bool:
+    """Return whether the rows of each column can be taken together: whether it is an array or Ragged.
+
+    They are not if it is of a subclass, such as a masked array, whose rows may be others than those of its memory.
+    """
+    return all(type(column) in (np.ndarray, np.memmap, Ragged) for _, column in tree.leaf_values(columns))
+
+
+def rows_of(columns: Tree, start: int, stop: int) -> Tree:
+    """Return some consecutive rows of such columns, without a copy."""
+
+    def taken(_path: str, column: Any) -> Any:
+        return column.rows(start, stop) if isinstance(column, Ragged) else column[start:stop]
+
+    return tree.map_structure(columns, taken)

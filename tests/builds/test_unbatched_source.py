@@ -16,7 +16,7 @@ from cachelayer import ArraySpec, Ragged, RaggedSpec, Storage
 from cachelayer.builds.batches import ElementBatch, RowBatch
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import as_source
-from cachelayer.builds.unbatch import are_arrays, rows_of
+from cachelayer.builds.unbatched_source import are_arrays, rows_of
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
