@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from cachelayer.access.mix import Mixture
-from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.streams.stream import Stream
@@ -18,14 +15,11 @@ def check_stream(value: Any) -> None:
     Raises:
         InvalidTypeError: says what to pass instead.
     """
-    if isinstance(value, Stream):
-        return
-    name = type(value).__name__
-    if isinstance(value, (View, Mixture, Sampled)):
-        raise InvalidTypeError(f"a {name} is not a stream: pass its stream(...), which decides the order of records")
-    if isinstance(value, Iterator):
-        raise InvalidTypeError(f"a {name} is not a stream, but one iteration of it: pass ref.stream(...) itself")
-    raise InvalidTypeError(f"a {name} is not a stream: pass ref.stream(...)")
+    if not isinstance(value, Stream):
+        raise InvalidTypeError(
+            f"a {type(value).__name__} is not a stream: pass ref.stream(...) itself, which decides the order of "
+            "records, not the records or an iterator"
+        )
 
 
 def check_ref(value: Any) -> None:
@@ -34,11 +28,8 @@ def check_ref(value: Any) -> None:
     Raises:
         InvalidTypeError: says what to pass instead.
     """
-    if isinstance(value, View):
-        return
-    name = type(value).__name__
-    if isinstance(value, (Stream, Iterator)):
-        raise InvalidTypeError(f"a {name} is not a DataRef: pass the DataRef itself, without stream(...)")
-    if isinstance(value, (Mixture, Sampled)):
-        raise InvalidTypeError(f"a {name} has no length: pass its stream(...) to an adapter that takes streams")
-    raise InvalidTypeError(f"a {name} is not a DataRef: pass a DataRef, or wrap() another object")
+    if not isinstance(value, View):
+        raise InvalidTypeError(
+            f"a {type(value).__name__} is not a DataRef: pass the DataRef itself, without stream(...), or wrap() "
+            "another object; mixtures and samples, which have no length, go by their stream(...) to what takes streams"
+        )

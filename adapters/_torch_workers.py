@@ -61,7 +61,7 @@ class WorkerBlocks:
         loading, self._loading = self._loading, None
         parts = [next(loading) for _ in range(self._parts)]
         failures = sorted((each for part in parts for each in part.failures), key=lambda each: each.position)
-        item = _joined([part.item for part in parts])
+        item = _joined(parts)
         self._position, self._loading = steps.after(step), loading
         return Chunk(position, [self._position], [item], failures=tuple(failures))
 
@@ -102,17 +102,17 @@ def parts_of_step(stream: Stream[Any], workers: int) -> int:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _TensorLeaf:
-    """A leaf of a batch as tensors: in a batch itself, lists may be leaves or structure."""
-
-    value: Any
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class _BatchPart:
-    """What a worker read of a step: the batch with its leaves marked, and the elements that others stand in for."""
+    """What a worker read of a step.
 
-    item: Any
+    Args:
+        paths: the structure of the batch, with its path in place of each leaf.
+        leaves: the leaves by their paths, as tensors. In a batch itself, lists may be leaves or structure.
+        failures: the elements that others stand in for.
+    """
+
+    paths: Any
+    leaves: dict[str, Any]
     failures: tuple[Failure, ...]
 
 
@@ -135,8 +135,9 @@ class _StepParts(data.Dataset):  # type: ignore[misc]
         if self._reader is None:
             self._reader = WorkerSteps(self._of_part(part), self._workers // self._parts)
         batch, failures = self._reader.batch_and_failures(step_of(self._stream, step))
-        item = tree.map_structure(batch, lambda path, leaf: _TensorLeaf(tensor_leaf(path, leaf)))
-        return _BatchPart(item, tuple(each.portable() for each in failures))
+        leaves = {path: tensor_leaf(path, leaf) for path, leaf in tree.leaf_values(batch)}
+        paths = tree.map_structure(batch, lambda path, _: path)
+        return _BatchPart(paths, leaves, tuple(each.portable() for each in failures))
 
     def _of_part(self, part: int) -> Stream[Any]:
         """Return the stream of a part of the rows: that of one of as many shards within this one."""
@@ -149,18 +150,16 @@ def _same(item: Any) -> Any:
     return item
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _joined(parts: Sequence[_BatchPart]) -> Any:
     """Return the batch that consists of some parts, one after another.
 
     Raises:
         ElementError: if their structures, dtypes or shapes differ, so that stacking all elements at once might make
             another batch of them, or an error.
     """
-    columns = [dict(tree.leaf_values(part)) for part in parts]
-    for column in columns[1:]:
-        if column.keys() != columns[0].keys():
-            raise _unlike("", [list(column) for column in columns])
-    return tree.map_structure(parts[0], lambda path, _: _joined_leaf(path, [column[path].value for column in columns]))
+    if any(part.leaves.keys() != parts[0].leaves.keys() for part in parts):
+        raise _unlike("", [list(part.leaves) for part in parts])
+    return tree.map_structure(parts[0].paths, lambda _, path: _joined_leaf(path, [part.leaves[path] for part in parts]))
 
 
 def _joined_leaf(path: str, parts: Sequence[Any]) -> Any:

@@ -151,14 +151,3 @@ def test_grain_reads_them_in_order(ref: Any, make: Any) -> None:
     again = iter(iter_dataset(stream))
     again.set_state(iterator.get_state())
     assert shown(again, 4) == expected[3:]
-
-
-def test_what_takes_records_or_a_stream_refuses_the_sample_itself(ref: Any) -> None:
-    grain = pytest.importorskip("cachelayer.adapters.grain")
-    torch = pytest.importorskip("cachelayer.adapters.torch")
-    sample = ref.sample("weight", seed=4)
-    for takes_records in (torch.to_torch, torch.Sampler, grain.Sampler, lambda given: grain.batches(given, 6)):
-        with pytest.raises(InvalidTypeError, match="Sampled"):
-            takes_records(sample)
-    with pytest.raises(InvalidTypeError, match="Sampled"):
-        torch.loader(sample)

@@ -50,7 +50,7 @@ class TestTorch(ValuesAcross):
     row = Row("torch", out=to_torch, read=read, options=spec)
 
 
-SMALL = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
+SMALL = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
 
 
 @pytest.mark.parametrize("dtype", SMALL)
