@@ -212,7 +212,7 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Iterator[tuple[str,
     if isinstance(lists.values.type, pa.FixedShapeTensorType):
         yield path, _tensors(path, lists)
         return
-    lists = replace(lists, values=_plain(lists.values))
+    lists = Lists(_plain(lists.values), lists.levels, lists.nulls)
     kind = lists.values.type
     if kinds.is_struct(kind) and path in files:
         yield path, replace(lists, values=files[path].read(lists.values))
@@ -221,7 +221,7 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Iterator[tuple[str,
             hint = "A dict is never null, but its leaves may be: fill it, or make a column of each field."
             raise ElementError("a struct", "null", path=path, hint=hint)
         for field, child in zip(kind, lists.values.flatten(), strict=True):
-            yield from leaves_of(f"{path}[{field.name!r}]", replace(lists, values=child), files)
+            yield from leaves_of(f"{path}[{field.name!r}]", Lists(child, lists.levels, lists.nulls), files)
     elif is_list(kind):
         yield from leaves_of(path, lists.unnested(path), files)
     else:

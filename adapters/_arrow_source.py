@@ -43,6 +43,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
+_BATCHES_AT_ONCE = 8
 _DOUBTFUL = "[0-9]{%d}|[eEnN]"
 """Texts of numbers that a float may not hold: many digits, an exponent, or a name."""
 
@@ -112,8 +113,10 @@ class TableSource:
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """Yield the rows, in batches."""
         rows = self._rows[:limit]
-        for start in range(rows.start, rows.stop, self._size):
-            yield TableRows(self._fetch(slice(start, min(start + self._size, rows.stop))), self._columns_of)
+        for start in range(rows.start, rows.stop, _BATCHES_AT_ONCE * self._size):
+            some = self._fetch(slice(start, min(start + _BATCHES_AT_ONCE * self._size, rows.stop)))
+            for first in range(0, len(some), self._size):
+                yield TableRows(some[first : first + self._size], self._columns_of)
 
     def take(self, numbers: Sequence[int]) -> Batch:
         """Return the rows of these numbers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,17 +156,18 @@ def _columns(spec: dict[str, Any], is_declared: bool, rows: pd.DataFrame) -> lis
 
     from cachelayer.adapters._arrow_source import columns_of
 
+    typed = {name: _array(name, rows[name]) for name in spec if rows[name].dtype != object}
+    batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
+    whole = iter(columns_of({name: spec[name] for name in typed}, {}, None, "", batch))
     columns: list[Column] = []
     for name, child in spec.items():
-        series, one = rows[name], {name: child}
-        if series.dtype == object:
-            # A column of objects has no other mark for a value that is missing.
-            values = series.where(series.notna(), None).tolist()
-            pack = packer(child, declared=is_declared)
-            columns += codec_for(one).columns([{name: pack(value)} for value in values])
-        else:
-            batch = pa.RecordBatch.from_arrays([_array(name, series)], [name])
-            columns += columns_of(one, {}, None, "", batch)
+        if name in typed:
+            columns += islice(whole, len(tree.leaves(child)))
+            continue
+        # A column of objects has no other mark for a value that is missing.
+        values = rows[name].where(rows[name].notna(), None).tolist()
+        pack = packer(child, declared=is_declared)
+        columns += codec_for({name: child}).columns([{name: pack(value)} for value in values])
     return columns
 
 
