@@ -6,7 +6,7 @@ convert row by row after an error, to name the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -96,31 +96,19 @@ def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
     return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
 
 
-def spec_of(kind: pa.DataType, path: str, files: FileLeaves, dims: tuple[int | None, ...] = ()) -> Tree:
-    """Return the spec that an Arrow type implies within lists of these lengths; None for the type of nulls.
+def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
+    """Return the spec that a type implies, found in an array of no values; None for the type of nulls.
 
     Raises:
         InvalidTypeError: if a leaf cannot be stored; names its path.
     """
-    if isinstance(kind, pa.BaseExtensionType) and hasattr(kind, "shape"):
-        return nested_spec(dtype_of(_innermost(kind.storage_type), path), (*dims, *kind.shape))
-    kind = _plain_type(kind)
-    if kinds.is_struct(kind) and path in files:
-        return nested_spec(bytes, dims) if dims else files[path].spec
-    if kinds.is_struct(kind):
-        names = [field.name for field in kind]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InvalidTypeError(f"two columns are named {path}[{twice!r}]: rename one, or leave it out")
-        if dims and not names:
-            raise InvalidTypeError(
-                f"leaf {path} is a list of structs without fields, so its length would be lost: leave it out"
-            )
-        return {field.name: spec_of(field.type, f"{path}[{field.name!r}]", files, dims) for field in kind}
-    if is_list(kind):
-        dim = kind.list_size if kinds.is_fixed_size_list(kind) else None
-        return spec_of(kind.value_type, path, files, (*dims, dim))
-    return None if kinds.is_null(kind) else nested_spec(dtype_of(kind, path), dims)
+
+    def spec(path: str, lists: Lists) -> LeafSpec | None:
+        if path in files and not lists.dims:
+            return files[path].spec
+        return None if kinds.is_null(lists.values.type) else nested_spec(dtype_of(lists.values.type, path), lists.dims)
+
+    return tree.map_structure(leaves_of("", Lists(pa.nulls(0, kind)), files), spec)
 
 
 def check_declared(own: Tree, declared: Tree) -> None:
@@ -149,22 +137,8 @@ def _fits(own: Any, wanted: LeafSpec) -> bool:
     )
 
 
-def _innermost(kind: pa.DataType) -> pa.DataType:
-    return _innermost(kind.value_type) if is_list(kind) else kind
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a type that differs only in how it stores them."""
-    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
-        return _plain_type(kind.value_type)
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.JsonType):
-        return _plain_type(kind.storage_type)
-    if kinds.is_map(kind):
-        return pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
-    return kind
-
-
 def _plain(array: pa.Array) -> pa.Array:
+    """Return the values of an array whose type differs only in how it stores them."""
     kind = array.type
     if kinds.is_dictionary(kind):
         return _plain(array.dictionary_decode())
@@ -172,7 +146,9 @@ def _plain(array: pa.Array) -> pa.Array:
         return _plain(pc.run_end_decode(array))
     if isinstance(array, pa.ExtensionArray) and not isinstance(kind, pa.JsonType):
         return _plain(array.storage)
-    return array.cast(_plain_type(kind)) if kinds.is_map(kind) else array
+    if kinds.is_map(kind):
+        return array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,11 +159,17 @@ class Lists:
         values: the values within all lists.
         levels: for each level of lists, outermost first, the length of each of its lists.
         nulls: bool of shape ``[rows]``, True for rows that are null; None if no row is null.
+        dims: for each level, the length that the type says all lists have, or None.
     """
 
     values: pa.Array
     levels: tuple[Ints, ...] = ()
     nulls: Nulls = None
+    dims: tuple[int | None, ...] = ()
+
+    def of(self, values: pa.Array) -> Lists:
+        """Return other values within the same lists."""
+        return Lists(values, self.levels, self.nulls, self.dims)
 
     def unnested(self, path: str) -> Lists:
         """Return these values with one more level of lists: the values must be lists."""
@@ -195,7 +177,8 @@ class Lists:
             self.check_whole(path)
         nulls = self.nulls if self.levels else _nulls_of(self.values)
         lengths = pc.fill_null(pc.list_value_length(self.values), 0).to_numpy().astype(np.int64)
-        return Lists(self.values.flatten(), (*self.levels, lengths), nulls)
+        dim = self.values.type.list_size if kinds.is_fixed_size_list(self.values.type) else None
+        return Lists(self.values.flatten(), (*self.levels, lengths), nulls, (*self.dims, dim))
 
     def check_whole(self, path: str) -> None:
         """Raise if a value within a list is null."""
@@ -203,29 +186,36 @@ class Lists:
             raise ElementError("values in every place of a list", "null", path=path, hint="Only a leaf may be null.")
 
 
-def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Iterator[tuple[str, Lists]]:
-    """Yield the leaves of nested values, each with its path.
+def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
+    """Return the leaves of nested values, in the structure of an element.
 
     Raises:
         ElementError: if a struct, or a value within a list, is null.
+        InvalidTypeError: if no element has such a structure.
     """
-    if isinstance(lists.values.type, pa.FixedShapeTensorType):
-        yield path, _tensors(path, lists)
-        return
-    lists = Lists(_plain(lists.values), lists.levels, lists.nulls)
     kind = lists.values.type
-    if kinds.is_struct(kind) and path in files:
-        yield path, replace(lists, values=files[path].read(lists.values))
-    elif kinds.is_struct(kind):
-        if lists.values.null_count:
-            hint = "A dict is never null, but its leaves may be: fill it, or make a column of each field."
-            raise ElementError("a struct", "null", path=path, hint=hint)
-        for field, child in zip(kind, lists.values.flatten(), strict=True):
-            yield from leaves_of(f"{path}[{field.name!r}]", Lists(child, lists.levels, lists.nulls), files)
-    elif is_list(kind):
-        yield from leaves_of(path, lists.unnested(path), files)
-    else:
-        yield path, lists
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _tensors(path, lists)
+    if isinstance(kind, pa.BaseExtensionType) and hasattr(kind, "shape"):
+        arrays = leaves_of(path, lists.of(lists.values.storage), files)
+        return replace(arrays, dims=(*lists.dims, *kind.shape))
+    lists = lists.of(_plain(lists.values))
+    kind = lists.values.type
+    if is_list(kind):
+        return leaves_of(path, lists.unnested(path), files)
+    if not kinds.is_struct(kind):
+        return lists
+    if path in files:
+        return lists.of(files[path].read(lists.values))
+    names = [field.name for field in kind]
+    if len(set(names)) < len(names) or (lists.levels and not names):
+        reason = "two fields of one name" if names else "no fields in a list, so that its length would be lost"
+        raise InvalidTypeError(f"leaf {path} has {reason}, of {names}: rename one, or leave it out")
+    if lists.values.null_count:
+        hint = "A dict is never null, but its leaves may be: fill it, or make a column of each field."
+        raise ElementError("a struct", "null", path=path, hint=hint)
+    children = zip(names, lists.values.flatten(), strict=True)
+    return {name: leaves_of(f"{path}[{name!r}]", lists.of(child), files) for name, child in children}
 
 
 def _tensors(path: str, lists: Lists) -> Lists:
@@ -233,14 +223,14 @@ def _tensors(path: str, lists: Lists) -> Lists:
     kind = lists.values.type
     if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
         raise InvalidTypeError(f"leaf {path} has type {kind}, whose axes are permuted: store it in C order")
-    flat = replace(lists, values=lists.values.storage).unnested(path)
+    flat = lists.of(lists.values.storage).unnested(path)
     lengths = np.ones(len(flat.levels[-1]), np.int64)
     if flat.nulls is not None and len(flat.levels) == 1:
         lengths[flat.nulls] = 0
     levels = [lengths * kind.shape[0]]
     for dim in kind.shape[1:]:
         levels.append(np.full(int(levels[-1].sum()), dim))
-    return Lists(flat.values, (*flat.levels[:-1], *levels), flat.nulls)
+    return Lists(flat.values, (*flat.levels[:-1], *levels), flat.nulls, (*lists.dims, *kind.shape))
 
 
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
@@ -255,7 +245,7 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
         return Column(filled.fixed, filled.variable, np.ones(rows, np.bool_))
     if kinds.is_null(lists.values.type):
         kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
-        lists = replace(lists, values=lists.values.cast(kind))
+        lists = lists.of(lists.values.cast(kind))
     values = lists.values.storage if isinstance(lists.values, pa.ExtensionArray) else lists.values
     if is_text(values.type):
         _check_text(path, values)

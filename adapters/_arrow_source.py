@@ -281,7 +281,7 @@ def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves,
     """
     origin = f" in {name}" if name else ""
     try:
-        own = spec_of(pa.struct(list(schema)), "", leaves)
+        own = spec_of(pa.struct(list(schema)), leaves)
     except UnicodeDecodeError as error:
         raise InvalidTypeError(f"a column{origin} has a name that is not UTF-8: {error.object!r}: rename it") from error
     if declared is not None:
@@ -313,7 +313,7 @@ def columns_of(
     """
     try:
         cast = rows if schema is None else cast_rows(rows, schema)
-        found = dict(leaves_of("", Lists(cast.to_struct_array()), leaves))
+        found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves)))
         return [column_of(path, leaf, found[path]) for path, leaf in tree.leaves(spec)]
     except ElementError as error:
         error.hint = f"{error.hint} It is in {name}.".strip() if name else error.hint

@@ -43,7 +43,7 @@ def leaves_and_spec(features: Any, declared: Tree | None) -> tuple[FileLeaves, T
         InvalidArgumentError: if the declared spec does not fit.
     """
     leaves = dict(_file_leaves(dict(features), ""))
-    own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), "", leaves)
+    own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), leaves)
     if declared is None:
         return leaves, own
     check_declared(own, declared)

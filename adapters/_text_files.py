@@ -88,7 +88,7 @@ class JsonLinesSource:
         if self._declared is not None:
             return self._declared
         if self._schema is not None:
-            return spec_of(pa.struct(list(self._schema)), "", {})
+            return spec_of(pa.struct(list(self._schema)), {})
         return spec_of_rows(first_rows(self._rows(), _FIRST_LINES))
 
     def batches(self, limit: int | None) -> Iterator[Batch]:

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from datasets import Array2D, ClassLabel, Features, Json, LargeList, List, Translation, Value
+from datasets import Array2D, ClassLabel, Features, Json, List, Translation, Value
 from datasets.distributed import split_dataset_by_node
 from PIL import Image
 from values_across import assert_same
@@ -63,104 +63,52 @@ def i8(*values: int) -> Any:
 
 
 WITHOUT: dict[str, tuple[list[Any], list[Any] | str]] = {
-    "null": ([None, 1], [None, np.int64(1)]),
-    "text arrays": ([np.array(["a", "ü"])], [np.array(["a", "ü"], object)]),
-    "bytes arrays": ([np.array([b"\xff"], object)], [np.array([b"\xff"], object)]),
     "timedelta": ([dt.timedelta(days=3, microseconds=1)], [np.timedelta64(3 * 86400 * 10**6 + 1, "us")]),
-    "2^64 - 1": ([np.uint64(2**64 - 1)], [np.uint64(2**64 - 1)]),
     "an integer of Python past 2^63": ([1, 2**63], [np.uint64(1), np.uint64(2**63)]),
-    "long doubles": ([np.longdouble(1) / 3], "longdouble|float128"),
     "big-endian": ([np.array([1], ">i4")], [np.array([1], "i4")]),
-    "empty dicts": ([{}, {}], [{}, {}]),
     "decimals": ([Decimal("1.5")], "record 0, .*x"),
     "another key": ([{"a": 1}, {"a": 1, "b": 2}], "record 0, .*x"),
     "a missing key": ([{"a": 1, "b": 2}, {"a": 1}], "record 1, .*x"),
-    "a missing key in lists": ([[{"a": 1, "b": 2}], [{"a": 1}]], "record 1, .*x"),
     "an integer beside a float": ([1, 0.5], [np.float64(1), np.float64(0.5)]),
     "a large integer beside a float": ([BIG, 0.5], "record 0, .*x"),
-    "a large integer in a list of floats": ([[0.5, BIG]], "record 0, .*x"),
     "bytes in a list of texts": ([["a", b"b"]], "record 0, .*x"),
-    "bytes after texts in dicts": ([{"s": "a"}, {"s": b"b"}], "record 1, .*x"),
     "a flag beside a number": ([1, True], "record 1, .*x"),
     "nanoseconds of pandas": ([pd.Timestamp(NS)], [np.datetime64(NS, "ns")]),
-    "nanoseconds of pandas in lists": ([[pd.Timestamp(NS)]], [np.array([NS]).view("M8[ns]")]),
-    "nanoseconds of pandas in dicts": ([{"a": [pd.Timedelta(NS)]}], [{"a": np.array([NS]).view("m8[ns]")}]),
-    "nanoseconds of pandas after seconds": (
-        [pd.Timestamp(0), pd.Timestamp(NS)],
-        [np.datetime64(0, "ns"), np.datetime64(NS, "ns")],
-    ),
     "nanoseconds of pandas with a zone": ([pd.Timestamp(NS, tz="UTC")], "record 0, .*x"),
-    "nanoseconds of NumPy in dicts": ([{"a": np.datetime64(NS, "ns")}], [{"a": np.datetime64(NS, "ns")}]),
     "times with and without a zone in lists": (
         [[dt.datetime(2020, 1, 1)], [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]],
         "record 1, .*x",
     ),
     "a moment after dates": ([dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5)], "record 1, .*x"),
     "a time of day with a zone": ([dt.time(1, tzinfo=dt.UTC)], "record 0, .*x"),
-    "days": ([np.datetime64(5, "D")], [np.datetime64(5, "D")]),
-    "days in dicts": ([{"a": np.array([5], "M8[D]")}], [{"a": np.array([5], "M8[D]")}]),
     "arrays without dimensions": ([np.array(5), torch.tensor(6)], [np.int64(5), np.int64(6)]),
     "tensors whose gradient is wanted": ([torch.ones(2, requires_grad=True)], [np.ones(2, np.float32)]),
     "bfloat16": ([torch.ones(2, dtype=torch.bfloat16)], [np.ones(2, ml_dtypes.bfloat16)]),
     "arrays of two ranks": ([np.ones(2), np.ones((2, 2))], "record 1, .*x"),
     "arrays of two dtypes": ([np.ones(1), np.array([BIG])], "record 1, .*x"),
-    "arrays without rows": ([np.ones((0, 2))], [np.ones((0, 2))]),
     "masked arrays": ([np.ma.array([1, 2], mask=[0, 1])], "record 0, .*x"),
-    "sets": ([{1, 2}], "record 0, .*x"),
     "pictures": ([Image.new("RGB", (1, 1), (1, 2, 3))], [np.array([[[1, 2, 3]]], np.uint8)]),
     "a lone surrogate": (["a", "\ud800"], ["a", "\ud800"]),
 }
 WITH: dict[str, tuple[Any, list[Any], list[Any] | str]] = {
     "nanoseconds of pandas": (Value("timestamp[ns]"), [pd.Timestamp(NS), None], [np.datetime64(NS, "ns"), None]),
-    "nanoseconds of pandas in lists": (
-        List(Value("timestamp[ns]")),
-        [[pd.Timestamp(NS)]],
-        [np.array([NS]).view("M8[ns]")],
-    ),
-    "nanoseconds of pandas in dicts": (
-        {"a": Value("duration[ns]")},
-        [{"a": pd.Timedelta(NS)}],
-        [{"a": np.timedelta64(NS, "ns")}],
-    ),
     "nanoseconds as microseconds": (Value("timestamp[us]"), [pd.Timestamp(NS)], "record 0, .*x"),
-    "microseconds as seconds": (Value("timestamp[s]"), [dt.datetime(2020, 1, 1, 0, 0, 0, 5)], r"record 0, leaf"),
     "far seconds": (Value("timestamp[s]"), [np.datetime64(2**60, "s")], [np.datetime64(2**60, "s")]),
-    "2^64 - 1": (Value("uint64"), [2**64 - 1, None], [np.uint64(2**64 - 1), None]),
     "2^64 - 1 in lists": (List(Value("uint64")), [[2**64 - 1]], [np.array([2**64 - 1], "u8")]),
     "-1 without signs": (Value("uint64"), [-1], "record 0, .*x"),
     "a fraction as an integer": (Value("int8"), [1, 1.5], "record 1, .*x"),
-    "a fraction as an integer in lists": (List(Value("int8")), [[1.5]], "record 0, .*x"),
     "a fraction as an integer in arrays": (Array2D((1, 1), "int8"), [[[1.5]]], "record 0, .*x"),
     "text as a flag": (List(Value("bool")), [["False"]], "record 0, .*x"),
-    "text as a number": (List(Value("float64")), [["1.5"]], "record 0, .*x"),
     "bytes as text": (Value("string"), [b"a"], "record 0, .*x"),
-    "numbers as text": (Value("string"), [5, None], "record 0, .*x"),
-    "NaN as text": (Value("string"), [float("nan")], "record 0, .*x"),
-    "large texts": (Value("large_string"), ["ä", None], ["ä", None]),
     "a lone surrogate": (Value("large_string"), ["a", "\ud800"], ["a", "\ud800"]),
     "a rounded float": (Value("float32"), [0.1], [np.float32(0.1)]),
     "a float past float16": (List(Value("float16")), [[1.0], [7e4]], "record 1, .*x"),
     "lists of nothing": (List(Value("int8"), 0), [[], None], [i8(), None]),
     "lists of other lengths": (List(Value("int8"), 2), [[1, 2], [1]], "record 1, .*x"),
-    "large lists": (LargeList(Value("int8")), [[1], []], [i8(1), i8()]),
-    "arrays in lists": (List(Array2D((1, 2), "int8")), [[i8(1, 2)[None]]], [i8(1, 2).reshape(1, 1, 2)]),
     "arrays of nanoseconds": (
         Array2D((1, 1), "timestamp[ns]"),
         [np.array([[NS]]).view("M8[ns]")],
         [np.array([[NS]]).view("M8[ns]")],
-    ),
-    "arrays of texts": (Array2D((1, 1), "string"), [np.array([["a"]])], [np.array([["a"]], object)]),
-    "arrays without rows": (Array2D((None, 2), "int8"), [np.ones((0, 2), "i1")], [np.ones((0, 2), "i1")]),
-    "arrays of another shape": (Array2D((2, 2), "int8"), [np.ones((2, 3), "i1")], "record 0, .*x"),
-    "a sequence of dicts": (
-        datasets.Sequence({"a": Value("int8")}),
-        [{"a": [1, 2]}, {"a": []}],
-        [{"a": i8(1, 2)}, {"a": i8()}],
-    ),
-    "a missing key": (
-        {"a": Value("int8"), "b": Value("int8")},
-        [{"a": 1}],
-        [{"a": np.int8(1), "b": None}],
     ),
     "another key": ({"a": Value("int8")}, [{"a": 1, "z": 2}], "record 0, .*x"),
     "labels": (
@@ -171,16 +119,13 @@ WITH: dict[str, tuple[Any, list[Any], list[Any] | str]] = {
     "an unknown label": (ClassLabel(names=["a"]), ["a", "z"], "record 1, .*x"),
     "a label that is too large": (ClassLabel(names=["a"]), [0, 5], "record 1, .*x"),
     "translations": (Translation(["en", "fr"]), [{"fr": "oui", "en": None}], [{"en": None, "fr": "oui"}]),
-    "another language": (Translation(["en"]), [{"en": "yes", "fr": "oui"}], "record 0, .*x"),
     "dates": (Value("date32"), [dt.date(1970, 1, 6), np.datetime64(5, "D")], [np.datetime64(5, "D")] * 2),
     "a moment as a date": (Value("date32"), [dt.datetime(2020, 1, 1, 5)], "record 0, .*x"),
     "times of day": (Value("time64[ns]"), [dt.time(0, 0, 0, 1), None], "record 0, .*x"),
     "spans": (Value("duration[us]"), [dt.timedelta(microseconds=5)], [np.timedelta64(5, "us")]),
     "JSON": (Json(), [{"a": [1, "b"]}, "x", None], ['{"a":[1,"b"]}', '"x"', None]),
     "JSON without a number": (Json(), [[1.5], float("nan")], "record 1, .*x"),
-    "JSON of bytes": (Json(), [b"a"], "record 0, .*x"),
     "an image that is none": (datasets.Image(), [{"bytes": None, "path": None}], "record 0, .*x"),
-    "a set": (List(Value("int8")), [{1, 2}], "record 0, .*x"),
 }
 
 
@@ -207,14 +152,6 @@ def test_a_row_without_features_goes_in_unchanged_or_is_refused(name: str, stora
 def test_a_row_of_declared_features_goes_in_unchanged_or_is_refused(name: str, storage: Storage) -> None:
     feature, values, wanted = WITH[name]
     check(storage, f"with {name}", streamed(values, feature), wanted)
-
-
-@pytest.mark.parametrize("feature", [None, Value("timestamp[ns]")])
-def test_nat_in_a_row_is_kept(feature: Any, storage: Storage) -> None:
-    values = [np.datetime64(NS, "ns"), np.datetime64("NaT", "ns"), None]
-    ref = storage.submit(streamed(values, feature), f"nat-{feature is None}", "v1")
-    for element, value in zip(ref, values, strict=True):
-        assert_same(element["x"], value)
 
 
 @pytest.mark.parametrize("feature", [None, Value("string")])
@@ -302,12 +239,6 @@ def test_times_that_python_does_not_have_go_out_as_those_of_numpy(dtype: str, st
     assert_same(next(iter(out))["x"], far[0])
     for got, wanted in zip(storage.submit(out, identity, "v2"), far, strict=True):
         assert_same(got["x"], wanted)
-
-
-def test_times_of_day_in_nanoseconds_go_out_of_a_stream(storage: Storage) -> None:
-    table = pa.table({"x": pa.array([1001, None], pa.int64()).view(pa.time64("ns"))})
-    ref = storage.submit(datasets.Dataset(table), "time-of-day", "v1")
-    assert [row["x"] for row in to_iterable_dataset(ref.stream())] == [np.timedelta64(1001, "ns"), None]
 
 
 def test_a_mapped_stream_goes_out_if_its_spec_is_declared(storage: Storage) -> None:

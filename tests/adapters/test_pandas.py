@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -99,13 +97,6 @@ def test_types_are_kept(tmp_path: Path, column: pd.Series[Any], spec: Any) -> No
     assert [element["x"] is None for element in ref] == list(missing)
 
 
-def test_nan_is_a_number_and_what_pandas_calls_missing_is_none(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"float": [np.nan, 1.0], "object": pd.Series([np.nan, "a"], dtype=object)})
-    ref = cached(tmp_path, frame)
-    assert np.isnan(ref[0]["float"])
-    assert ref[0]["object"] is None
-
-
 def test_a_frame_without_rows_keeps_its_columns(tmp_path: Path) -> None:
     frame = numbers(3).drop(columns=["blob", "array"])[:0]
     ref = cached(tmp_path, frame, allow_empty=True)
@@ -123,22 +114,11 @@ def test_frames_come_out_as_they_went_in(tmp_path: Path) -> None:
         to_pandas(ref, [50])
 
 
-def test_integers_that_may_be_null_stay_integers(tmp_path: Path) -> None:
-    ref = cached(tmp_path, pd.DataFrame({"x": pd.array([2**53 + 1, None], dtype="Int64")}))
-    assert to_pandas(ref)["x"].tolist() == [2**53 + 1, pd.NA]
-    assert to_pandas(ref, [0])["x"].dtype == "Int64"
-
-
 def test_images_come_out_as_the_bytes_of_their_files(tmp_path: Path) -> None:
     frame = pd.DataFrame({"image": pd.Series([b"not decoded"], dtype=object)})
     ref = cached(tmp_path, frame, element_spec={"image": ImageSpec("RGB")})
     for records in (ref, concat([ref]), concat([ref.raw()])):
         assert to_pandas(records)["image"].tolist() == [b"not decoded"]
-
-
-def test_elements_that_make_no_columns_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTypeError, match="a frame needs dicts"):
-        to_pandas(Storage(tmp_path).submit([1, 2], "scalars", "v1"))
 
 
 @pytest.mark.parametrize(
@@ -218,27 +198,3 @@ def test_names_of_columns_are_str_and_differ(tmp_path: Path) -> None:
         as_source(pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", "b")])))
     with pytest.raises(InvalidTypeError, match=r"\['a'\]"):
         cached(tmp_path, pd.DataFrame([[1, 2]], columns=["a", "a"]))
-
-
-def test_rows_are_no_batches() -> None:
-    with pytest.raises(InvalidArgumentError, match="leave it out"):
-        as_source(pd.DataFrame({"x": [1]}), unbatch=True)
-    assert as_source({"x": [1]}) is None
-
-
-def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(tmp_path: Path) -> None:
-    code = (
-        "import importlib.abc, sys\n"
-        "class NoPyarrow(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name == 'pyarrow': raise ModuleNotFoundError('no pyarrow', name=name)\n"
-        "sys.meta_path.insert(0, NoPyarrow())\n"
-        "import pandas, cachelayer\n"
-        f"storage = cachelayer.Storage({str(tmp_path)!r})\n"
-        "print(len(storage.cache([1, 2, 3], 'list', 'v1')))\n"
-        "try:\n    storage.cache(pandas.DataFrame({'x': [1]}), 'frame', 'v1')\n"
-        "except ImportError as error:\n    print(error)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert found[0] == "3"
-    assert "cachelayer[" in found[1]

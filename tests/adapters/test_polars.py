@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ from pages import run_page
 from polars.testing import assert_frame_equal
 from source_conformance import SourceConformance
 
-from cachelayer import ArraySpec, ImageSpec, Nullable, Ragged, RaggedSpec, Storage, wrap
+from cachelayer import ArraySpec, RaggedSpec, Storage
 from cachelayer.adapters.polars import as_source, to_polars
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, SourceError
 
 
 def numbers(count: int) -> pl.DataFrame:
@@ -104,28 +102,6 @@ def test_types_are_kept(tmp_path: Path, column: pl.Series, spec: Any) -> None:
     assert back.to_list() == column.cast(dtype).to_list()
 
 
-def test_nan_is_a_number_and_null_is_none(tmp_path: Path) -> None:
-    ref = cached(tmp_path, pl.DataFrame({"x": [1.0, float("nan"), None]}))
-    batch = ref.read([0, 1, 2])["x"]
-    assert isinstance(batch, Nullable)
-    assert np.isnan(batch.values[1])
-    assert batch.valid.tolist() == [True, True, False]
-
-
-def test_the_first_null_may_come_late(tmp_path: Path) -> None:
-    count = 200_000
-    column = pl.Series([None if n == count - 1 else n for n in range(count)])
-    ref = cached(tmp_path, pl.DataFrame({"x": column}))
-    assert ref[count - 1]["x"] is None
-    assert ref.read(range(count))["x"].valid.sum() == count - 1
-
-
-def test_a_slice_of_a_frame_is_stored_without_the_rest(tmp_path: Path) -> None:
-    ref = cached(tmp_path, numbers(100)[40:60])
-    assert len(ref) == 20
-    assert to_polars(ref)["text"].to_list() == numbers(100)["text"][40:60].to_list()
-
-
 def test_a_frame_without_rows_keeps_its_columns(tmp_path: Path) -> None:
     ref = cached(tmp_path, numbers(3).clear(), allow_empty=True)
     assert len(ref) == 0
@@ -141,23 +117,6 @@ def test_frames_come_out_as_they_went_in(tmp_path: Path) -> None:
     assert_frame_equal(to_polars(ref, []), expected.clear())
     with pytest.raises(RecordIndexError):
         to_polars(ref, [50])
-
-
-def test_ragged_rows_come_out_as_lists(tmp_path: Path) -> None:
-    rows = [{"x": Ragged(np.arange(3, dtype=np.int8), np.array([0, 2, 3]))}, {"x": Ragged(np.zeros(0, np.int8), [0])}]  # type: ignore[arg-type]
-    assert to_polars(cached(tmp_path, rows))["x"].to_list() == [[[0, 1], [2]], []]
-
-
-def test_images_come_out_as_the_bytes_of_their_files(tmp_path: Path) -> None:
-    ref = cached(tmp_path, pl.DataFrame({"image": [b"not decoded"]}), element_spec={"image": ImageSpec("RGB")})
-    assert to_polars(ref)["image"].to_list() == [b"not decoded"]
-
-
-def test_what_is_wrapped_comes_out_too() -> None:
-    ref = wrap([{"x": n, "none": None} for n in range(3)], identity="three")
-    with pytest.raises(ElementError, match=r"\['none'\]"):
-        to_polars(ref)
-    assert to_polars(wrap([{"x": n} for n in range(3)], identity="three"))["x"].to_list() == [0, 1, 2]
 
 
 def test_elements_that_make_no_columns_are_refused(tmp_path: Path) -> None:
@@ -194,25 +153,6 @@ def test_a_frame_without_columns_is_refused(frame: Any) -> None:
         as_source(frame)
 
 
-def test_a_null_within_a_list_is_refused_by_its_record(tmp_path: Path) -> None:
-    column = [[1, None] if n == 1500 else [1] for n in range(3000)]
-    with pytest.raises(ElementError, match=r"\['x'\]"):
-        cached(tmp_path, pl.DataFrame({"x": column}))
-
-
-def test_a_column_of_nothing_but_null_needs_a_spec(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"x": [1, 2], "y": [None, None]})
-    with pytest.raises(InvalidArgumentError, match=r"\['y'\]"):
-        cached(tmp_path, frame)
-    ref = cached(tmp_path, frame, element_spec={"x": ArraySpec("int64"), "y": ArraySpec("float32")})
-    assert ref[1] == {"x": 2, "y": None}
-
-
-def test_a_spec_of_other_columns_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"\['x'\]"):
-        cached(tmp_path, pl.DataFrame({"x": [1]}), element_spec={"x": ArraySpec("float32")})
-
-
 def test_a_lazy_frame_that_fails_says_so(tmp_path: Path) -> None:
     broken = pl.LazyFrame({"x": ["1", "two"]}).select(pl.col("x").cast(pl.Int64))
     with pytest.raises(SourceError, match="two"):
@@ -233,30 +173,6 @@ def test_a_lazy_frame_is_computed_when_it_is_built_and_no_sooner(tmp_path: Path)
     assert asked == []
     assert len(cached(tmp_path, source)) == 3
     assert asked == [3]
-
-
-def test_rows_are_no_batches() -> None:
-    with pytest.raises(InvalidArgumentError, match="leave it out"):
-        as_source(pl.DataFrame({"x": [1]}), unbatch=True)
-    assert as_source({"x": [1]}) is None
-
-
-def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(tmp_path: Path) -> None:
-    code = (
-        "import importlib.abc, sys\n"
-        "class NoPyarrow(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name == 'pyarrow': raise ModuleNotFoundError('no pyarrow', name=name)\n"
-        "sys.meta_path.insert(0, NoPyarrow())\n"
-        "import polars, cachelayer\n"
-        f"storage = cachelayer.Storage({str(tmp_path)!r})\n"
-        "print(len(storage.cache([1, 2, 3], 'list', 'v1')))\n"
-        "try:\n    storage.cache(polars.DataFrame({'x': [1]}), 'frame', 'v1')\n"
-        "except ImportError as error:\n    print(error)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert found[0] == "3"
-    assert "cachelayer[" in found[1]
 
 
 def test_the_page_is_right() -> None:

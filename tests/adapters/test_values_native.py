@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from values_table import BIG, NS
 
 from cachelayer import Storage
 from cachelayer.adapters.pandas import to_pandas
-from cachelayer.errors import CacheLayerWarning, ElementError, InvalidTypeError
+from cachelayer.errors import CacheLayerWarning, ElementError, InvalidArgumentError, InvalidTypeError
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +154,28 @@ def test_integers_within_dicts_and_arrays_do_not_depend_on_the_rows_that_are_ask
     ref = storage.submit(rows, "nullable-within", "v1")
     for frame in (to_pandas(ref), to_pandas(ref, [0])):
         assert_same(frame["x"][0], rows[0]["x"])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(library: str, tmp_path: Path) -> None:
+    code = (
+        "import importlib.abc, sys\n"
+        "class NoPyarrow(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'pyarrow': raise ModuleNotFoundError('no pyarrow', name=name)\n"
+        "sys.meta_path.insert(0, NoPyarrow())\n"
+        f"import {library} as library, cachelayer\n"
+        f"storage = cachelayer.Storage({str(tmp_path)!r})\n"
+        "print(len(storage.cache([1, 2, 3], 'list', 'v1')))\n"
+        "try:\n    storage.cache(library.DataFrame({'x': [1]}), 'frame', 'v1')\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert found[0] == "3"
+    assert "cachelayer[" in found[1]
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame({"x": [1]}), pl.DataFrame({"x": [1]}), pa.table({"x": [1]})], ids=type)
+def test_rows_are_no_batches(frame: Any, storage: Storage) -> None:
+    with pytest.raises(InvalidArgumentError, match="unbatch=True"):
+        storage.cache(frame, "batches", "v1", unbatch=True)
