@@ -26,6 +26,7 @@ from cachelayer.records.tree import Tree
 
 _BOM = b"\xef\xbb\xbf"
 _FIRST_LINES = 4096
+_OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")
 _LONG_NUMBER = re.compile(rb"[0-9][eE][+-]?[0-9]{3}|[0-9]{300}")
 """What a line holds in which float64 may overflow, or become 0."""
 
@@ -146,6 +147,21 @@ def _float(text: str) -> float:
     if math.isinf(number) or (not number and text.lower().split("e")[0].strip("-0.")):
         raise ValueError(f"no float64 holds {text[:40]}")
     return number
+
+
+def check_convert_options(schema: Any, convert: Any) -> None:
+    """Raise for options that would be ignored: cells are read as text, and cast by rules that lose no digit.
+
+    Raises:
+        InvalidArgumentError: names the option.
+    """
+    default = pa_csv.ConvertOptions()
+    names = [name for name in dir(default) if not name.startswith("_") and not callable(getattr(default, name))]
+    for name in names if convert is not None else ():
+        if name not in _OPTIONS and getattr(convert, name) != getattr(default, name):
+            raise InvalidArgumentError(f"convert_options: {name} has no effect here: leave it out; {_OPTIONS} have one")
+    if schema is not None and convert is not None and (convert.column_types or convert.include_columns):
+        raise InvalidArgumentError("schema= declares columns and types: leave them out of convert_options=")
 
 
 def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> ArrowPart:

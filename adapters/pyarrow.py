@@ -23,7 +23,7 @@ from cachelayer.adapters._arrow_source import (
     spec_of_schema,
 )
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
-from cachelayer.adapters._text_files import JsonLinesSource, csv_part
+from cachelayer.adapters._text_files import JsonLinesSource, check_convert_options, csv_part
 from cachelayer.builds.batches import batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
@@ -61,7 +61,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
     """Return some rows of a table as one batch."""
     some = table[rows] if isinstance(rows, slice) else pa.concat_tables([table.slice(number, 1) for number in rows])
-    return joined(some.to_batches() or [pa.RecordBatch.from_pylist([], some.schema)])
+    return joined(some.to_batches())
 
 
 def _part_of(obj: Any) -> ArrowPart:
@@ -137,11 +137,10 @@ def from_csv(
         schema: a ``pyarrow.Schema`` of the columns to read.
         read_options, parse_options: those of ``pyarrow.csv``.
         convert_options: those of ``pyarrow.csv``, of which ``include_columns``, ``column_types``, ``null_values`` and
-            ``decimal_point`` count.
+            ``decimal_point`` may be set.
         storage_options: options of fsspec's client.
     """
-    if schema is not None and (getattr(convert_options, "column_types", None) or {}):
-        raise InvalidArgumentError("schema= declares columns and types: leave them out of convert_options=")
+    check_convert_options(schema, convert_options)
     part = partial(csv_part, schema, read_options, parse_options, convert_options)
     return _one_by_one("csv", paths, storage_options, part)
 

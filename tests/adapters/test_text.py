@@ -63,6 +63,8 @@ def test_csv_has_the_types_that_are_declared(storage: cachelayer.Storage, tmp_pa
     assert rows(storage, from_csv(tmp_path / "a.csv", convert_options=types))[0]["id"] == "007"
     with pytest.raises(InvalidArgumentError, match="convert_options"):
         from_csv(tmp_path / "a.csv", pa.schema(kinds), convert_options=types)
+    with pytest.raises(InvalidArgumentError, match="true_values"):
+        from_csv(tmp_path / "a.csv", convert_options=pa_csv.ConvertOptions(true_values=["ja"]))
     (tmp_path / "b.csv").write_text("x;y\n1,5;1\n NA ; 2 \n")
     options = pa_csv.ConvertOptions(decimal_point=",", column_types={"x": pa.float64(), "y": pa.uint8()})
     source = from_csv(tmp_path / "b.csv", convert_options=options, parse_options=pa_csv.ParseOptions(delimiter=";"))
