@@ -20,7 +20,7 @@ from cachelayer.adapters._python_rows import Unreadable, first_rows, packer, spe
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_identity import FileFacts
-from cachelayer.errors import InvalidTypeError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.records.tree import Tree
 
