@@ -15,7 +15,6 @@ from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.arguments import integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
-from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.streams.background import end_threads
 from cachelayer.streams.checkpoint import Awaited, save_state
 from cachelayer.streams.iterator import StreamIterator
@@ -31,11 +30,6 @@ except ImportError as error:
 # Before JAX takes down its devices, which it does at the end of the program too, nothing may be sent any more.
 atexit.register(end_threads)
 
-_FIXES: tuple[tuple[type, str], ...] = (
-    (Ragged, "give its rows one shape with map(), or call its to_dense(length) in map_batches(), with a fixed length"),
-    (Nullable, "replace every None by a number with map(), or use its values and valid in map_batches()"),
-    (Sparse, "make each element an array with map(), for instance with its to_dense()"),
-)
 # What JAX has instead of 64 bits, unless it is told to have them.
 _NARROW = {
     np.dtype(wide): np.dtype(narrow) for wide, narrow in (("i8", "i4"), ("u8", "u4"), ("f8", "f4"), ("c16", "c8"))
@@ -283,7 +277,7 @@ def _leaf_error(name: str, leaf: Any, rows: int) -> CacheLayerError:
         )
     dtype = getattr(leaf, "dtype", type(leaf).__name__)
     what = type(leaf.flat[0]).__name__ if str(dtype) == "object" and leaf.size else dtype
-    fix = next(
-        (fix for kind, fix in _FIXES if isinstance(leaf, kind)), "turn it into numbers with map(), or leave it out"
+    return InvalidTypeError(
+        f"{name} has type {what}, which JAX has no array for: make numbers of one shape of it with map(), or with "
+        "to_dense(length) or valid in map_batches(), or leave it out"
     )
-    return InvalidTypeError(f"{name} has type {what}, which JAX has no array for: {fix}")

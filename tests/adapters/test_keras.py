@@ -63,18 +63,6 @@ class Endless(Batches):
     num_batches = None
 
 
-class Epochs(Batches):
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.calls: list[str] = []
-
-    def on_epoch_begin(self) -> None:
-        self.calls.append("begin")
-
-    def on_epoch_end(self) -> None:
-        self.calls.append("end")
-
-
 # In.
 
 
@@ -124,12 +112,6 @@ def test_an_endless_dataset_needs_a_number_of_records(storage: Storage) -> None:
             storage.cache(endless, "d", "v1")
         name = type(endless).__name__
         assert len(storage.cache(endless, name, "v1", max_records=21)) == 21
-
-
-def test_a_build_is_one_epoch_of_the_dataset(storage: Storage) -> None:
-    source = Epochs(20)
-    storage.cache(source, "d", "v1")
-    assert source.calls == ["begin", "end"]
 
 
 class Given(keras.utils.PyDataset):  # type: ignore[misc]

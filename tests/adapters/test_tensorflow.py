@@ -158,13 +158,6 @@ def test_lists_go_out_as_tuples_with_a_warning(storage: cachelayer.Storage, batc
     assert second.shape == ((2,) if batch is None else (2, 2))
 
 
-@pytest.mark.parametrize("elements", [{}, (None, {})])
-def test_elements_without_a_leaf_are_refused(storage: cachelayer.Storage, elements: Any) -> None:
-    ref = storage.cache([elements] * 2, "d", "v1", element_spec=elements)
-    with pytest.raises(cachelayer.InvalidTypeError, match="without a leaf"):
-        to_tf(ref.stream())
-
-
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("batch", [None, 2])
 def test_small_numbers_go_out(storage: cachelayer.Storage, dtype: str, batch: int | None) -> None:
@@ -309,20 +302,6 @@ def test_a_mapped_stream_goes_out_if_it_declares_its_spec(storage: cachelayer.St
         to_tf(nullable)
 
 
-@pytest.mark.filterwarnings("ignore:record .* stands in for it:cachelayer.CacheLayerWarning")
-@pytest.mark.parametrize("batch", [None, 4])
-def test_failures_are_replaced_on_the_way_to_tensorflow_too(batch: int | None) -> None:
-    def mostly(n: int) -> int:
-        if n % 7 == 2:
-            raise ValueError(f"{n} is bad")
-        return n
-
-    numbers = cachelayer.wrap(list(range(20)), identity="numbers")
-    stream = numbers.stream(batch, reshuffle=False, shuffle=True, seed=1)
-    stream = stream.map(mostly, on_error="replace", element_spec=np.int32)
-    assert [item.numpy().tolist() for item in to_tf(stream)] == [item.tolist() for item in stream]
-
-
 @pytest.mark.parametrize("batch", [None, 2])
 @pytest.mark.parametrize("odd", [2.5, 2**63, "x", np.float32(2), np.arange(2), None])
 def test_items_of_an_object_are_never_cast_to_the_type_of_its_first(batch: int | None, odd: Any) -> None:
@@ -340,14 +319,6 @@ def test_dtypes_that_tensorflow_makes_no_batches_of_are_refused_by_name(
     for unbatch in (False, True):
         with pytest.raises(cachelayer.InvalidTypeError, match=rf"leaf \['x'\].*{dtype}, which .* cannot batch"):
             storage.cache(rows, "d", "v1", unbatch=unbatch)
-
-
-def test_rows_that_hold_nothing_are_taken_apart(storage: cachelayer.Storage) -> None:
-    batches = tf.data.Dataset.from_tensors(({"a": np.zeros((3, 2, 0)), "b": [b"", b"a", b"b"]}, np.arange(3)))
-    ref = storage.cache(batches.repeat(100), "d", "v1", unbatch=True)
-    assert len(ref) == 300
-    assert ref.element_spec == ({"a": ArraySpec("float64", (2, 0)), "b": ArraySpec(bytes)}, ArraySpec("int64"))
-    assert [(row["b"], int(number)) for row, number in ref] == [(b"", 0), (b"a", 1), (b"b", 2)] * 100
 
 
 def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> None:

@@ -16,8 +16,6 @@ from forks import FORKS, importing
 from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job, on_devices, run_child
 from reference import Case
 
-import cachelayer
-
 pytestmark = pytest.mark.needs("jax", "orbax", "optax")
 CASE = Case(RECORDS, BATCH, EPOCHS, remainder="drop", seed=SEED)
 DEVICES = {"train": 1, "meshes": 2}
@@ -30,7 +28,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run(folder: Path, processes: int, *, task: str = "train", private: bool = False, **options: Any) -> list[Lines]:
+def run(folder: Path, processes: int, *, task: str = "train", **options: Any) -> list[Lines]:
     """The lines of each process of a run, which ends by itself or is killed where it stops."""
     name, port = f"{task}-{processes}", free_port()
     jobs = [
@@ -39,7 +37,7 @@ def run(folder: Path, processes: int, *, task: str = "train", private: bool = Fa
             process=process,
             processes=processes,
             port=port,
-            data=str(folder / (f"data-{name}-{process}" if private else "data")),
+            data=str(folder / "data"),
             checkpoints=str(folder / "checkpoints"),
             log=str(folder / f"{name}-{process}.log"),
             **options,
@@ -133,16 +131,6 @@ def test_a_run_that_is_killed_goes_on_with_any_number_of_processes(tmp_path: Pat
     assert_same(first, uninterrupted[:8])
     assert_same(second, uninterrupted[5:17])
     assert_same(third, uninterrupted[15:])
-
-
-@pytest.mark.soak
-def test_processes_that_each_cache_to_a_disk_of_their_own_exchange_states(tmp_path: Path, uninterrupted: Lines) -> None:
-    first = whole(run(tmp_path, 2, private=True, save=5, stop=6), range(6))
-    second = whole(run(tmp_path, 4, private=True), range(5, STEPS))
-    assert_same(first + second[1:], uninterrupted)
-    digests = {cachelayer.Storage(folder).fetch("points").digest for folder in tmp_path.glob("data-*")}
-    assert len(list(tmp_path.glob("data-*"))) == 6
-    assert digests == {uninterrupted[0]["state"]["digest"]}
 
 
 def test_a_process_reads_the_rows_that_its_devices_hold_and_no_others(tmp_path: Path) -> None:

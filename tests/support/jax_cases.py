@@ -173,42 +173,6 @@ def test_functions_of_batches_keep_the_rows() -> None:
             next(iter(global_batches(stream.map_batches(fn), devices(1))))
 
 
-def test_an_error_comes_in_the_place_of_the_batch_that_has_it() -> None:
-    def checked(element: dict[str, Any]) -> dict[str, Any]:
-        if element["id"] == 17 and broken:
-            raise RuntimeError("seventeen")
-        return element
-
-    broken = True
-    iterator = iter(global_batches(ref(32).stream(8).map(checked), devices(4), depth=3))
-    assert [int(batch["id"][0]) for batch in islice(iterator, 2)] == [0, 8]
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="seventeen"):
-            next(iterator)
-        assert iterator.get_state()["position"] == 16
-    broken = False
-    assert [int(batch["id"][0]) for batch in iterator] == [16, 24]
-
-
-@pytest.mark.filterwarnings("ignore:record .* stands in for it:cachelayer.CacheLayerWarning")
-def test_failures_are_those_of_the_batches_handed_out() -> None:
-    def checked(element: dict[str, Any]) -> dict[str, Any]:
-        if element["id"] in (3, 9, 17):
-            raise ValueError
-        return element
-
-    stream = ref(32).stream(8).map(checked, on_error="replace", max_failures=2)
-    iterator, alone = iter(global_batches(stream, devices(4), depth=3)), iter(stream)
-    for records in ([3], [3, 9]):
-        np.testing.assert_array_equal(next(iterator)["id"], next(alone)["id"])
-        assert [failure.record for failure in iterator.failures] == records
-    for _ in range(2):
-        with pytest.raises(cachelayer.ElementError, match="max_failures=2"):
-            next(iterator)
-        assert iterator.get_state()["position"] == 16
-        assert [failure.record for failure in iterator.failures] == [3, 9]
-
-
 NARROW: dict[str, tuple[Any, Any]] = {
     "int64": (np.int64(2**31 - 1), np.int64(2**32 + 5)),
     "negative int64": (np.int64(-(2**31)), np.int64(-(2**31) - 1)),
