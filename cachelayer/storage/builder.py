@@ -37,15 +37,7 @@ class Builder:
         options: BuildOptions,
         base: StoredVersion | None = None,
     ) -> DataRef[Any]:
-        """Build a version and publish it, even if others build it too; see :meth:`Storage.submit`.
-
-        Args:
-            source: the source.
-            dataset_id, version: the new version.
-            record: the names of the arguments that are stored in clear.
-            options: how to build it.
-            base: the version to append to; None for none.
-        """
+        """Build a version and publish it, even if others build it too: appended to a base, if there is one."""
         log, origin = Log(self.catalog.store, dataset_id), origin_of(source, record)
         return self.catalog.ref(Publisher(log, self.catalog.copies, version, source, origin, options, base).submit())
 
@@ -57,7 +49,7 @@ class Builder:
         origin: Origin,
         options: BuildOptions,
         on_change: OnChange,
-        hosts: Hosts | None,
+        hosts: tuple[int, int] | None,
     ) -> DataRef[Any]:
         """Return a version, built if it does not exist; see :meth:`Storage.cache`."""
         ref, is_new = self.find_or_build(source, dataset_id, version, origin, options, hosts)
@@ -67,14 +59,20 @@ class Builder:
         return ref
 
     def find_or_build(
-        self, source: Any, dataset_id: str, version: str, origin: Origin, options: BuildOptions, hosts: Hosts | None
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        origin: Origin,
+        options: BuildOptions,
+        hosts: tuple[int, int] | None,
     ) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
-        log = Log(self.catalog.store, dataset_id)
+        log, checked = Log(self.catalog.store, dataset_id), None if hosts is None else Hosts.checked(hosts)
         while (ref := self.catalog.find(log, version)) is None:
             publisher = Publisher(log, self.catalog.copies, version, source, origin, options)
             try:
-                built = publisher.build_once(hosts)
+                built = publisher.build_once(checked)
             except AlreadyExistsError:
                 if self.catalog.find(log, version) is None:
                     # The error is not about this version: the source itself raised it.

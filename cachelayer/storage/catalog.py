@@ -27,7 +27,7 @@ from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference
-from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 
 _THREADS = 16
@@ -53,6 +53,8 @@ class Catalog:
         Raises:
             InvalidArgumentError: if it begins with the URL of another storage, or has a slice.
         """
+        if not reference.url and reference.rows is None:
+            return reference
         name = f"{reference.dataset_id}@{reference.name or reference.digest}"
         if reference.url and open_store(reference.url).url != self.store.url:
             raise InvalidArgumentError(
@@ -94,7 +96,7 @@ class Catalog:
         head = log.head()
         info = head.versions.get(head.tags.get(version, version))
         try:
-            return None if info is None else self.ref(self.stored(log.dataset_id, info))
+            return None if info is None else self.ref(StoredVersion(self.store, log.dataset_id, info))
         except VersionNotFoundError:
             return None
 
@@ -109,12 +111,8 @@ class Catalog:
 
     def resolve(self, reference: Reference) -> StoredVersion:
         """Return the version that a reference names, as it is stored; it may be too damaged to open."""
-        dataset_id = reference.dataset_id
-        return self.stored(dataset_id, reference.resolve(self.head(Log(self.store, dataset_id))))
-
-    def stored(self, dataset_id: str, info: VersionInfo) -> StoredVersion:
-        """Return a published version as it is stored."""
-        return StoredVersion(self.store, dataset_id, info)
+        info = reference.resolve(self.head(Log(self.store, reference.dataset_id)))
+        return StoredVersion(self.store, reference.dataset_id, info)
 
     def ref(self, version: StoredVersion) -> DataRef[Any]:
         """Return the DataRef of a version."""

@@ -10,7 +10,6 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_records import StoredRecords
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import Hosts
 from cachelayer.builds.rewrite_parts import RewriteParts
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.sharded_source import FILLED
@@ -35,19 +34,11 @@ def rewrite(
     seed: int | None,
     fields: tuple[str, ...] | None,
     as_base: bool,
-    hosts: Hosts | None,
+    hosts: tuple[int, int] | None,
 ) -> DataRef[Any]:
     """Publish the records of a view as a version, or return the version that an equal call made.
 
-    Args:
-        builder: makes it.
-        dataset_id, version: the new version.
-        view: a version or a view of stored records.
-        options: how to build it.
-        seed: shuffles the records; None keeps their order.
-        fields: the fields that they keep; None for all.
-        as_base: whether to compress them as the first shard of the base is.
-        hosts: the hosts that build it together; None for this one.
+    ``as_base`` says whether to compress them as the first shard of the base is.
     """
     catalog, name = builder.catalog, f"{dataset_id}@{version}"
     is_alone = hosts is None and (options.engine in (None, "processes") or isinstance(options.engine, Processes))

@@ -17,7 +17,6 @@ from cachelayer.errors import (
     StaleVersionError,
     StaleVersionWarning,
 )
-from cachelayer.locks import ProcessLock
 from cachelayer.provenance.contents import differences
 from cachelayer.provenance.origin import Origin
 from cachelayer.user_warnings import warn
@@ -26,7 +25,6 @@ from cachelayer.versions.build_plan import stored_values
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
 
-_lock = ProcessLock()
 _warned: set[tuple[str, str]] = set()
 """The warnings of this process: the reference of the version, and the text."""
 
@@ -107,9 +105,15 @@ _REMEDY = (
 def _source_changes(ref: DataRef[Any], origin: Origin, options: BuildOptions) -> list[str]:
     built = ref.provenance
     try:
-        facts = SourceFacts.of(origin.source, options)
+        facts, identity = SourceFacts.of(origin.source, options), local_identity(origin.source)
+        if built.get("host") != socket.gethostname():
+            # Copies of the same files on another host have other modification times.
+            identity.pop("files_modified", None)
+        before: dict[str, Any] = built["identity"] if isinstance(built.get("identity"), dict) else {}
+        common = [name for name in identity if name in before]
+        now = stored_values({name: identity[name] for name in common})
         return [
-            *_identity_changes(built, origin),
+            *differences({name: before[name] for name in common}, now),
             *facts.changes(built, ref._base.version.manifest.element_spec, options),
         ]
     except CacheLayerError as error:
@@ -122,20 +126,7 @@ def _source_changes(ref: DataRef[Any], origin: Origin, options: BuildOptions) ->
         return []
 
 
-def _identity_changes(built: dict[str, Any], origin: Origin) -> list[str]:
-    before, now = built.get("identity"), local_identity(origin.source)
-    if not isinstance(before, dict) or not now:
-        return []
-    if built.get("host") != socket.gethostname():
-        # Copies of the same files on another host have other modification times.
-        now.pop("files_modified", None)
-    common = {name: value for name, value in now.items() if name in before}
-    return differences({name: before[name] for name in common}, stored_values(common))
-
-
 def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning]) -> None:
-    with _lock:
-        is_new = (ref.reference, text) not in _warned
+    if (ref.reference, text) not in _warned:
         _warned.add((ref.reference, text))
-    if is_new:
         warn(text, category)

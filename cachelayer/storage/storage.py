@@ -29,6 +29,7 @@ from cachelayer.versions.diff import Diff
 from cachelayer.versions.log import LogEvent, history
 from cachelayer.versions.reference import Reference, check_new_version
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import UnpublishedBuild, unpublished
 from cachelayer.versions.verify import VerifyReport, check
 
@@ -143,8 +144,9 @@ class Storage:
             CorruptionError: if the version has another digest than the one in the reference.
         """
         reference = Reference.parse(dataset_id, version)
-        ref = self._catalog.fetch(self._catalog.own(replace(reference, rows=None)))
-        return ref if reference.rows is None else ref[reference.rows]
+        if reference.rows is not None:
+            return self._catalog.fetch(self._catalog.own(replace(reference, rows=None)))[reference.rows]
+        return self._catalog.fetch(self._catalog.own(reference))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted.
@@ -323,8 +325,7 @@ class Storage:
             dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; or both in one text,
                 ``"cifar10@v2"``.
             element_spec: the structure of an element, with leaf specs, dtypes or objects with shape and dtype; by
-                default the schema of the source, or else the spec of the first element. If a source gives elements one
-                by one, dicts in it may lack keys: their specs are those of the first element.
+                default the schema of the source, or else the spec of the first element, also for keys that it lacks.
             compression: None, ``"zstd"`` or ``"zstd:<level>"``; each record is compressed separately.
             shard_bytes: the approximate size of a shard file, in bytes.
             max_records: take at most this many records.
@@ -333,16 +334,13 @@ class Storage:
                 cannot be decoded. A warning and ``ref.provenance["left_out"]`` say how many, and which was the first.
             allow_empty: if the source has no elements, publish a version without records instead of raising.
             workers: the number of processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or
-                can begin at any record. Other sources are built by one process, with a warning. The shards are the
-                same for any number of workers.
+                can begin at any record. The shards are the same for any number of them.
             engine: what runs the workers: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``,
-                or any object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided
-                into ranges of about a shard.
+                or any object with the method of :class:`cachelayer.engines.Engine`.
             resume: continue with the shards that an interrupted build of the same version finished, and keep the
-                shards of this build if it is interrupted. If the source can begin at any record, the build makes some
-                records of each finished shard again, compares them, and continues after them. Otherwise it makes and
-                compares all records of the finished shards. If the code, the files or the options have changed, it
-                starts from the beginning, with a warning.
+                shards of this build if it is interrupted. Records of them are made again and compared: some if the
+                source can begin at any record, else all. If the code, the files or the options have changed, it starts
+                from the beginning, with a warning.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
                 from the start; False shows nothing.
             description: a text that is stored with the version.
@@ -512,7 +510,6 @@ class Storage:
             StorageError: if the disk is full, or a store fails.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.build_parts import Hosts
         from cachelayer.storage.rewrite import rewrite
 
         as_base = compression == AS_BASE
@@ -526,7 +523,6 @@ class Storage:
         )
         seed = None if shuffle_seed is None else check_seed(shuffle_seed, "shuffle_seed")
         names = None if fields is None else field_names(fields)
-        together = None if hosts is None else Hosts.checked(hosts)
         view: Any = base
         if base is None or isinstance(base, str):
             reference = self._reference(dataset_id, base, "base").required("base")
@@ -535,7 +531,7 @@ class Storage:
             paths.check_name("dataset id", dataset_id)
         name = check_new_version(required("new", new, InvalidNameError))
         return rewrite(
-            self._builder, dataset_id, name, view, options, seed=seed, fields=names, as_base=as_base, hosts=together
+            self._builder, dataset_id, name, view, options, seed=seed, fields=names, as_base=as_base, hosts=hosts
         )
 
     @overload
@@ -578,11 +574,9 @@ class Storage:
             hosts: ``(index, count)`` if ``count`` processes, each with its own index, make this call to build the
                 version together. Each builds its share of the parts; if a process dies, the others build what is left.
             on_change: what to do if the version exists but was built from something else: other code, options,
-                arguments of a partial function, attributes of an object, files, or elements of an array or a sequence
-                (64 of them are compared). Values are compared by their content. Only what is known without calling a
-                function or iterating is compared.
-                ``"warn"`` uses the version and warns once what differs; ``"error"`` raises; ``"ignore"`` compares
-                nothing.
+                arguments, attributes, files, or elements (some of them), as far as they are known without calling a
+                function or iterating. ``"warn"`` uses the version and warns once what differs; ``"error"`` raises;
+                ``"ignore"`` compares nothing.
             record: as in :meth:`submit`.
             pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
                 the plan of these packs is made right away if there is none, so that no training has to wait for it.
@@ -591,17 +585,14 @@ class Storage:
         Raises:
             StaleVersionError: if the version was built from something else, with ``on_change="error"``.
             UnknownOptionError: if there is no such option.
-            BuildRevokedError: if other processes took this one for dead while it built, and one of them builds now:
-                call again.
+            BuildRevokedError: if other processes took this one for dead, and one of them builds now: call again.
             CacheLayerError: as in :meth:`submit`.
 
         Warns:
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
-            CacheLayerWarning: if something that makes the source cannot be compared, such as code whose file was edited
-                after it was imported, or an open file.
+            CacheLayerWarning: if something cannot be compared, such as an open file, or code whose file was edited.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.build_parts import Hosts
         from cachelayer.storage.builder import build_splits, origin_of
         from cachelayer.storage.staleness import checked_on_change
 
@@ -609,11 +600,10 @@ class Storage:
         packing = None if pack is None else checked_pack_arguments(pack)
         dataset_id, name = self._new_name(dataset_id, version)
         reaction = checked_on_change(on_change)
-        together = None if hosts is None else Hosts.checked(hosts)
 
         def cache(split: Any, split_id: str) -> DataRef[Any]:
             origin = origin_of(split, record)
-            ref = self._builder.cache(split, split_id, name, origin, checked, reaction, together)
+            ref = self._builder.cache(split, split_id, name, origin, checked, reaction, hosts)
             if packing is not None:
                 ref.packed(**packing)
             return ref
@@ -646,16 +636,13 @@ class Storage:
 
         Raises:
             ArgumentsMismatchError: (by the decorated function) if the version was built with other arguments.
-            InvalidArgumentError: (by the decorated function) if a field of the format string is not a parameter of the
-                function; for ``"auto"``, if the source of the code that runs is not available, or an argument has no
-                content that can be compared.
+            InvalidArgumentError: (by the decorated function) if no name can be made from the arguments.
 
         Warns:
             StaleVersionWarning: (by the decorated function) if the version was built by other code or with other
                 options.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.build_parts import Hosts
         from cachelayer.provenance.origin import checked_record
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
@@ -663,11 +650,10 @@ class Storage:
         checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
         reference = self._catalog.own(Reference.split(dataset_id, version).required())
         reaction, names = checked_on_change(on_change), checked_record(record)
-        together = None if hosts is None else Hosts.checked(hosts)
 
         def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:
             name = check_new_version(name)
-            return self._builder.cache(source, reference.dataset_id, name, origin, checked, reaction, together)
+            return self._builder.cache(source, reference.dataset_id, name, origin, checked, reaction, hosts)
 
         return cacheable(cache, reference.name, options, names)
 
@@ -709,7 +695,7 @@ class Storage:
         if new is not None:
             new_id, name = target._new_name(reference.sibling(new), None)
         copied = VersionCopy(source, target._store, new_id, name, progress).copy()
-        return target._catalog.ref(target._catalog.stored(new_id, copied))
+        return target._catalog.ref(StoredVersion(target._store, new_id, copied))
 
 
 def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:

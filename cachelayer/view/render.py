@@ -20,6 +20,7 @@ from cachelayer.drawing.text import ago, class_names, shown_path, size
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
+from cachelayer.versions.stored_version import StoredVersion
 
 
 def _thousands(number: Any) -> str:
@@ -97,7 +98,7 @@ class Shelf:
         self.storage = storage
         self._detokenize = detokenize
         catalog = storage._catalog
-        self._open = lru_cache(8)(lambda dataset_id, info: catalog.ref(catalog.stored(dataset_id, info)))
+        self._open = lru_cache(8)(lambda dataset_id, info: catalog.ref(StoredVersion(catalog.store, dataset_id, info)))
 
     def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
         """Return how records of a version are drawn, with at most so many pixels a side, and leaves."""
