@@ -18,7 +18,6 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.provenance.origin import Origin
 from cachelayer.storage.builder import Builder
 from cachelayer.user_warnings import warn
-from cachelayer.versions.log import Log
 
 _LARGE_RECORD = 1 << 20
 """From this size on, a request for each record is what reading in order takes too."""
@@ -60,13 +59,11 @@ def rewrite(
         "shard_bytes": options.shard_bytes,
         "fields": None if fields is None else list(fields),
     }
-    ref = catalog.find(Log(catalog.store, dataset_id), version)
-    if ref is None:
-        parts = _parts(name, records, seed, made_by)
-        ref, is_new = builder.find_or_build(parts, dataset_id, version, Origin(), options, hosts)
-        if is_new:
-            return ref
-    _refuse_other(ref, name, records.digest, made_by)
+    ref, is_new = builder.find_or_build(
+        lambda: _parts(name, records, seed, made_by), dataset_id, version, Origin(), options, hosts
+    )
+    if not is_new:
+        _refuse_other(ref, name, records.digest, made_by)
     return ref
 
 

@@ -95,14 +95,6 @@ def test_metadata_that_json_cannot_hold_is_refused(metadata: Any) -> None:
         checked_metadata(metadata)
 
 
-def test_metadata_is_stored_as_json_gives_it_back() -> None:
-    inner = [1, 2]
-    stored = checked_metadata({"a": (1, None), "b": inner})
-    inner.append(3)
-    assert stored == {"a": [1, None], "b": [1, 2]}
-    assert checked_metadata(None) == {}
-
-
 def test_the_environment_names_the_libraries_that_wrote_it() -> None:
     found = environment()
     assert found["user"] == getpass.getuser()
@@ -184,16 +176,6 @@ def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none
         assert commit_of(source) == nothing
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(program), raising=False)
         assert commit_of(source) == {"git_commit": head, "git_dirty": False}
-
-
-@pytest.mark.needs("pyarrow")
-def test_an_import_by_the_command_line_records_no_commit_of_the_library(repository: Path) -> None:
-    (repository / "rows.jsonl").write_text('{"a": 1}\n')
-    line = [sys.executable, "-m", "cachelayer.cli", "import", "rows.jsonl", "cache", "--id", "d", "--version", "v1"]
-    subprocess.run(line, check=True, capture_output=True, cwd=repository)
-    made = cachelayer.Storage(repository / "cache").fetch("d", "v1").provenance
-    assert (made["git_commit"], made["git_dirty"], made["code"]) == (None, None, None)
-    assert made["arguments"] == {"kind": "jsonl", "files": ["rows.jsonl"]}
 
 
 def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None:

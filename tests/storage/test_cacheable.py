@@ -57,18 +57,6 @@ def test_other_arguments_are_refused_with_both(storage: cachelayer.Storage) -> N
         rows(4)
 
 
-def test_what_has_no_content_is_not_compared(storage: cachelayer.Storage) -> None:
-    @storage.cacheable("rows", "v1")
-    def rows(thing: Any, count: int = 2) -> list[int]:
-        return [count]
-
-    with pytest.warns(cachelayer.CacheLayerWarning, match=r"argument thing \(list_iterator|generator\)"):
-        rows(number for number in [1])
-    assert list(rows(number for number in [2])) == [2]
-    with pytest.raises(cachelayer.ArgumentsMismatchError, match="count"):
-        rows((number for number in [1]), 3)
-
-
 def test_arguments_are_stored_in_clear_only_if_they_are_numbers_or_named(
     storage: cachelayer.Storage, tmp_path: Path
 ) -> None:
@@ -183,9 +171,7 @@ def test_a_format_string_takes_what_the_function_takes_by_keyword(storage: cache
         rows("a")
 
 
-@pytest.mark.parametrize(
-    "text", ["size-{sise}", "{}", "{0}", "{size}-{other.name}", "{size:{width}}", "size-{size", "{size!x:"]
-)
+@pytest.mark.parametrize("text", ["size-{sise}", "{}", "{size:{width}}", "size-{size", "{size.name}", "{size:q}"])
 def test_a_format_string_that_does_not_fit_the_arguments_is_refused(storage: cachelayer.Storage, text: str) -> None:
     def rows(size: int, *, seed: int = 0) -> list[int]:
         return [size]
@@ -200,8 +186,6 @@ def test_a_format_string_that_does_not_fit_the_arguments_is_refused(storage: cac
         ("size-{size}", "a b", r"version that 'size-\{size\}' gives: 'size-a b': use 1 to 128"),
         ("{size}", "latest", r"version that '\{size\}' gives: 'latest'.*reserved"),
         ("{size}", "auto", r"version 'auto' that '\{size\}' gives"),
-        ("{size.name}", 3, r"cannot be formatted .*AttributeError"),
-        ("{size:q}", 3, r"cannot be formatted .*ValueError"),
     ],
 )
 def test_a_name_that_cannot_be_says_where_it_came_from(
@@ -247,13 +231,6 @@ def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage,
     assert storage.cacheable("rows", "auto", compression="zstd", progress=False)(same)(3).dataset_version == name
 
 
-def test_code_that_is_edited_while_it_runs_is_what_it_was(storage: cachelayer.Storage, load: Load) -> None:
-    rows = load()["rows"]
-    make = storage.cacheable("rows", "auto")(rows)
-    Path(rows.__code__.co_filename).write_text(SOURCE.replace("n * SIZE", "n"))
-    assert make(3).dataset_version == storage.cacheable("rows", "auto")(load()["rows"])(3).dataset_version
-
-
 def test_auto_without_source_is_refused_with_what_to_do(storage: cachelayer.Storage) -> None:
     with pytest.raises(
         cachelayer.InvalidArgumentError, match=r"source code of .*lambda> is not available.*or name the version"
@@ -279,12 +256,3 @@ def test_auto_as_a_plain_name_is_refused_with_a_hint(storage: cachelayer.Storage
     storage.submit([1], "rows", "v1")
     with pytest.raises(cachelayer.InvalidNameError, match="cacheable"):
         storage.copy("rows", "v1", storage, new="auto")
-
-
-def test_a_function_that_fails_is_named(storage: cachelayer.Storage) -> None:
-    @storage.cacheable("rows", "v1")
-    def rows() -> list[int]:
-        raise RuntimeError("no")
-
-    with pytest.raises(cachelayer.SourceError, match="RuntimeError"):
-        rows()

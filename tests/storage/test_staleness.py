@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import cachelayer
 from cachelayer import Storage
 from cachelayer.adapters.folders import from_files
-from cachelayer.adapters.npy import from_npz
 
 
 @pytest.fixture
@@ -59,30 +57,17 @@ CHANGES: dict[str, tuple[Any, Any, str]] = {
     "array": (np.arange(N), np.arange(N) + 1, "record 0 of the source changed"),
     "the last row": (np.arange(N), np.where(np.arange(N) == N - 1, 0, np.arange(N)), f"record {N - 1} of the source"),
     "dtype": (np.arange(N), np.arange(N, dtype=np.int32), "dtypes, shapes or names"),
-    "shape": (np.zeros((N, 2)), np.zeros((N, 3)), "dtypes, shapes or names"),
     "length": (np.arange(N), np.arange(N + 1), f"had {N} elements and has {N + 1}"),
-    "arrays": ({"x": np.arange(9)}, {"x": np.arange(9), "y": np.arange(9)}, "dtypes, shapes or names"),
-    "nested arrays": ({"a": {"x": np.arange(9)}}, {"a": {"x": np.arange(9) * 2}}, "record 1 of the source"),
-    "arrays' length": ({"x": np.arange(9)}, {"x": np.arange(8)}, "had 9 elements and has 8"),
     "list": (["a", "b"], ["a", "c"], "record 1 of the source"),
-    "another kind of element": (["a", "b"], [1, 2], "record 0 of the source"),
-    "shorter list": ([1, 2], [1], "had 2 elements and has 1"),
     "partial argument": (
         functools.partial(scaled, 3),
         functools.partial(scaled, 4),
         "argument count was 3 and is 4",
     ),
-    "partial keyword": (
-        functools.partial(scaled, 3, scale=3),
-        functools.partial(scaled, 3, scale=4),
-        "argument scale was 3 and is 4",
-    ),
     "closure": (times(2), times(3), "scale was 2 and is 3"),
     "another function": (times(2), functools.partial(scaled, 3), "scaled is new"),
     "iterable": (Row("a"), Row("b"), "attribute name changed"),
-    "iterable's dict": (Row("a", {"x": "y"}), Row("a", {"x": "z"}), "attribute options changed"),
     "method": (Row("a").rows, Row("b").rows, "attribute name changed"),
-    "callable object": (Called("a"), Called("b"), "attribute name changed"),
     "class": (Row("a").rows, Called("a").rows, "Called.__call__ is new"),
 }
 
@@ -186,45 +171,6 @@ def test_options_that_decide_the_records_are_compared(storage: Storage, options:
         storage.cache(functools.partial(scaled, 5), "d", "v1", on_change="error", **options)
 
 
-def test_options_that_do_not_decide_the_records_are_not_compared(storage: Storage) -> None:
-    storage.cache([1, 2], "d", "v1")
-    storage.cache(
-        [1, 2],
-        "d",
-        "v1",
-        on_change="error",
-        compression="zstd",
-        shard_bytes=10,
-        workers=1,
-        description="x",
-        resume=False,
-    )
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_options_that_there_are_not_are_refused_with_the_nearest(storage: Storage, is_there: bool) -> None:
-    if is_there:
-        storage.cache([1], "d", "v1")
-    calls: list[Callable[..., Any]] = [
-        lambda **options: storage.cache([1], "d", "v1", **options),
-        lambda **options: storage.cacheable("d", "v1", **options),
-        lambda **options: storage.append("d", "v1", "v2", [1], **options),
-    ]
-    for call in calls:
-        for error in (cachelayer.UnknownOptionError, TypeError, ValueError):
-            with pytest.raises(error, match="'shard_byte'"):
-                call(shard_byte=5)
-        with pytest.raises(cachelayer.UnknownOptionError, match="element_spec"):
-            call(xyz=5)
-        with pytest.raises(cachelayer.InvalidArgumentError, match="shard_bytes"):
-            call(shard_bytes=0)
-        with pytest.raises(cachelayer.InvalidArgumentError, match="compression"):
-            call(compression="zip")
-    for call in calls[:2]:
-        with pytest.raises(cachelayer.InvalidArgumentError, match="on_change 'never'"):
-            call(on_change="never")
-
-
 def test_versions_that_are_made_of_others_are_not_compared(storage: Storage) -> None:
     storage.cache([1, 2], "d", "v1")
     storage.append("d", "v1", "v2", [3])
@@ -277,75 +223,37 @@ def test_a_version_of_other_hosts_files_is_no_warning(storage: Storage, tmp_path
         storage.cache(from_files(folder), "d", "v1")
 
 
-def test_a_build_from_other_files_begins_anew(storage: Storage, tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-
-    put = storage._store.put_if_absent
-
-    def put_but_no_entry(name: str, data: bytes) -> bool:
-        return 1 // 0 > 0 if "/_log/" in name else put(name, data)
-
-    def fail(build: Callable[[], object]) -> None:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(storage._store, "put_if_absent", put_but_no_entry)
-            with pytest.raises(ZeroDivisionError):
-                build()
-
-    def cache() -> Any:
-        return storage.cache(from_npz(path), "d", "v1", shard_bytes=5000)
-
-    np.savez(path, x=np.arange(1000))
-    fail(cache)
-    numbers = np.arange(1000)
-    numbers[0] = 7
-    np.savez(path, x=numbers)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="d@v1"):
-        assert cache()[0] == {"x": 7}
-
-
 MARK = "hunter2"
 SECRETS = """
 import functools
-from dataclasses import dataclass
 
-DB = "postgresql://etl:{mark}@host/db"
 BOTH = (1, "{mark}")
 TEXT = "{mark}" * 100
+HEADERS = {{"Authorization": ["Bearer {mark}"]}}
 
 class Reader:
     def __init__(self, password, headers):
         self.password = password
         self.headers = headers
-    def __iter__(self):
-        yield len(self.password)
     def rows(self, count=1):
         return [len(self.password)] * count
-    def __call__(self):
-        return self.rows()
+    def __iter__(self):
+        return iter(self.rows())
 
-class Plain:
-    def __init__(self, key): self.key = key
-    def __iter__(self): return iter([1])
-
-def plain(): return [DB, TEXT, BOTH] and [1]
+def plain(): return [TEXT, BOTH] and [1]
 def positional(url, nested, *, auth=None): return [1]
-def defaults(key=DB, *, auth={{"a": ["{mark}"]}}): return [1]
+def defaults(key=TEXT, *, auth={{"a": ["{mark}"]}}): return [1]
 def closed(key, both):
     def inner(): return [key, both] and [1]
     return inner
 def part(key, index, count): return [index, len(key)]
 
-HEADERS = {{"Authorization": ["Bearer {mark}"]}}
 SOURCES = {{
     "module constants": plain,
     "partial": functools.partial(positional, "https://x:{mark}@host/?sig={mark}", HEADERS, auth=("u", "{mark}")),
-    "partial of a partial": functools.partial(functools.partial(positional, "{mark}"), [HEADERS]),
     "defaults": defaults,
     "closure": closed("{mark}", ("{mark}", 1)),
     "iterable": Reader("{mark}", HEADERS),
-    "another iterable": Plain("{mark}"),
-    "callable object": Reader("{mark}", HEADERS),
-    "method": Reader("{mark}", HEADERS).rows,
     "partial of a method": functools.partial(Reader("{mark}", HEADERS).rows, count=3),
 }}
 """
@@ -371,11 +279,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], d
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("module constants", "partial", "partial of a partial", "defaults", "closure", "iterable", "another iterable"),
-        *("callable object", "method", "partial of a method"),
-    ],
+    "name", ["module constants", "partial", "defaults", "closure", "iterable", "partial of a method"]
 )
 def test_no_secret_is_written_anywhere_and_one_that_changed_is_noticed(
     storage: Storage, name: str, modules: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
@@ -387,9 +291,6 @@ def test_no_secret_is_written_anywhere_and_one_that_changed_is_noticed(
     with pytest.raises(cachelayer.StaleVersionError) as caught:
         storage.cache(after, "d", "v1", on_change="error")
     assert MARK not in str(caught.value)
-    assert "another" not in str(caught.value).replace("from another", "").replace("is another one", "").replace(
-        "another version", ""
-    )
 
 
 def test_no_secret_is_written_while_a_build_is_unfinished(
@@ -417,11 +318,3 @@ def test_urls_that_are_recorded_have_no_password(storage: Storage, tmp_path: Pat
 
     assert rows(f"s3://me:{MARK}@host/x?signature={MARK}").provenance["arguments"] == {"url": "s3://host/x"}
     assert MARK.encode() not in written(tmp_path / "storage")
-
-
-def test_a_warning_is_the_callers(storage: Storage) -> None:
-    storage.cacheable("d", "v1", max_records=1)(scaled)(3)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        storage.cacheable("d", "v1")(scaled)(3)
-    assert [(each.filename, each.category) for each in caught] == [(__file__, cachelayer.StaleVersionWarning)]
