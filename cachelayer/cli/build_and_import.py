@@ -13,8 +13,7 @@ from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.cli import user_function
 from cachelayer.cli.addresses import LocalCache, Options, StorageArgument, json_or_text, nbytes, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, count, version_document
-from cachelayer.drawing.text import size
+from cachelayer.cli.output import Answer, version_answer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.storage.storage import Storage
 
@@ -157,7 +156,5 @@ def _publish(
         raise KeyboardInterrupt(
             "run the same command again: it continues after the shards that are finished, if any"
         ) from None
-    document = {**version_document(ref), "built": is_built, "left_out": ref.provenance.get("left_out")}
     how = "published" if is_built else "exists already, nothing was built"
-    name = f"{ref.dataset_id}@{ref.dataset_version}"
-    return Answer(document, [f"{name} {how}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
+    return version_answer(ref, how, built=is_built, left_out=ref.provenance.get("left_out"))

@@ -26,7 +26,7 @@ from cachelayer.cli.addresses import (
 )
 from cachelayer.cli.build_and_import import Engine, Resume, ShardBytes, Workers
 from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, version_document
+from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, version_answer
 from cachelayer.drawing.text import size
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.storage.storage import AS_BASE
@@ -90,7 +90,7 @@ def cp(
         target = open_storage(to, to_option)
     with _resumable():
         ref = source.copy(reference, to=target, new=new)
-    return Answer(version_document(ref), [f"copied {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
+    return version_answer(ref, "copied")
 
 
 @command(
@@ -158,8 +158,7 @@ def rewrite(
             engine=engine,
             resume=resume,
         )
-    name = f"{ref.dataset_id}@{ref.dataset_version}"
-    return Answer(version_document(ref), [f"{name}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
+    return version_answer(ref, "written")
 
 
 @command(

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.drawing.text import size
 
 SUCCESS = 0
 FINDING = 1
@@ -100,7 +101,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Text:
 
 
 def version_document(ref: DataRef[Any]) -> dict[str, Any]:
-    """Return the document of a version that a command has made."""
+    """Return the document of a version."""
     return {
         "reference": ref.reference,
         "dataset_id": ref.dataset_id,
@@ -109,6 +110,12 @@ def version_document(ref: DataRef[Any]) -> dict[str, Any]:
         "records": len(ref),
         "nbytes": ref.nbytes,
     }
+
+
+def version_answer(ref: DataRef[Any], how: str, **more: Any) -> Answer:
+    """Return the answer of a command that has made a version."""
+    line = f"{ref.dataset_id}@{ref.dataset_version} {how}: {count(len(ref), 'record')}, {size(ref.nbytes)}"
+    return Answer({**version_document(ref), **more}, [line, ref.reference])
 
 
 def count(number: int, noun: str = "") -> str:

@@ -106,16 +106,16 @@ class NumberSummary:
             nans = int(np.isnan(wide).sum())
             self._nans += nans
             self._infinities += len(wide) - len(finite) - nans
-            self._add(finite, np.ones(len(finite), np.int64))
+            self._add(finite, np.ones(len(finite)))
         elif self._kind == "b" or self._dtype.itemsize == 1:
             small = np.int8 if self._kind == "i" else np.uint8
             counts = np.bincount(values.astype(small).view(np.uint8), minlength=256)
             distinct = np.flatnonzero(counts)
-            self._add(distinct.astype(np.uint8).view(small), counts[distinct])
+            self._add(distinct.astype(np.uint8).view(small), counts[distinct].astype(np.float64))
         else:
-            self._add(values, np.ones(len(values), np.int64))
+            self._add(values, np.ones(len(values)))
 
-    def _add(self, values: NDArray[Any], weights: NDArray[np.int64]) -> None:
+    def _add(self, values: NDArray[Any], weights: NDArray[np.float64]) -> None:
         """Add finite numbers, each as often as its weight says."""
         if len(values) == 0:
             return
@@ -136,15 +136,15 @@ class NumberSummary:
             known = self._range or (low, high)
             self._range = min(low, known[0]), max(high, known[1])
 
-    def _add_moments(self, wide: NDArray[np.float64], weights: NDArray[np.int64]) -> None:
+    def _add_moments(self, wide: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
         before, count = self._finite, int(weights.sum())
         self._finite += count
         mean = float(np.average(wide, weights=weights))
         apart = mean - self._mean
         self._mean += apart * count / self._finite
-        self._squares += float(np.dot(np.square(wide - mean), weights)) + apart * apart * before * count / self._finite
+        self._squares += float((np.square(wide - mean) * weights).sum()) + apart * apart * before * count / self._finite
 
-    def _add_bins(self, values: NDArray[Any], weights: NDArray[np.int64]) -> None:
+    def _add_bins(self, values: NDArray[Any], weights: NDArray[np.float64]) -> None:
         low, high = self._range or (0, 0)
         scale = self._scale
         if self._kind == "f" and (low or high):
