@@ -1,4 +1,4 @@
-"""The pages of a storage and a dataset: builds, folders of others, shared shards."""
+"""The pages of a storage and a dataset: builds, folders of others, buckets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from servers import Server, new_bucket
 from view_client import serving
 
 import cachelayer
@@ -61,3 +62,18 @@ def test_a_refused_read_of_a_dataset_is_no_empty_storage(
     with serving(storage) as client:
         monkeypatch.setattr(LocalStore, name, refused)
         assert "may not read d/" in client.get("/").text
+
+
+def test_a_page_of_a_bucket_reads_ranges_and_downloads_nothing(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
+    url, options = s3.url(new_bucket(s3), "caches"), s3.storage_options()
+    storage = cachelayer.Storage(url, local_cache_bytes=0, storage_options=options)
+    storage.submit([bytes(2000)] * 4000, "d@v1", shard_bytes=10_000_000)
+    with serving(storage) as client:
+        for path in ("/", "/d/d", "/d/d/v1", "/d/d/v1/records?from=3000", "/d/d/v1/records/7", "/d/d/v1/order?batch=8"):
+            answer = client.get(path)
+            assert answer.status == 200, answer.text
+    assert "bytes" in cachelayer.Storage(url, storage_options=options).fetch("d@v1")._repr_html_()
+    assert not list(tmp_path.rglob("*.array_record"))
