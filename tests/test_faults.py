@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import fsspec
 import pytest
 from faults import Exchange, Fault, FaultProxy, Total, answer, cut, fault_proxy, lose
-from servers import Server, connect, new_bucket
+from servers import Server, connect, gone, new_bucket
 
 BODY = bytes(range(256)) * 16
 
@@ -133,7 +132,7 @@ def test_a_lost_reply_leaves_the_request_carried_out(proxy: FaultProxy, seen: li
 
 
 @pytest.mark.parametrize("path", ["/", "/until-close"])
-@pytest.mark.parametrize("after", [0, 1, 1000, len(BODY) - 1])
+@pytest.mark.parametrize("after", [0, 1000])
 def test_a_cut_reply_ends_after_that_many_bytes(proxy: FaultProxy, path: str, after: int) -> None:
     proxy.add(cut(after, times=1))
     if path == "/":
@@ -173,34 +172,6 @@ def test_refused_connections_are_refused_until_accepted(proxy: FaultProxy) -> No
 def test_a_fault_hits_the_requests_it_is_aimed_at(proxy: FaultProxy, fault: Fault, expected: list[int]) -> None:
     proxy.add(fault)
     assert outcomes(proxy, 6) == expected
-
-
-def test_marks_are_found_in_path_and_body(proxy: FaultProxy) -> None:
-    proxy.add(answer(503, containing="PUT /needle"), answer(429, containing="token-7"))
-    assert ask(proxy, "/needle")[0] == 200
-    assert ask(proxy, "/needle", "PUT", b"x")[0] == 503
-    assert ask(proxy, "/", "PUT", BODY + b"token-7" + BODY)[0] == 429
-    proxy.clear()
-    assert ask(proxy, "/needle", "PUT", b"token-7")[0] == 200
-
-
-def test_many_connections_at_once_each_get_their_own_replies(gcs: Server) -> None:
-    bucket = new_bucket(gcs)
-    with fault_proxy(gcs.endpoint, latency_ms=2) as proxy:
-        store = fsspec.filesystem("gs", skip_instance_cache=True, **gcs.storage_options(proxy.endpoint))
-        store.pipe_file(f"{bucket}/x", BODY * 64)
-        starts = [number * 37 for number in range(2000)]
-        found = store.cat_ranges([f"{bucket}/x"] * 2000, starts, [start + 100 for start in starts], on_error="raise")
-        assert found == [(BODY * 64)[start : start + 100] for start in starts]
-        assert proxy.totals()["GET"].received == 2000 * 100
-
-
-def gone(connection: socket.socket) -> bool:
-    """Whether the other side ends the connection, without being asked to."""
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True
 
 
 def test_clients_of_the_stores_work_through_the_proxy(server: Server) -> None:

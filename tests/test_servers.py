@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import fsspec
 import pytest
 from repository import SUPPORT
-from servers import Server, new_bucket
+from servers import Server, gone, new_bucket
 
 WRITERS = 8
 ROUNDS = 15
@@ -60,11 +60,3 @@ with s3_server() as one, gcs_server() as two, fault_proxy(one.endpoint) as proxy
         for connection in idle:
             with connection:
                 assert gone(connection)
-
-
-def gone(connection: socket.socket) -> bool:
-    """Whether the other side ends the connection, without being asked to."""
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True

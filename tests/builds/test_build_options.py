@@ -25,12 +25,6 @@ def test_the_options_and_what_checks_them_list_equal_names_and_types() -> None:
     assert SubmitOptions.__required_keys__ == frozenset()
 
 
-@pytest.mark.parametrize("call", [Storage.submit, Storage.append, Storage.cache, Storage.cacheable])
-def test_every_call_that_builds_takes_the_listed_options(call: Callable[..., Any]) -> None:
-    (rest,) = [each for each in inspect.signature(call).parameters.values() if each.kind is each.VAR_KEYWORD]
-    assert (rest.name, rest.annotation) == ("options", "Unpack[SubmitOptions]")
-
-
 @pytest.mark.parametrize("call", ["submit", "cache", "append", "cacheable"])
 def test_an_option_that_there_is_not_is_named_with_the_nearest(tmp_path: Any, call: str) -> None:
     storage = Storage(tmp_path)

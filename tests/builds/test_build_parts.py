@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage, sharded
-from cachelayer.engines import Processes
 from cachelayer.errors import InvalidTypeError, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
@@ -239,34 +237,12 @@ def test_samples_that_do_not_fit_are_left_out_or_named(storage: Storage, options
         assert len(storage.cache(Listed(6500, element), "d", "v1", on_error="skip", **options)) == 6499
 
 
-def test_an_engine_need_not_be_picklable(storage: Storage) -> None:
-    class Mine(Processes):
-        lock = None
-
-        def __init__(self) -> None:
-            super().__init__(2)
-            self.lock = threading.Lock()
-
-    assert len(storage.cache(sharded(lambda index, count: [index], 3), "d", "v1", engine=Mine())) == 3
-
-
 def test_records_that_are_appended_may_come_in_parts(storage: Storage) -> None:
     storage.submit([{"x": 1}], "d", "v1")
     ref = storage.append("d", "v1", "v2", sharded(lambda index, count: [{"x": index}], 3), workers=2)
     assert [int(element["x"]) for element in ref] == [1, 0, 1, 2]
     with pytest.raises(cachelayer.InvalidArgumentError, match=r"leaf \['y'\]"):
         storage.append("d", "v1", "v3", sharded(lambda index, count: {"y": np.arange(2)}, 3))
-
-
-def test_what_is_left_out_is_counted_over_all_parts(storage: Storage) -> None:
-    def part(index: int, count: int) -> list[Any]:
-        return [{"x": 1}, {"x": "one"}, {"x": 3}]
-
-    source = sharded(lambda index, count: [*part(index, count), {"x": index}], 3)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="3 of 12 records were left out"):
-        ref = storage.submit(source, "d", "v1", on_error="skip", workers=2)
-    assert len(ref) == 9
-    assert ref.provenance["left_out"]["records"] == 3
 
 
 def begin(
@@ -392,22 +368,6 @@ def test_a_host_that_was_taken_for_dead_publishes_nothing_and_has_the_version(
     check(storage, expected)
 
 
-def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, tmp_path: Path) -> None:
-    def part(offset: int, folder: str, index: int, count: int) -> Iterator[int]:
-        yield offset + index
-        if index == 1 and Path(folder).exists():
-            raise OSError
-
-    (tmp_path / "fails").touch()
-    with pytest.raises(cachelayer.SourceError):
-        storage.cache(sharded(partial(part, 10, str(tmp_path / "fails")), 2), "d", "v1")
-    source = sharded(partial(part, 20, str(tmp_path / "gone")), 2)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="offset was 10 and is 20"):
-        ref = storage.cache(source, "d", "v1", record=("folder",))
-    assert list(ref) == [20, 21]
-    assert ref.provenance["arguments"] == {"offset": 20, "folder": str(tmp_path / "gone")}
-
-
 class Returns:
     """An engine that returns what a function makes of its results."""
 
@@ -424,12 +384,6 @@ class Returns:
 def test_an_engine_that_returns_something_else_is_told_what_to_return(storage: Storage, made: Any, wrong: str) -> None:
     with pytest.raises(InvalidTypeError, match=rf"Returns.*{wrong}"):
         storage.cache(sharded(rows, PARTS), "d", "v1", engine=Returns(made))
-
-
-def test_an_engine_may_return_a_list(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
-    source = sharded(rows, PARTS)
-    ref = storage.cache(source, "d", "v1", engine=Returns(list), shard_bytes=SHARD_BYTES)
-    assert ref.digest == expected.digest
 
 
 def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:

@@ -74,42 +74,6 @@ def documents(lengths: list[int], **other: Any) -> dict[str, Any]:
     return {"tokens": Ragged(tokens, splits), "id": np.arange(len(lengths)), **other}
 
 
-NESTED = RaggedSpec("float32", (None, None, 2), ragged_rank=1, splits_dtype=np.dtype(np.int64))
-
-
-@pytest.mark.parametrize("given_spec", [None, {"words": NESTED, "text": ArraySpec(str)}])
-@pytest.mark.slow
-def test_batches_of_any_size_make_one_digest(tmp_path: Path, given_spec: Any) -> None:
-    rng = np.random.default_rng(0)
-    rows = [
-        {
-            "words": Ragged(rng.random((int(rng.integers(0, 5)) * 3, 2), np.float32), np.zeros(0, np.int64)),
-            "text": "x" * number,
-        }
-        for number in range(60)
-    ]
-    for row in rows:
-        count = len(row["words"].values)
-        row["words"] = Ragged(row["words"].values, np.array([0, count // 3, count]))
-
-    def batches(size: int) -> Iterator[Any]:
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            words = [each["words"] for each in some]
-            inner = np.cumsum([0, *(int(length) for each in words for length in np.diff(each.row_splits))])
-            values = np.concatenate([each.values for each in words])
-            outer = np.arange(len(some) + 1) * 2
-            yield {"words": Ragged(Ragged(values, inner), outer), "text": [each["text"] for each in some]}
-
-    storage = Storage(tmp_path)
-    wanted = storage.cache(rows, "rows", "v1", element_spec=given_spec).digest
-    found = {
-        size: storage.cache(lambda size=size: batches(size), "b", f"v{size}", element_spec=given_spec, unbatch=True)
-        for size in (1, 7, 20, 60)
-    }
-    assert {ref.digest for ref in found.values()} == {wanted}
-
-
 WRONG: dict[str, list[int]] = {
     "a row that ends before it begins": [0, 4, 2, 6],
     "a row past the last value": [0, 2, 4, 9],

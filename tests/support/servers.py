@@ -62,6 +62,14 @@ def connect(endpoint: str, timeout: float = 30) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=timeout)
 
 
+def gone(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection, without being asked to."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
 def new_bucket(server: Server) -> str:
     """A fresh bucket of a unique name."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
@@ -76,16 +84,6 @@ def new_bucket(server: Server) -> str:
     if reply.status != http.client.OK:
         raise RuntimeError(f"{server} did not make a bucket: {reply.status} {answer!r}")
     return name
-
-
-def delete_bucket(server: Server, name: str) -> None:
-    """Delete an empty bucket."""
-    with closing(connect(server.endpoint)) as connection:
-        connection.request("DELETE", f"/{name}" if server.scheme == "s3" else f"/storage/v1/b/{name}")
-        reply = connection.getresponse()
-        answer = reply.read()
-    if reply.status not in {http.client.OK, http.client.NO_CONTENT}:
-        raise RuntimeError(f"{server} did not delete a bucket: {reply.status} {answer!r}")
 
 
 @contextmanager

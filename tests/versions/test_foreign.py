@@ -108,24 +108,10 @@ def uses(foreign: Foreign) -> Iterator[Callable[[], Any]]:
     yield lambda: str(storage.diff("d", "all", "v1"))
     yield lambda: [str(each) for each in storage.history("d")]
     yield lambda: storage.tag("d", "v1", "best")
-
-
-def uses_that_write(foreign: Foreign) -> Iterator[Callable[[], Any]]:
-    storage = Storage(foreign.root)
     yield lambda: storage.derive("d", "v1", "v2", keep=[0])
     yield lambda: storage.copy("d", "v1", Storage(foreign.folder / "there"), progress=False)
     yield lambda: storage.delete("d", "v1", force=True)
     yield lambda: storage.gc(grace=0.0)
-
-
-def try_all(foreign: Foreign, calls: Iterator[Callable[[], Any]], done: str) -> None:
-    for number, call in enumerate(calls):
-        try:
-            call()
-        except CacheLayerError:
-            pass
-        except Exception as error:
-            raise AssertionError(f"{done}: use {number}") from error
 
 
 HOSTILE = {
@@ -151,8 +137,9 @@ def test_a_well_formed_lie_is_an_error_of_ours_too(foreign: Foreign, name: str) 
     foreign.restore()
     with pytest.raises(CacheLayerError):
         Storage(foreign.root).fetch("d", "v1").read([0, 4])
-    try_all(foreign, uses(foreign), name)
-    try_all(foreign, uses_that_write(foreign), name)
+    for use in uses(foreign):
+        with suppress(CacheLayerError):
+            use()
     assert foreign.outside() == before
 
 

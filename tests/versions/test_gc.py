@@ -291,13 +291,3 @@ def test_a_grace_is_a_number_of_seconds(storage: Storage, grace: Any) -> None:
         with pytest.raises(cachelayer.InvalidArgumentError, match="grace"):
             call()
     assert list(storage.versions("d")) == ["v1"]
-
-
-def test_a_dataset_without_versions_is_not_listed_and_keeps_its_history(storage: Storage) -> None:
-    storage.submit([1], "d", "v1")
-    storage.submit([1], "e", "v1")
-    storage.delete("d", "v1")
-    assert storage.datasets() == ["e"]
-    assert (storage.versions("d"), storage.history("d")[0].kind) == ({}, "publish")
-    storage.submit([1], "d", "v2")
-    assert storage.datasets() == ["d", "e"]

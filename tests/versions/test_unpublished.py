@@ -17,7 +17,7 @@ from commands import invoke
 
 import cachelayer
 from cachelayer import Storage, UnpublishedBuild
-from cachelayer.errors import DatasetNotFoundError, SourceError
+from cachelayer.errors import SourceError
 
 SHARD_BYTES = 400_000
 ROWS = 1000
@@ -107,21 +107,6 @@ def test_a_silent_build_in_an_object_store_is_unknown(tmp_path: Path, monkeypatc
     with running(storage, "v1", resume=True):
         monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1e-9")
         assert only(storage).state == "unknown"
-
-
-def test_looking_at_builds_writes_nothing(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    with pytest.raises(SourceError):
-        storage.cache(lambda: rows(900, fail), "d", "v1", resume=True, shard_bytes=SHARD_BYTES)
-    before = everything(tmp_path)
-    storage.builds("d")
-    assert everything(tmp_path) == before
-    with pytest.raises(DatasetNotFoundError):
-        storage.builds("e")
-
-
-def everything(folder: Path) -> dict[Path, tuple[int, int]]:
-    return {path: ((found := path.stat()).st_mtime_ns, found.st_size) for path in folder.rglob("*")}
 
 
 def test_a_dry_run_names_what_gc_deletes_and_changes_nothing(storage: Storage) -> None:
