@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Any]:
-    """A head that runs no tasks, and a node of one CPU; this process and those it starts are connected to it."""
+    """A node of one CPU; this process and those it starts are connected to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
         # Else it keeps a token in the home folder.
@@ -44,9 +44,9 @@ def cluster(folder: Path) -> Iterator[Any]:
         import ray
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": SMALL, "include_dashboard": False}
+        head = {"num_cpus": 1, "object_store_memory": SMALL, "include_dashboard": False}
         made = Cluster(initialize_head=True, head_node_args=head)
-        made.add_node(num_cpus=1, object_store_memory=SMALL)
+
         patch.setenv("RAY_ADDRESS", made.address)
         ray.init(log_to_driver=False)
         yield made
