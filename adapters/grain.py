@@ -21,7 +21,13 @@ from cachelayer.adapters._stream_or_ref import check_ref, check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.unbatched_source import UnbatchedSource
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError, RecordIndexError, StateError
+from cachelayer.errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    RecordIndexError,
+    SourceError,
+    StateError,
+)
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
@@ -52,11 +58,23 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     endless = "remove .repeat() of the MapDataset" if is_map and len(obj) >= _ENDLESS else ""
     if is_map and not (unbatch or endless or _is_filtered(obj)):
         # Grain's own iteration starts threads, which cost many times more than small elements do.
-        return SequenceSource(obj, by_number=True)
+        return MapDatasetSource(obj, by_number=True)
     elements = _elements_of_map(obj) if is_map else _elements_of_iterator(obj)
     if unbatch:
         return UnbatchedSource(IterableSource(_batches_with_warnings(elements), "grain", None, endless=endless))
     return IterableSource(elements, "grain", None, endless=endless)
+
+
+class MapDatasetSource(SequenceSource):
+    """The elements of a ``MapDataset`` without a filter, by number."""
+
+    def elements(self) -> Iterator[Any]:
+        for number, element in enumerate(super().elements(), self._first):
+            if element is None:
+                raise SourceError(
+                    f"element {number} of the MapDataset is None, which Grain leaves out: remove elements by .filter()"
+                )
+            yield element
 
 
 def _is_filtered(dataset: Any) -> bool:

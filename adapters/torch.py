@@ -79,7 +79,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     elif isinstance(obj, data.IterableDataset):
         source = IterableSource(map(snapshot, obj), "torch", length_of(obj))
     elif isinstance(obj, data.Dataset):
-        source = DatasetSource(obj)
+        source = DatasetSource(obj, by_number=True)
     else:
         return None
     return UnbatchedSource(source, rows) if unbatch else source

@@ -96,11 +96,11 @@ def test_worker_processes_of_a_dataset_end_with_the_build(tmp_path: Path) -> Non
     assert ref.read(range(12)).tolist() == list(range(12))
 
 
-def test_the_order_is_that_of_the_dataset_and_none_is_a_value(tmp_path: Path) -> None:
-    dataset = grain.MapDataset.range(100).shuffle(seed=5).map(lambda number: None if number == 7 else number)
-    assert list(Storage(tmp_path).cache(dataset, "d", "v1", element_spec=ArraySpec("int64"))) == [
-        dataset[number] for number in range(100)
-    ]
+def test_the_order_is_that_of_the_dataset_and_none_is_no_element(tmp_path: Path) -> None:
+    dataset = grain.MapDataset.range(100).shuffle(seed=5)
+    assert list(Storage(tmp_path).cache(dataset, "d", "v1")) == [dataset[number] for number in range(100)]
+    with pytest.raises(SourceError, match=r"filter\(\)"):
+        Storage(tmp_path).cache(dataset.map(lambda number: number or None), "d", "v2")
 
 
 @pytest.mark.parametrize("error", [ArithmeticError("no such number"), IndexError(), StopIteration()], ids=repr)

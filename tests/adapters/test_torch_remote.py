@@ -21,15 +21,7 @@ def _forks() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("context", "limit"),
-    [
-        ("fork", 0),
-        ("forkserver", None),
-        pytest.param("fork", None, marks=pytest.mark.soak),
-        pytest.param("forkserver", 0, marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize(("context", "limit"), [("fork", 0), ("forkserver", None)])
 def test_workers_read_every_record_from_a_bucket(gcs: Server, tmp_path: Path, context: str, limit: int | None) -> None:
     options = gcs.storage_options()
     storage = cachelayer.Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=options, local_cache_bytes=0)
