@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from samples import some
 from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, InvalidArgumentError, RaggedSpec, StateError
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
@@ -52,26 +53,6 @@ MANIFESTS = {
     "a step": a_manifest(Kept(3, "cd" * 32, 9, -2)),
     "a file": a_manifest(Kept(3, "cd" * 32, file=paths.kept(ATTEMPT))),
 }
-
-
-class Held(LocalStore):
-    """A store that holds its objects in memory, so that thousands are written in a moment."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("/nowhere"))
-        self.held: dict[str, bytes] = {}
-
-    def read(self, name: str) -> bytes | None:
-        return self.held.get(name)
-
-    def put(self, name: str, data: bytes) -> None:
-        self.held[name] = data
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        return self.held.setdefault(name, data) == data
-
-    def names(self, folder: str) -> list[str]:
-        return [name.removeprefix(f"{folder}/") for name in self.held if name.startswith(f"{folder}/")]
 
 
 def use_manifest(document: Any) -> None:
@@ -153,7 +134,7 @@ def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
 
 @pytest.mark.sampled
 def test_notes_of_builds_are_decoded_or_refused() -> None:
-    store = Held()
+    store = BucketStore("memory", uuid.uuid4().hex)
     unfinished = Unfinished(store, "d", "v1")
     folder = f"{paths.unfinished('d', 'v1')}/{ATTEMPT}"
     finished = Finished({"shard_bytes": 1}, spec_json.to_json(ArraySpec("int8")), 9, {0: PART}, is_divided=True)
@@ -169,7 +150,8 @@ def test_notes_of_builds_are_decoded_or_refused() -> None:
         "00001-00.host": lambda: unfinished.claimant(ATTEMPT, 1, 0),
     }
     for name, ask in asked.items():
-        before = store.held[f"{folder}/{name}"]
+        before = store.read(f"{folder}/{name}")
+        assert before is not None
         for done, document in some(list(mutated(json.loads(before)))):
             store.put(f"{folder}/{name}", json.dumps(document).encode())
             try:
@@ -184,7 +166,7 @@ def test_notes_of_builds_are_decoded_or_refused() -> None:
 
 
 def test_beats_and_turns_name_attempts_or_nothing() -> None:
-    store = Held()
+    store = BucketStore("memory", uuid.uuid4().hex)
     turn, beat = f"{paths.version_lease('d', 'v1')}/000001", paths.build_lease("d", ATTEMPT)
     for _, document in mutated({"attempt": ATTEMPT, "token": "t"}):
         store.put(turn, json.dumps(document).encode())
