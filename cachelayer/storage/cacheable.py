@@ -10,22 +10,19 @@ from string import Formatter
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import Sharded
+from cachelayer.builds.source_facts import deciding_options
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
 from cachelayer.provenance.fingerprint import keep_source
 from cachelayer.provenance.origin import Origin, check_parameters, name_of
-from cachelayer.records import spec_json
-from cachelayer.records.infer import declared
 from cachelayer.versions.reference import AUTO, check_new_version
 
 P = ParamSpec("P")
 Cache = Callable[[Callable[[], Any], str, Origin], DataRef[Any]]
 """Returns a version, given a function that makes its source, its name, and what is recorded of the call."""
-
-_OPTIONS_IN_NAMES = ("element_spec", "max_records", "unbatch", "on_error")
-"""The submit options that decide which records a version has: ``"auto"`` names depend on them."""
 
 
 class Cacheable(Protocol):
@@ -40,15 +37,11 @@ class Cacheable(Protocol):
 
 
 def cacheable(
-    cache: Cache, version: str | Callable[..., str], options: Mapping[str, Any], record: frozenset[str]
+    cache: Cache, version: str | Callable[..., str], options: BuildOptions, record: frozenset[str]
 ) -> Cacheable:
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
-    _check_naming(version)
-    named_options = {
-        name: spec_json.to_json(declared(value)) if name == "element_spec" and value is not None else value
-        for name, value in options.items()
-        if name in _OPTIONS_IN_NAMES
-    }
+    if version != AUTO and not _is_format(version) and not callable(version):
+        check_new_version(version)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
         keep_source(function)
@@ -63,27 +56,21 @@ def cacheable(
                 return function(*args, **kwargs)
 
             name = version(*args, **kwargs) if callable(version) else version
-            return cache(source, _version_of(version, name, origin, named_options), origin)
+            return cache(source, _version_of(version, name, origin, options), origin)
 
         return cached
 
     return cast(Cacheable, decorate)
 
 
-def _check_naming(version: object) -> None:
-    """Raise if this can never name a version: it is neither a name, nor a format string, nor a function."""
-    if version != AUTO and not _is_format(version) and not callable(version):
-        check_new_version(version)
-
-
-def _version_of(version: str | Callable[..., str], name: str, origin: Origin, options: Mapping[str, Any]) -> str:
+def _version_of(version: str | Callable[..., str], name: str, origin: Origin, options: BuildOptions) -> str:
     """Return the name of the version that a call makes.
 
     Args:
         version: a name; a format string with the function's parameters as fields; a function; or ``"auto"``.
         name: what the function returned; else the version.
         origin: the call.
-        options: the submit options that decide which records a version has, as JSON; ``"auto"`` names depend on them.
+        options: those that decide which records a version has are a part of ``"auto"`` names.
 
     Raises:
         InvalidArgumentError: if no name can be made from the arguments.
@@ -106,7 +93,7 @@ def _is_format(version: object) -> bool:
     return isinstance(version, str) and ("{" in version or "}" in version)
 
 
-def _automatic(origin: Origin, options: Mapping[str, Any]) -> str:
+def _automatic(origin: Origin, options: BuildOptions) -> str:
     function, code = origin.name, origin.code
     if code.without_source or not code.functions:
         raise InvalidArgumentError(
@@ -120,7 +107,7 @@ def _automatic(origin: Origin, options: Mapping[str, Any]) -> str:
             f'version="{AUTO}": {", ".join(arguments)} of {function} has no content that can be compared, so other '
             "values would get the same name: pass a value such as a path or an array, or name the version"
         )
-    made = {"code": code.digest, **options}
+    made = {"code": code.digest, **deciding_options(options)}
     return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
 
 

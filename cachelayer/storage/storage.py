@@ -655,7 +655,7 @@ class Storage:
             name = check_new_version(name)
             return self._builder.cache(source, reference.dataset_id, name, origin, checked, reaction, hosts)
 
-        return cacheable(cache, reference.name, options, names)
+        return cacheable(cache, reference.name, checked, names)
 
     def copy(
         self,

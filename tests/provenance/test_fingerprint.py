@@ -300,11 +300,6 @@ def test_objects_that_answer_nothing_are_left_alone() -> None:
     assert set(found.functions) == {"uses_what_is_unwilling", "Unwilling.__class__", "Unwilling.__getattr__"}
 
 
-@pytest.mark.parametrize("function", [len, [].append, functools.partial(len, []), int, object(), None, "text"])
-def test_code_of_libraries_has_none(function: Any) -> None:
-    assert known(function).functions == {}
-
-
 def test_of_several_lambdas_that_begin_in_a_line_the_one_around_the_others_is_known(load: Load) -> None:
     names = load("SIZE = 2\nouter = lambda: (lambda: -SIZE)\nfirst, second = lambda: SIZE, lambda: -SIZE\n")
     for name in ("outer", "first"):

@@ -89,17 +89,6 @@ def test_a_storage_whose_datasets_all_fail_is_an_error(storage: cachelayer.Stora
         storage.datasets()
 
 
-def test_a_dataset_that_is_missing_is_missing_also_beside_some_that_cannot_be_read(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    storage.submit([1], "bad@v1")
-    linked(tmp_path / "bad/_log")
-    with pytest.raises(cachelayer.DatasetNotFoundError, match="'baad'"):
-        storage.fetch("baad@v1")
-    shown = CliRunner().invoke(app, ["ls", f"{storage.url}/baad"])
-    assert (shown.exit_code, "there is nothing at" in shown.output) == (2, True)
-    assert "cannot be read" not in shown.output
-
-
 def test_garbage_is_collected_beside_a_dataset_that_cannot_be_read(storage: cachelayer.Storage) -> None:
     linked(Path(storage.url) / "bad/_log")
     with pytest.warns(cachelayer.CacheLayerWarning, match="'bad'"):

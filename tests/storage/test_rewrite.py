@@ -179,17 +179,6 @@ def test_compression_is_that_of_the_base_unless_another_is_named(storage: Storag
     assert same(list(plain), list(packed))
 
 
-@pytest.mark.slow
-def test_only_some_fields_are_kept(storage: Storage) -> None:
-    base = storage.fetch("d", "v1")
-    new = storage.rewrite("d", "v1", "v3", **OPTIONS, fields=["meta/text", "ragged", "meta/text"])
-    assert list(new.element_spec) == ["meta", "ragged"]
-    for element, number in zip(new, ORDER.tolist(), strict=True):
-        assert same(element, {"meta": {"text": base[number]["meta"]["text"]}, "ragged": base[number]["ragged"]})
-    assert storage.rewrite("d", "v1", "v3", **OPTIONS, fields=["ragged", "meta/text"]).digest == new.digest
-    assert storage.rewrite("d", "v1", "v5", fields=["meta"], progress=False)[3] == {"meta": base[3]["meta"]}
-
-
 def test_a_view_of_fields_is_written_with_these_fields(storage: Storage) -> None:
     base = storage.fetch("d", "v1")
     listed = storage.rewrite("d", "v1", "listed", **OPTIONS, fields=["meta/text", "ragged"])

@@ -130,15 +130,6 @@ def test_what_is_the_same_is_no_warning(storage: Storage, before: Any, after: An
     storage.cache(after, "d", "v1", on_change="error")
 
 
-def test_what_a_build_changes_of_an_object_is_not_compared(storage: Storage) -> None:
-    row = Row("a")
-    storage.cache(row, "d", "v1")
-    assert row.read == 1
-    storage.cache(row, "d", "v1", on_change="error")
-    storage.cache(Row("a"), "d", "v1", on_change="error")
-    assert row.read == 1
-
-
 def test_nothing_is_called_or_iterated_to_compare(storage: Storage) -> None:
     def never() -> Any:
         raise AssertionError

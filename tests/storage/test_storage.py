@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -80,18 +79,6 @@ def test_elements_are_the_callers_own(storage: Storage) -> None:
     assert ref[3]["x"].tolist() == [3, 3, 3]
 
 
-def test_a_ref_is_told_by_its_contents(tmp_path: Path) -> None:
-    first = Storage(tmp_path / "a").submit(numbered(10), "d", "v1")
-    second = Storage(tmp_path / "b").submit(numbered(10), "d", "v1")
-    assert repr(first) == repr(second)
-    assert str(tmp_path) not in repr(first)
-    assert repr(first[:5]) != repr(first)
-    assert first[:10].digest == first.digest
-    again = pickle.loads(pickle.dumps(first[2:5]))
-    assert repr(again) == repr(first[2:5])
-    assert again[0]["n"] == 2
-
-
 def test_references_open_what_they_name(storage: Storage) -> None:
     first = storage.submit(numbered(10), "d", "v1", metadata={"a": [1]}, description="ten")
     second = storage.submit(numbered(20), "d", "v2")
@@ -167,11 +154,9 @@ def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storag
 def test_options_are_checked(storage: Storage) -> None:
     for options in (
         {"compression": "gzip"},
-        {"compression": "zstd:99"},
         {"shard_bytes": 0},
         {"max_records": -1},
         {"metadata": {"a": object()}},
-        {"metadata": {"a": float("nan")}},
         {"element_spec": {"a": object}},
     ):
         with pytest.raises(ValueError, match=next(iter(options))):
