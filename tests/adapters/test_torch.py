@@ -72,15 +72,6 @@ class Items(data.Dataset[Any]):
         return item(number)
 
 
-class Reused(Items):
-    """Its items are one tensor, which it writes into again and again."""
-
-    tensor = torch.zeros(3)
-
-    def __getitem__(self, number: int) -> Any:
-        return {"x": self.tensor.fill_(number)}
-
-
 class Stream(data.IterableDataset[Any]):
     def __init__(self, dataset: Items) -> None:
         self.dataset = dataset
@@ -232,12 +223,6 @@ def test_batches_that_have_not_a_row_for_each_sample_are_refused(storage: Storag
             storage.cache(batches, "d", "v1", unbatch=True)
 
 
-def test_a_tensor_that_is_used_again_is_stored_as_it_was(storage: Storage) -> None:
-    for version, source in enumerate((Reused(9), data.DataLoader(Reused(9), batch_size=None), Stream(Reused(9)))):
-        ref = storage.cache(source, "d", f"v{version}")
-        assert [row["x"].tolist() for row in ref] == [[number] * 3 for number in range(9)]
-
-
 def test_batches_are_taken_apart_where_that_is_asked_for(storage: Storage) -> None:
     ref = storage.cache(data.DataLoader(Items(32), batch_size=8), "batches", "v1")
     assert [batch["label"].tolist() for batch in ref] == [list(range(first, first + 8)) for first in range(0, 32, 8)]
@@ -338,13 +323,6 @@ def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind
         assert element["sparse"].to_dense().tolist() == [[0, 0], [0, 5]]
         assert element["maybe"] is None
         assert element["raw"] == b"x"
-
-
-def test_a_loader_of_torch_collates_elements(ref: Any) -> None:
-    batches = list(data.DataLoader(to_torch(ref), batch_size=25))
-    assert [len(batch["name"]) for batch in batches] == [25, 25, 10]
-    assert torch.cat([batch["label"] for batch in batches]).tolist() == list(range(RECORDS))
-    assert batches[0]["image"].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "forkserver")])
