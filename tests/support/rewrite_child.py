@@ -48,16 +48,3 @@ def killed_at_work(made: str, parent: str) -> None:
         (folder / "file").touch()
         Path(made).write_text(str(folder))
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def cut_off(folder: str, version: str, nbytes: int) -> None:
-    """Write a version again where no file may have more bytes; exit with 0 if that is a StorageError."""
-    import resource
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
-    try:
-        cachelayer.Storage(folder).rewrite("d", "v1", version, shuffle_seed=SEED, progress=False)
-    except cachelayer.StorageError:
-        return
-    sys.exit(1)
