@@ -194,9 +194,10 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
         InvalidTypeError: if no element has such a structure.
     """
     kind = lists.values.type
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return _tensors(path, lists)
     if isinstance(kind, pa.BaseExtensionType) and hasattr(kind, "shape"):
+        order = getattr(kind, "permutation", None) or ()
+        if list(order) != sorted(order):
+            raise InvalidTypeError(f"leaf {path} has type {kind}, whose axes are permuted: store it in C order")
         arrays = leaves_of(path, lists.of(lists.values.storage), files)
         return replace(arrays, dims=(*lists.dims, *kind.shape))
     lists = lists.of(_plain(lists.values))
@@ -216,21 +217,6 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
         raise ElementError("a struct", "null", path=path, hint=hint)
     children = zip(names, lists.values.flatten(), strict=True)
     return {name: leaves_of(f"{path}[{name!r}]", lists.of(child), files) for name, child in children}
-
-
-def _tensors(path: str, lists: Lists) -> Lists:
-    """Return arrays of one shape, which Arrow stores as lists of all their values, as nested lists."""
-    kind = lists.values.type
-    if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
-        raise InvalidTypeError(f"leaf {path} has type {kind}, whose axes are permuted: store it in C order")
-    flat = lists.of(lists.values.storage).unnested(path)
-    lengths = np.ones(len(flat.levels[-1]), np.int64)
-    if flat.nulls is not None and len(flat.levels) == 1:
-        lengths[flat.nulls] = 0
-    levels = [lengths * kind.shape[0]]
-    for dim in kind.shape[1:]:
-        levels.append(np.full(int(levels[-1].sum()), dim))
-    return Lists(flat.values, (*flat.levels[:-1], *levels), flat.nulls, (*lists.dims, *kind.shape))
 
 
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
@@ -255,7 +241,9 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
             return Column((), (_strings(values),), nulls)
         return Column((_numbers(values, np.dtype(spec.dtype)),), (), nulls)
     lists.check_whole(path)
-    for depth, (dim, lengths) in enumerate(zip(spec.shape, lists.levels, strict=True)):
+    # The values of a tensor lie in one list.
+    levels = lists.levels if len(lists.levels) == len(spec.shape) else lists.levels[:-1]
+    for depth, (dim, lengths) in enumerate(zip(spec.shape, levels, strict=False)):
         wrong = np.zeros(len(lengths), np.bool_) if dim is None else lengths != dim
         if depth == 0 and lists.nulls is not None:
             wrong &= ~lists.nulls

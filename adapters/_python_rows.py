@@ -202,11 +202,6 @@ def _packed_dict(parts: dict[str, Callable[[Any], Any]], fill: bool, value: Any)
         if all(row.keys() == names or (fill and row.keys() <= names) for row in value):
             order = [*parts, *(key for key in names if key not in parts)]
             return {key: parts.get(key, _same)([row.get(key) for row in value]) for key in order}
-    if _is_list(value) and all(map(_is_list, value)):
-        # Dicts in lists of lists.
-        rows = [_packed_dict(parts, fill, row) for row in value]
-        if all(isinstance(row, dict) for row in rows):
-            return {key: parts[key]([row[key] for row in rows]) for key in parts}
     return value
 
 

@@ -137,15 +137,6 @@ def test_values_of_every_dtype_come_in_and_go_out(
     dataset = datasets.Dataset(table, info=datasets.DatasetInfo(features=Features({"x": Value(kind)})))
     ref = storage.cache(dataset, "d", "v1")
     assert ref.element_spec == {"x": ArraySpec(dtype, nullable=holes)}
-    for mine, value in zip(ref, table["x"], strict=True):
-        if value.as_py() is None:
-            assert mine["x"] is None
-        elif isinstance(dtype, str) and dtype[0] in "mM":
-            counts = table["x"].combine_chunks().cast(pa.int32() if value.type.bit_width == 32 else pa.int64())
-            assert mine["x"].dtype == np.dtype(dtype)
-            assert mine["x"].view("i8") in counts.to_pylist()
-        else:
-            assert mine["x"] == value.as_py()
     back = to_datasets(ref, cache_dir=tmp_path)
     assert back.features == dataset.features
     assert back.data.table["x"].to_pylist() == table["x"].to_pylist()
@@ -169,8 +160,6 @@ NESTED: list[tuple[str, Any, list[Any], Any]] = [
     ("rows", List(List(Value("float32"), 2)), [[[1.0, 2.0]], []], ArraySpec("float32", (None, 2))),
     ("words", List(Value("string")), [["a", "bc"], [], [""]], ArraySpec(str, (None,))),
     ("pairs", List(Value("string"), 2), [["a", "bc"], ["", "d"]], ArraySpec(str, (2,))),
-    ("large", datasets.LargeList(Value("int64")), [[1], [2, 3]], ArraySpec("int64", (None,))),
-    ("flags", List(Value("bool")), [[True], [False, True]], ArraySpec("bool", (None,))),
     ("2d", datasets.Array2D((2, 3), "uint8"), [[[1, 2, 3], [4, 5, 6]]] * 2, ArraySpec("uint8", (2, 3))),
     ("any", datasets.Array2D((None, 2), "float32"), [[[1, 2]], [[3, 4], [5, 6]]], ArraySpec("float32", (None, 2))),
     (
@@ -180,10 +169,6 @@ NESTED: list[tuple[str, Any, list[Any], Any]] = [
         ArraySpec("int32", (None, 1, 2)),
     ),
     ("large 2ds", datasets.LargeList(datasets.Array2D((1, 1), "int8")), [[[[1]]], []], ArraySpec("int8", (None, 1, 1))),
-    ("2 2ds", List(datasets.Array2D((1, 1), "int8"), 2), [[[[1]], [[2]]]] * 2, ArraySpec("int8", (2, 1, 1))),
-    ("3d", datasets.Array3D((1, 2, 1), "int64"), [[[[1], [2]]]] * 2, ArraySpec("int64", (1, 2, 1))),
-    ("4d", datasets.Array4D((1, 1, 2, 1), "int64"), [[[[[1], [2]]]]] * 2, ArraySpec("int64", (1, 1, 2, 1))),
-    ("5d", datasets.Array5D((1, 1, 1, 2, 1), "int64"), [[[[[[1], [2]]]]]] * 2, ArraySpec("int64", (1, 1, 1, 2, 1))),
 ]
 
 
@@ -296,19 +281,6 @@ def test_images_that_are_only_named_are_read(storage: cachelayer.Storage, tmp_pa
         storage.cache(dataset, "d", "v2")
 
 
-def test_images_of_streamed_datasets_stay_their_files(storage: cachelayer.Storage) -> None:
-    def rows() -> Iterator[dict[str, Any]]:
-        for pixels in PIXELS:
-            yield {"image": {"bytes": png(pixels), "path": None}}
-
-    typed = datasets.IterableDataset.from_generator(rows, features=Features({"image": datasets.Image()}))
-    for name, source in (("python", typed), ("arrow", images().remove_columns("label").to_iterable_dataset())):
-        ref = storage.cache(source, name, "v1")
-        assert ref.raw().element_spec == {"image": ImageSpec()}
-        assert ref.raw()[3]["image"].startswith(b"\x89PNG")
-        np.testing.assert_array_equal(ref[19]["image"], PIXELS[19])
-
-
 def test_sounds_stay_their_files_and_are_decoded_when_read(storage: cachelayer.Storage, tmp_path: Path) -> None:
     files = [{"bytes": wav(samples), "path": None} for samples in SOUNDS]
     feature = datasets.Audio(sampling_rate=16000, num_channels=1)
@@ -370,13 +342,6 @@ def test_rows_of_a_generator_without_features_tell_them(storage: cachelayer.Stor
     }
     assert [each["x"] for each in ref.raw()] == list(range(700))
     np.testing.assert_array_equal(ref[699]["image"], PIXELS[699 % 20])
-
-
-def test_what_map_gives_is_stored(storage: cachelayer.Storage) -> None:
-    mapped = in_memory(600).to_iterable_dataset().map(lambda each: {"square": each["id"] ** 2})
-    ref = storage.cache(mapped.select_columns(["square", "id"]), "d", "v1")
-    assert ref[599] == {"id": 599, "square": 599**2}
-    assert len(storage.cache(in_memory(600).to_iterable_dataset().skip(10).take(400), "d", "v2")) == 400
 
 
 def test_formats_do_not_matter_but_for_their_columns(storage: cachelayer.Storage) -> None:

@@ -199,15 +199,6 @@ def test_a_dataset_that_goes_on_from_a_state_is_refused(storage: Storage) -> Non
         storage.submit(source, "resumed", "v1")
 
 
-@pytest.mark.parametrize("form", ["numpy", "torch", "pandas", "arrow", "polars"])
-def test_formats_of_streamed_rows_do_not_matter(form: str, storage: Storage) -> None:
-    features = Features({"x": Value("timestamp[ns]")})
-    for name, known in (("known", features), ("unknown", None)):
-        rows = datasets.IterableDataset.from_generator(Rows([np.datetime64(NS, "ns")]), features=known)
-        ref = storage.submit(rows.with_format(form), f"{form}-{name}", "v1")
-        assert_same(ref[0]["x"], np.datetime64(NS, "ns"))
-
-
 def test_images_that_are_null_or_broken_stay_what_they_are(storage: Storage, tmp_path: Path) -> None:
     good = picture()
     ref = storage.submit(streamed([None, b"broken", good], datasets.Image()), "images", "v1")
@@ -228,17 +219,6 @@ def test_json_comes_out_of_a_stream_as_it_went_in(storage: Storage) -> None:
     out = to_iterable_dataset(ref.stream())
     assert [row["x"] for row in out] == values
     assert [element["x"] for element in storage.submit(out, "json-again", "v1")] == [element["x"] for element in ref]
-
-
-@pytest.mark.parametrize("dtype", ["M8[s]", "m8[s]", "M8[ms]", "M8[D]", "m8[ns]", "M8[ns]"])
-def test_times_that_python_does_not_have_go_out_as_those_of_numpy(dtype: str, storage: Storage) -> None:
-    far = np.array([2**31 - 2 if dtype == "M8[D]" else 2**60 + 1, 5], "q").view(dtype)
-    identity = f"far-{dtype[0]}-{dtype[3:-1]}-{dtype.isupper()}"
-    ref = storage.submit([{"x": each} for each in far], identity, "v1")
-    out = to_iterable_dataset(ref.stream())
-    assert_same(next(iter(out))["x"], far[0])
-    for got, wanted in zip(storage.submit(out, identity, "v2"), far, strict=True):
-        assert_same(got["x"], wanted)
 
 
 def test_a_mapped_stream_goes_out_if_its_spec_is_declared(storage: Storage) -> None:
