@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from cachelayer.builds.source_identity import FileFacts, identity_of_files
+from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.provenance.contents import without_userinfo
 from cachelayer.system_threads import Pool
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Options = Mapping[str, Any] | None
 _PATTERN = "*?["
 _MODIFIED = ("mtime", "etag", "ETag", "LastModified", "last_modified", "updated")
-_AT_ONCE = 16
-_OF_STORAGE = re.compile(r"(.*?/|)_[a-z]+/(?:.*/)?(?:\d{10}\.json|\d{8}T\d{6}-[0-9a-f]{12})(?:/|$)")
-"""A path of a log entry or of an attempt to build: the folder of its dataset, and what follows."""
+_REQUESTS = 16
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,12 @@ class File:
     Args:
         fs: the file system that holds it.
         path: its name in that file system.
+        listed: what a listing says about it, in fsspec's words; None if it must be asked.
     """
 
     fs: fsspec.AbstractFileSystem
     path: str
+    listed: Mapping[str, Any] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -51,13 +52,15 @@ class File:
 
     @property
     def facts(self) -> FileFacts:
-        """The current size and modification time of the file."""
-        with reading(self.name):
-            if not self.is_local:
-                # The cached listing may be out of date.
+        """The size and modification time of the file: those of the listing, or the current ones."""
+        info = self.listed
+        if info is None:
+            with reading(self.name):
+                # A cached listing may be out of date.
                 self.fs.invalidate_cache(self.path.rpartition("/")[0])
-            info = self.fs.info(self.path)
-        return facts_of(self.name, info)
+                info = self.fs.info(self.path)
+        modified = next((str(info[key]) for key in _MODIFIED if info.get(key) is not None), None)
+        return FileFacts(self.name, int(info.get("size") or 0), modified)
 
     def open(self) -> IO[bytes]:
         """Open the file for reading."""
@@ -65,21 +68,112 @@ class File:
         return opened
 
 
-@dataclass(frozen=True)
-class ListedFile(File):
-    """One file of a listing, which gave its size.
+class Files:
+    """Files as the user names them.
 
     Args:
-        nbytes: its size in bytes.
-        modified: when it was written, or the mark of change that its store has instead, such as an ETag.
+        paths: paths, patterns or URLs.
+        storage_options: options of fsspec's client.
     """
 
-    nbytes: int
-    modified: str | None = None
+    def __init__(self, paths: Paths, storage_options: Options = None) -> None:
+        self.paths = listed(paths)
+        self.storage_options = storage_options
 
     @property
-    def facts(self) -> FileFacts:
-        return FileFacts(self.name, self.nbytes, self.modified)
+    def is_local(self) -> bool:
+        """Whether the names of the files say that they lie on this host."""
+        return not any("://" in name or "::" in name for name in map(str, _as_list(self.paths)))
+
+    def find(self) -> list[File]:
+        """Return the files; see :func:`find`."""
+        return find(self.paths, self.storage_options)
+
+    def facts(self) -> list[FileFacts]:
+        """Return the current size and modification time of each file.
+
+        Raises:
+            SourceError: if a file cannot be inspected.
+            InvalidArgumentError: if no file matches.
+        """
+        with Pool(_REQUESTS, "cachelayer-files") as pool:
+            return list(pool.map(lambda file: file.facts, self.find()))
+
+
+def listed(paths: Paths) -> Paths:
+    """Return the paths as a list if they come from an iterable, which might yield them only once."""
+    return paths if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
+
+
+def _as_list(paths: Paths) -> list[Any]:
+    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
+        return list(paths)
+    return [paths]
+
+
+def find(paths: Paths, storage_options: Options = None) -> list[File]:
+    """Return the files that paths, patterns and URLs name: in the order of the list, and by name within a pattern.
+
+    As in a shell, only a pattern with the dot matches hidden files.
+
+    Args:
+        paths: one or more; ``*``, ``?`` and ``[...]`` are patterns.
+        storage_options: options of fsspec's client.
+
+    Raises:
+        InvalidTypeError: if a path is not one.
+        InvalidArgumentError: if a path or a pattern names no file, or a pattern with an ending matches a folder.
+    """
+    each = _as_list(paths)
+    if not each:
+        raise InvalidArgumentError("there is no file: the list of paths is empty")
+    return [file for path in each for file in _matching(path, storage_options)]
+
+
+def _matching(path: Any, options: Options) -> list[File]:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidTypeError(f"a path is a str or an os.PathLike, not {path!r}")
+    text = os.fspath(path)
+    with reading(text):
+        fs, inner = _file_system(text, options)
+        is_file = fs.isfile(inner)
+        found = [inner] if is_file or not any(sign in text for sign in _PATTERN) else _of_pattern(fs, inner)
+        files = [inner] if is_file else [name for name in found if fs.isfile(name)]
+        folder = next((name for name in found if name not in files and fs.isdir(name)), None)
+    if folder is not None and inner.rpartition("/")[2].strip("*"):
+        raise InvalidArgumentError(f"{folder!r} is a folder: pass {folder + '/*'!r} for the files in it")
+    if not files:
+        raise InvalidArgumentError(f"there is no file {text!r}")
+    return [File(fs, name) for name in files]
+
+
+def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
+    first = min(pattern.find(sign) for sign in _PATTERN if sign in pattern)
+    folder = pattern[: pattern.rfind("/", 0, first) + 1]
+    found = sorted(fs.glob(pattern))
+    if is_hidden(pattern[len(folder) :]):
+        return found
+    return [name for name in found if not is_hidden(name.removeprefix(folder))]
+
+
+def is_hidden(path: str) -> bool:
+    """Return whether a folder or file name in a path begins with a dot."""
+    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+
+
+def _file_system(text: str, options: Options) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the file system of a path or URL, and its name in there."""
+    if names_no_bucket(text):
+        raise InvalidArgumentError("it names no bucket")
+    fs, inner = url_to_fs(os.path.expanduser(text), **dict(options or {}))  # noqa: PTH111
+    return fs, inner
+
+
+def is_folder(path: str) -> bool:
+    """Return whether a path or URL is that of a folder."""
+    with reading(path):
+        fs, inner = _file_system(path, None)
+        return bool(fs.isdir(inner))
 
 
 @dataclass(frozen=True)
@@ -95,7 +189,7 @@ class Folder:
     path: str
 
     @classmethod
-    def at(cls, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Folder:
+    def at(cls, path: str | os.PathLike[str], storage_options: Options = None) -> Folder:
         """Return the folder at a path or URL.
 
         Raises:
@@ -103,16 +197,15 @@ class Folder:
         """
         text = os.fspath(path)
         with reading(text):
-            fs, inner = _opened(text, dict(storage_options or {}))
-            if not fs.isdir(inner):
-                if isinstance(fs, LocalFileSystem):
-                    # fsspec treats a folder without permission as missing: raise the real error.
-                    with suppress(FileNotFoundError, NotADirectoryError):
-                        Path(inner).stat()
+            fs, inner = _file_system(text, storage_options)
+            if isinstance(fs, LocalFileSystem) and Path(inner).exists():
+                # fsspec treats a folder without permission as missing: raise the real error.
+                os.scandir(inner).close()
+            elif not fs.isdir(inner):
                 raise InvalidArgumentError("there is no such folder")
         return cls(fs, inner.rstrip("/"))
 
-    def files(self, *, hidden: bool = False) -> list[tuple[str, ListedFile]]:
+    def files(self, *, hidden: bool = False) -> list[tuple[str, File]]:
         """Return the files at any depth, sorted by their paths below the folder. Links to folders are followed.
 
         Datasets of a storage that lies in the folder are left out.
@@ -121,183 +214,46 @@ class Folder:
             hidden: whether to include files whose name, or the name of a folder above them, begins with a dot.
 
         Raises:
-            SourceError: if a folder cannot be listed, or a link leads back to a folder that contains it.
+            SourceError: if a folder or a link cannot be followed.
             InvalidArgumentError: if the folder is itself a dataset of a storage.
         """
         with reading(self.path):
             self.fs.invalidate_cache(self.path)
-            found = _below(self.path) if isinstance(self.fs, LocalFileSystem) else self.fs.find(self.path, detail=True)
-        inner = [
-            (name[len(self.path) + 1 :], ListedFile(self.fs, name, int(info["size"] or 0), _modified(info)))
-            for name, info in found.items()
-        ]
-        datasets = tuple({entry[1] for path, _ in inner if (entry := _OF_STORAGE.match(path))})
+            is_local = isinstance(self.fs, LocalFileSystem)
+            found = _local_files(self.path) if is_local else self.fs.find(self.path, detail=True)
+        inner = {name[len(self.path) + 1 :]: File(self.fs, name, info) for name, info in found.items()}
+        datasets = tuple({dataset for path in inner if (dataset := names.dataset_folder(path)) is not None})
         if "" in datasets:
             raise InvalidArgumentError(f"{self.path} is a dataset of a storage: open it with cachelayer.open")
-        inner = [(path, file) for path, file in inner if not path.startswith(datasets)]
-        return sorted((path, file) for path, file in inner if hidden or not is_hidden(path))
+        return sorted(
+            (path, file)
+            for path, file in inner.items()
+            if not path.startswith(datasets) and (hidden or not is_hidden(path))
+        )
 
     def folders(self) -> list[str]:
         """Return the sorted names of the subfolders that are not hidden. A link to a folder counts as a folder."""
         with reading(self.path):
-            found = self.fs.ls(self.path, detail=True)
-            names = [info["name"].rstrip("/") for info in found if self._is_folder(info)]
-        return sorted(name for path in names if not is_hidden(name := path.rpartition("/")[2]))
-
-    def _is_folder(self, info: Mapping[str, Any]) -> bool:
-        is_local = isinstance(self.fs, LocalFileSystem)
-        return Path(info["name"]).is_dir() if is_local else bool(info["type"] == "directory")
+            found = [entry["name"].rstrip("/") for entry in self.fs.ls(self.path, detail=True) if _is_folder(entry)]
+        return sorted(name for path in found if not is_hidden(name := path.rpartition("/")[2]))
 
 
-@dataclass(frozen=True)
-class Files:
-    """Files as the user names them.
-
-    Args:
-        paths: paths, patterns or URLs.
-        storage_options: options of fsspec's client.
-    """
-
-    paths: Paths
-    storage_options: Mapping[str, Any] | None = None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the names of the files say that they lie on this host."""
-        return are_local(self.paths)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The facts that distinguish these files from others.
-
-        Raises:
-            SourceError: if a file cannot be inspected.
-            InvalidArgumentError: if no file matches.
-        """
-        return identity_of_files(self.facts())
-
-    def facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file.
-
-        Raises:
-            SourceError: if a file cannot be inspected.
-            InvalidArgumentError: if no file matches.
-        """
-        return facts_of_all(find(self.paths, self.storage_options))
+def _is_folder(entry: Mapping[str, Any]) -> bool:
+    return entry["type"] == "directory" or (bool(entry.get("islink")) and Path(entry["name"]).is_dir())
 
 
-def listed(paths: Paths) -> Paths:
-    """Return the paths as a list if they come from an iterable, which might yield them only once."""
-    return paths if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
-
-
-def are_local(paths: Paths) -> bool:
-    """Return whether the names of files say that they lie on this host."""
-    each = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    return not any("://" in os.fspath(path) or "::" in os.fspath(path) for path in each)
-
-
-def is_hidden(path: str) -> bool:
-    """Return whether a folder or file name in a path begins with a dot."""
-    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
-
-
-def _below(folder: str, within: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
+def _local_files(folder: str) -> dict[str, dict[str, Any]]:
     """Return size and modification time of each file below a local folder. fsspec does not follow links to folders."""
-    real = os.path.realpath(folder)
-    if real in within:
-        raise SourceError(f"{folder} is a link to {real}, which contains it: remove the link")
-    found: dict[str, dict[str, Any]] = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path = f"{folder}/{entry.name}"
-            if entry.is_dir():
-                found.update(_below(path, (*within, real)))
-            elif entry.is_file():
-                stat = entry.stat()
-                found[path] = {"size": stat.st_size, "mtime": stat.st_mtime}
-            elif entry.is_symlink():
-                raise SourceError(f"{path} is a broken link: remove it, or restore {os.path.realpath(path)}")
-    return found
+    stats = {}
+    for inner, _, files in os.walk(folder, followlinks=True, onerror=_raise):
+        for name in files:
+            path = f"{inner}/{name}"
+            stats[path] = os.stat(path)  # noqa: PTH116
+    return {path: {"size": stat.st_size, "mtime": stat.st_mtime} for path, stat in stats.items()}
 
 
-def facts_of_all(files: Iterable[File]) -> list[FileFacts]:
-    """Return the current size and modification time of each file.
-
-    Raises:
-        SourceError: if a file cannot be inspected.
-    """
-    with Pool(_AT_ONCE, "cachelayer-files") as pool:
-        return list(pool.map(lambda file: file.facts, files))
-
-
-def facts_of(name: str, info: Mapping[str, Any]) -> FileFacts:
-    """Return size and modification time of a file from fsspec's info."""
-    return FileFacts(name, int(info.get("size") or 0), _modified(info))
-
-
-def _modified(info: Mapping[str, Any]) -> str | None:
-    return next((str(info[name]) for name in _MODIFIED if info.get(name) is not None), None)
-
-
-def find(paths: Paths, storage_options: Mapping[str, Any] | None = None) -> list[File]:
-    """Return the files that paths, patterns and URLs name: in the order of the list, and by name within a pattern.
-
-    Args:
-        paths: one or more; ``*``, ``?`` and ``[...]`` are patterns.
-        storage_options: options of fsspec's client.
-
-    Raises:
-        InvalidArgumentError: if a path or a pattern names no file.
-    """
-    each = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not each:
-        raise InvalidArgumentError("no paths: pass at least one file")
-    return [file for path in each for file in _matching(path, dict(storage_options or {}))]
-
-
-def _opened(text: str, options: dict[str, Any]) -> tuple[fsspec.AbstractFileSystem, str]:
-    """Return the file system of a path or URL, and its name in there."""
-    if names_no_bucket(text):
-        raise InvalidArgumentError("it names no bucket")
-    fs, inner = url_to_fs(os.path.expanduser(text), **options)  # noqa: PTH111
-    return fs, inner
-
-
-def _matching(path: str | os.PathLike[str], options: dict[str, Any]) -> list[File]:
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidTypeError(f"a path is a str or an os.PathLike, not {path!r}")
-    text = os.fspath(path)
-    with reading(text):
-        fs, inner = _opened(text, options)
-        if not any(sign in text for sign in _PATTERN) or fs.isfile(inner):
-            names = [inner] if fs.isfile(inner) else []
-        else:
-            names = _of_pattern(fs, inner)
-        is_folder = not names and fs.isdir(inner)
-    if not names:
-        folder = f": it is a folder: pass a pattern such as {text.rstrip('/') + '/*'!r}" if is_folder else ""
-        raise InvalidArgumentError(f"there is no file {text!r}{folder}")
-    return [File(fs, name) for name in names]
-
-
-def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
-    """Return the files that match a pattern, by name. As in a shell, only a pattern with the dot matches hidden files.
-
-    Raises:
-        InvalidArgumentError: if a folder matches too, unless the pattern is one that matches any name.
-    """
-    found = sorted(fs.glob(pattern))
-    first = min((pattern.find(sign) for sign in _PATTERN if sign in pattern), default=len(pattern))
-    folder = pattern[: pattern.rfind("/", 0, first) + 1]
-    if not is_hidden(pattern[len(folder) :]):
-        found = [name for name in found if not is_hidden(name.removeprefix(folder))]
-    files = [name for name in found if fs.isfile(name)]
-    if pattern.rpartition("/")[2].strip("*"):
-        other = next((name for name in sorted({*found} - {*files}) if fs.isdir(name)), None)
-        if other is not None:
-            raise InvalidArgumentError(f"{other!r} is a folder: pass {other + '/*'!r} for the files in it")
-    return files
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 @contextmanager

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters._files import Folder, ListedFile, are_local, is_hidden, reading
+from cachelayer.adapters._files import File, Files, Folder, Options, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
-from cachelayer.builds.source_identity import FileFacts, identity_of_files
+from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
@@ -23,17 +22,10 @@ from cachelayer.system_threads import Pool
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 Root = str | os.PathLike[str]
-Options = Mapping[str, Any] | None
+Listing = tuple[list[tuple[File, dict[str, Any]]], dict[str, Any]]
+"""The files of a source in order, each with the other leaves of its element, and the metadata."""
 _FILES_AT_ONCE = 64
 _READERS = 16
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The files of a source in order, each with the other leaves of its element."""
-
-    files: Sequence[tuple[ListedFile, dict[str, Any]]]
-    metadata: dict[str, Any]
 
 
 def from_files(root: Root, pattern: str = "*", *, storage_options: Options = None) -> FilesSource:
@@ -53,17 +45,13 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
         chosen = [(file, {"path": path}) for path, file in files if fnmatchcase(path, pattern)]
         if not chosen:
             raise InvalidArgumentError(f"there is no file {pattern!r} in {os.fspath(root)!r}")
-        return Listing(chosen, {})
+        return chosen, {}
 
-    return FilesSource("data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing, is_local=are_local(root))
+    return FilesSource(root, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
 
 
 def from_image_folder(
-    root: str | os.PathLike[str],
-    *,
-    extensions: Sequence[str] = IMAGES,
-    mode: str = "RGB",
-    storage_options: Options = None,
+    root: Root, *, extensions: Sequence[str] = IMAGES, mode: str = "RGB", storage_options: Options = None
 ) -> FilesSource:
     """Return a source of images with a folder for each class: dicts of ``image`` and ``label``, sorted by path.
 
@@ -81,7 +69,7 @@ def from_image_folder(
 
 
 def from_audio_folder(
-    root: str | os.PathLike[str],
+    root: Root,
     *,
     extensions: Sequence[str] = SOUNDS,
     sampling_rate: int | None = None,
@@ -105,41 +93,34 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
     def listing() -> Listing:
         folder = Folder.at(root, options)
         classes = folder.folders()
-        places = {name: np.int64(place) for place, name in enumerate(classes)}
-        chosen = []
-        for path, file in folder.files():
-            name, inner, _ = path.partition("/")
-            if path.lower().endswith(endings):
-                if not inner:
-                    raise InvalidArgumentError(f"{file.name} is not in the folder of a class: move it into one")
-                chosen.append((file, {"label": places[name]}))
-        empty = sorted(set(places.values()) - {others["label"] for _, others in chosen})
+        files = [(path.split("/")[0], file) for path, file in folder.files() if path.lower().endswith(endings)]
+        # A class without files would shift the labels of those after it.
+        empty = set(classes) - {name for name, _ in files}
         if empty or not classes:
-            which = f"the folder {classes[empty[0]]!r} has no file" if empty else "there is no folder with a file"
+            which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
             raise InvalidArgumentError(f"{os.fspath(root)}: {which} that ends in {', '.join(endings)}")
-        return Listing(chosen, {"classes": classes})
+        stray = next((file for name, file in files if name not in classes), None)
+        if stray is not None:
+            raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")
+        return [(file, {"label": np.int64(classes.index(name))}) for name, file in files], {"classes": classes}
 
-    leaves = {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}
-    return FilesSource(leaf, leaves, listing, is_local=are_local(root))
+    return FilesSource(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
 
 
 class FilesSource:
     """Files, each with the leaves that its path implies.
 
     Args:
+        root: the folder that holds them.
         leaf: the key of the file's bytes in the elements.
         element_spec: the spec of the elements.
         listing: returns the list of the files.
-        is_local: whether the files lie on this host.
     """
 
     kind = "files"
-    is_local: bool = False
 
-    def __init__(
-        self, leaf: str, element_spec: Tree, listing: Callable[[], Listing], *, is_local: bool = False
-    ) -> None:
-        self.is_local = is_local
+    def __init__(self, root: Root, leaf: str, element_spec: Tree, listing: Callable[[], Listing]) -> None:
+        self.is_local = Files(root).is_local
         self.element_spec: Tree | None = element_spec
         self._leaf = leaf
         self._list = listing
@@ -155,23 +136,18 @@ class FilesSource:
     def _listing(self) -> Listing:
         return self._list()
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The facts that distinguish these files from others."""
-        return identity_of_files(file.facts for file, _ in self._listing.files)
-
     def file_facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
-        return [file.facts for file, _ in self._list().files]
+        return [file.facts for file, _ in self._list()[0]]
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> Mapping[str, Any]:
         """The names of the classes, if there are any."""
-        return self._listing.metadata
+        return self._listing[1]
 
     @property
     def length(self) -> int | None:
-        return len(self._listing.files)
+        return len(self._listing[0])
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """Yield the files, in batches; read several at the same time.
@@ -181,24 +157,16 @@ class FilesSource:
         """
         with Pool(_READERS, "cachelayer-folders") as pool:
             stop = None if limit is None else self._first + limit
-            for chunk in _chunks(list(enumerate(self._listing.files[self._first : stop], self._first))):
-                yield ElementBatch(list(pool.map(self._element, chunk)))
+            records = list(enumerate(self._listing[0]))[self._first : stop]
+            while records:
+                count = nbytes = 0
+                while count < min(len(records), _FILES_AT_ONCE) and nbytes < BATCH_NBYTES:
+                    nbytes += records[count][1][0].facts.nbytes
+                    count += 1
+                yield ElementBatch(list(pool.map(self._element, records[:count])))
+                del records[:count]
 
-    def _element(self, numbered: tuple[int, tuple[ListedFile, dict[str, Any]]]) -> dict[str, Any]:
+    def _element(self, numbered: tuple[int, tuple[File, dict[str, Any]]]) -> dict[str, Any]:
         record, (file, others) = numbered
         with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
             return {self._leaf: opened.read(), **others}
-
-
-def _chunks(files: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-    """Yield the files in lists that fit into a batch."""
-    chunk: list[tuple[int, Any]] = []
-    nbytes = 0
-    for numbered in files:
-        chunk.append(numbered)
-        nbytes += numbered[1][0].nbytes
-        if nbytes >= BATCH_NBYTES or len(chunk) == _FILES_AT_ONCE:
-            yield chunk
-            chunk, nbytes = [], 0
-    if chunk:
-        yield chunk

@@ -1,222 +1,225 @@
-"""Read TFRecord files as a source, through TensorFlow: parsed ``tf.train.Example`` protos, or raw bytes."""
+"""Read TFRecord files as a source: raw bytes, or ``tf.train.Example`` protos, which TensorFlow parses."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from cachelayer.adapters._files import Paths, are_local, is_hidden
-from cachelayer.adapters._tfrecord_files import RECORD_FRAME, compression_of, is_whole
-from cachelayer.adapters.tensorflow import TfDataSource, reason_of, unbatched
+import google_crc32c
+
+from cachelayer.adapters._files import File, Files, Options, Paths
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.source_identity import FileFacts, identity_of_files
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
-
-try:
-    import tensorflow as tf
-except ImportError as error:
-    raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 
 _PARSED_AT_ONCE = 256
 
 
 def from_tfrecord(
-    filenames: Paths, features: Mapping[str, Any] | None = None, compression_type: str | None = None
+    filenames: Paths,
+    features: Mapping[str, Any] | None = None,
+    compression_type: str | None = None,
+    *,
+    storage_options: Options = None,
 ) -> TfRecordSource:
     """Return a source of the records of TFRecord files, in the order of the files.
 
     Args:
-        filenames: paths, patterns such as ``"train-*.tfrecord"``, or URLs that TensorFlow opens.
+        filenames: paths, patterns such as ``"train-*.tfrecord"``, or URLs.
         features: the features of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. If None,
-            records are stored as raw bytes.
+            records are stored as raw bytes, and TensorFlow is not needed.
         compression_type: None, ``"GZIP"`` or ``"ZLIB"``; reading a file with any other compression fails.
+        storage_options: options of fsspec's client.
 
     Raises:
-        InvalidTypeError: if filenames are not paths, or features are not a dict.
+        InvalidTypeError: if features are not a dict.
         InvalidArgumentError: if the compression type is unknown.
+        MissingDependencyError: if there are features, and no TensorFlow.
     """
-    if compression_type not in (None, "", "GZIP", "ZLIB"):
+    if (compression_type or None) not in _DECOMPRESSED:
         raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
-    return TfRecordSource(_paths(filenames), _checked_features(features), compression_type)
-
-
-def _paths(filenames: Any) -> list[str]:
-    names = [filenames] if isinstance(filenames, (str, bytes, os.PathLike)) else filenames
-    try:
-        return [os.fsdecode(name) for name in names]
-    except TypeError as error:
-        raise InvalidTypeError(f"filenames={filenames!r}: pass a path, a pattern, or a list of them") from error
-
-
-def _checked_features(features: Any) -> dict[str, Any] | None:
-    """Return the features as a dict; raise if they are neither a dict of features nor None."""
+    files = Files(filenames, storage_options)
     if features is None:
-        return None
+        return TfRecordSource(files, compression_type or None)
     if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
         raise InvalidTypeError(
             f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
             "records as bytes"
         )
-    return dict(features)
-
-
-def _facts(file: str) -> FileFacts:
     try:
-        stat = tf.io.gfile.stat(file)
-    except tf.errors.OpError as error:
-        raise SourceError(f"{file} cannot be read: {error}") from error
-    return FileFacts(file, stat.length, str(stat.mtime_nsec))
-
-
-def _matching(pattern: str) -> list[str]:
-    """Return the files that match a pattern, by name; only a pattern with the dot matches hidden files."""
-    files = sorted(tf.io.gfile.glob(pattern))
-    if is_hidden(pattern.rpartition("/")[2]):
-        return files
-    return [name for name in files if not is_hidden(name.rpartition("/")[2])]
+        import tensorflow  # noqa: F401, ICN001
+    except ImportError as error:
+        raise MissingDependencyError("features need TensorFlow: pip install 'cachelayer[tensorflow]'") from error
+    return ExampleSource(files, compression_type or None, dict(features))
 
 
 class TfRecordSource:
-    """The records of TFRecord files; see :func:`from_tfrecord`."""
+    """The records of TFRecord files as bytes; see :func:`from_tfrecord`."""
 
     kind = "tfrecord"
     length: int | None = None
+    element_spec: Tree | None = ArraySpec(bytes)
 
-    def __init__(
-        self,
-        filenames: list[str],
-        features: dict[str, Any] | None,
-        compression_type: str | None,
-        declared: Tree | None = None,
-    ) -> None:
-        self._filenames = filenames
-        self._features = features
+    def __init__(self, files: Files, compression_type: str | None) -> None:
+        self.is_local = files.is_local
+        self._files = files
         self._compression_type = compression_type
-        self._declared = declared
-
-    def with_element_spec(self, spec: Tree) -> TfRecordSource:
-        """Return this source with an element spec that a user declares."""
-        return TfRecordSource(self._filenames, self._features, self._compression_type, spec)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the names of the files say that they lie on this host."""
-        return are_local(self._filenames)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The facts that distinguish these files from others.
-
-        Raises:
-            SourceError: if a file cannot be inspected.
-        """
-        return identity_of_files(self.file_facts())
 
     def file_facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
-        return list(map(_facts, self._files))
-
-    @cached_property
-    def _files(self) -> list[str]:
-        files = [file for name in self._filenames for file in _matching(name)]
-        if not files:
-            raise InvalidArgumentError(f"there is no file {', '.join(self._filenames) or 'in an empty list'}")
-        return files
-
-    @cached_property
-    def element_spec(self) -> Tree | None:
-        """The declared element spec, or the one that the features imply."""
-        return self._source(self._files[0]).element_spec
+        return self._files.facts()
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """Yield the records, in batches.
 
         Raises:
+            SourceError: if a file is damaged; names the file and the record.
+        """
+        records = (record for file in self._files.find() for record in _records(file, self._compression_type))
+        return IterableSource(records, self.kind, None).batches(limit)
+
+
+class ExampleSource:
+    """The ``tf.train.Example`` protos of TFRecord files, parsed; see :func:`from_tfrecord`."""
+
+    kind = "tfrecord"
+    length: int | None = None
+
+    def __init__(
+        self, files: Files, compression_type: str | None, features: dict[str, Any], declared: Tree | None = None
+    ) -> None:
+        self.is_local = files.is_local
+        self._files = files
+        self._compression_type = compression_type
+        self._features = features
+        self._declared = declared
+
+    def with_element_spec(self, spec: Tree) -> ExampleSource:
+        """Return this source with an element spec that a user declares."""
+        return ExampleSource(self._files, self._compression_type, self._features, spec)
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return the current size and modification time of each file."""
+        return self._files.facts()
+
+    @cached_property
+    def element_spec(self) -> Tree | None:
+        """The declared element spec, or the one that the features imply."""
+        return self._parsed(lambda: iter(())).element_spec
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """Yield the examples, in batches.
+
+        Raises:
             SourceError: if a file is damaged, or a record is not such an Example; names the file and the record.
         """
         done = 0
-        for file in self._files:
-            first = done
-            read = tf.Variable(0, dtype=tf.int64)
+        for file in self._files.find():
+            damage: list[SourceError] = []
+            chunks = partial(_chunks, file, self._compression_type, damage)
             try:
-                for batch in self._source(file, read).batches(None if limit is None else limit - done):
+                for batch in self._parsed(chunks).batches(None if limit is None else limit - done):
                     yield batch
                     done += len(batch)
-            except SourceError as error:
-                raise self._located(file, first, error) from error.__cause__
+            except SourceError:
+                self._raise_located(file)
+                raise
             if done == limit:
                 return
-            # TensorFlow accepts a file that ends within a header, or a compressed file that is cut anywhere.
-            if not is_whole(file, self._compression_type, int(read)):
-                place = f"after record {done - 1}" if done > first else "before its first record"
-                raise SourceError(f"{file} is cut short, or other bytes follow, {place}")
+            if damage:
+                raise damage[0]
 
-    def _source(self, file: str, read: Any = None) -> TfDataSource:
-        raw = self._raw(file)
-        return TfDataSource(self._parsed(raw if read is None else raw.map(partial(_counted, read))), self._declared)
+    def _raise_located(self, file: File) -> None:
+        """Parse the records of a file one by one, and raise at the one that fails."""
+        import tensorflow as tf
 
-    def _raw(self, file: str) -> Any:
-        return tf.data.TFRecordDataset(file, compression_type=self._compression_type)
+        for number, record in enumerate(_records(file, self._compression_type)):
+            try:
+                tf.io.parse_single_example(record, self._features)
+            except tf.errors.OpError as error:
+                raise SourceError(f"{file.name} failed at its record {number}: {error.message}") from error
 
-    def _parsed(self, raw: Any) -> Any:
-        if self._features is None:
-            return raw
-        try:
-            return self._examples(raw, self._features)
-        except (TypeError, ValueError) as error:
-            raise _features_error(self._features, error) from error
+    def _parsed(self, chunks: Callable[[], Iterator[list[bytes]]]) -> Any:
+        import tensorflow as tf
 
-    def _examples(self, raw: Any, features: dict[str, Any]) -> Any:
+        from cachelayer.adapters.tensorflow import TfDataSource, unbatched
+
+        raw = tf.data.Dataset.from_generator(chunks, output_signature=tf.TensorSpec((None,), tf.string))
         # Parsing many at a time is faster, but pads all other kinds of lists to the longest in the batch.
         kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
-        if all(isinstance(feature, kinds) for feature in features.values()):
-            parse = partial(tf.io.parse_example, features=features)
-            return unbatched(raw.batch(_PARSED_AT_ONCE).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
-        return raw.map(self._parse_one, num_parallel_calls=tf.data.AUTOTUNE)
-
-    def _parse_one(self, record: Any) -> Any:
-        return tf.io.parse_single_example(record, self._features)
-
-    def _located(self, file: str, first: int, error: SourceError) -> SourceError:
-        """Read the file again, and return the error with the record at which it fails."""
-        cause = error.__cause__ or error
-        number = 0
+        is_batched = all(isinstance(feature, kinds) for feature in self._features.values())
+        parse = tf.io.parse_example if is_batched else tf.io.parse_single_example
         try:
-            for record in self._raw(file):
-                if self._features is not None:
-                    self._parse_one(record)
+            parsed = (raw if is_batched else raw.unbatch()).map(
+                partial(parse, features=self._features), num_parallel_calls=tf.data.AUTOTUNE
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"TensorFlow does not take features={self._features!r}: {error}") from error
+        return TfDataSource(unbatched(parsed) if is_batched else parsed, self._declared)
+
+
+def _chunks(file: File, compression_type: str | None, damage: list[SourceError]) -> Iterator[list[bytes]]:
+    """Yield the records of a file in lists; end before one that is damaged, and add the error to a list."""
+
+    def whole() -> Iterator[bytes]:
+        try:
+            yield from _records(file, compression_type)
+        except SourceError as error:
+            damage.append(error)
+
+    records = whole()
+    return iter(lambda: list(islice(records, _PARSED_AT_ONCE)), [])
+
+
+def _records(file: File, compression_type: str | None) -> Iterator[bytes]:
+    """Yield the records of a file.
+
+    Raises:
+        SourceError: if the file is damaged or cut short; names the file and the number of the record in it.
+    """
+    number = 0
+    try:
+        with file.open() as opened:
+            stream = _DECOMPRESSED[compression_type](opened)
+            while header := stream.read(12):
+                length = header[:8]
+                if header[8:] != _checksum(length):
+                    raise ValueError("its length is damaged or cut off")
+                data = stream.read(int.from_bytes(length, "little"))
+                if stream.read(4) != _checksum(data):
+                    raise ValueError("it is damaged or cut off")
+                yield data
                 number += 1
-        except tf.errors.OpError as found:
-            cause = found
-        compressed = "" if number else _fix(compression_of(file), self._compression_type or None)
-        return SourceError(
-            f"{file} failed at record {first + number}, its own {number}{compressed}: {reason_of(cause)}"
-        )
+    except Exception as error:
+        hint = "" if number else f": perhaps its compression is not compression_type={compression_type!r}"
+        reason = f"{type(error).__name__}: {error}{hint}"
+        raise SourceError(f"{file.name} failed at its record {number}: {reason}") from error
 
 
-def _features_error(features: dict[str, Any], error: Exception) -> InvalidArgumentError:
-    """Return an error that names the first feature that TensorFlow does not take, or all features."""
-    for name, feature in features.items():
-        try:
-            tf.data.Dataset.from_tensors(b"").map(partial(tf.io.parse_single_example, features={name: feature}))
-        except (TypeError, ValueError) as found:
-            reason = str(found).strip().splitlines()[-1].strip()
-            return InvalidArgumentError(f"features[{name!r}] is {feature!r}, which TensorFlow does not take: {reason}")
-    return InvalidArgumentError(f"TensorFlow does not take these features: {error}")
+def _checksum(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
-def _counted(read: Any, record: Any) -> Any:
-    """Return a record, and add its bytes in the file to the count of bytes read."""
-    with tf.control_dependencies([read.assign_add(tf.cast(tf.strings.length(record), tf.int64) + RECORD_FRAME)]):
-        return tf.identity(record)
+def _inflated(file: Any) -> io.BytesIO:
+    stream = zlib.decompressobj()
+    data = stream.decompress(file.read())
+    if not stream.eof or stream.unused_data:
+        raise EOFError("it does not end with its zlib stream")
+    return io.BytesIO(data)
 
 
-def _fix(actual: str | None, passed: str | None) -> str:
-    if actual == passed:
-        return ""
-    how = f"is not {passed}" if actual is None else f"looks like {actual}"
-    return f" (it {how}: pass compression_type={actual!r}, not {passed!r})"
+_DECOMPRESSED: dict[Any, Callable[[Any], Any]] = {
+    None: io.BufferedReader,
+    "GZIP": lambda file: io.BufferedReader(gzip.GzipFile(fileobj=file)),
+    "ZLIB": _inflated,
+}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 
-from cachelayer.adapters._files import File, Paths, are_local, facts_of_all, find, listed
-from cachelayer.adapters._tar import files_of
+from cachelayer.adapters._files import Files, Options, Paths, listed
+from cachelayer.adapters.npy import read_array
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.source_identity import FileFacts, identity_of_files
+from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -38,10 +42,10 @@ except ImportError as error:
 KEY = "__key__"
 _LOOK_AHEAD = 1000
 _SHOWN = 80
+_CHUNK = 1 << 20
 # Names that webdataset reserves.
 _META = re.compile(r"__[^/]*__($|/)")
-_INTEGER = re.compile(r"[+-]?\d+")
-_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+_OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 _SPECS: dict[str, LeafSpec] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp", "bmp", "gif", "tif", "tiff"), ImageSpec()),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg"), AudioSpec()),
@@ -51,7 +55,7 @@ _SPECS: dict[str, LeafSpec] = {
 
 
 def from_webdataset(
-    urls: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Mapping[str, Any] | None = None
+    urls: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Options = None
 ) -> WebDatasetSource:
     """Return a source of the samples of tar files: dicts of ``__key__`` and each suffix, in the order of the files.
 
@@ -76,10 +80,11 @@ class WebDatasetSource:
         self,
         urls: Paths,
         suffixes: Sequence[str] | None,
-        storage_options: Mapping[str, Any] | None,
+        storage_options: Options,
         declared: Tree | None = None,
     ) -> None:
         self._urls = listed(urls)
+        self.is_local = Files(self._urls).is_local
         self._suffixes = None if suffixes is None else _checked(suffixes)
         self._storage_options = storage_options
         self._declared = declared
@@ -96,25 +101,15 @@ class WebDatasetSource:
             raise InvalidArgumentError(f"element_spec must have {KEY!r}: ArraySpec(str)")
         return WebDatasetSource(self._urls, [name for name in spec if name != KEY], self._storage_options, spec)
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the names of the files say that they lie on this host."""
-        return are_local(self._urls)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The facts that distinguish these files from others."""
-        return identity_of_files(self.file_facts())
-
     def file_facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
-        return facts_of_all(self._files)
+        return self._files.facts()
 
     @cached_property
-    def _files(self) -> list[File]:
+    def _files(self) -> Files:
         urls = [self._urls] if not isinstance(self._urls, Iterable) or isinstance(self._urls, str) else self._urls
         expanded = [one for url in urls for one in (expand_urls(url) if isinstance(url, str) else [url])]
-        return find(expanded, self._storage_options)
+        return Files(expanded, self._storage_options)
 
     @cached_property
     def _names(self) -> list[str]:
@@ -162,10 +157,10 @@ class WebDatasetSource:
 
     def _samples(self) -> Iterator[dict[str, Any]]:
         record = 0
-        for file in self._files:
+        for file in self._files.find():
             try:
                 with file.open() as opened:
-                    for sample in group_by_keys(_named(files_of(opened), file.name)):
+                    for sample in group_by_keys(_members(opened, file.name)):
                         yield sample
                         record += 1
             except Exception as error:
@@ -176,11 +171,30 @@ class WebDatasetSource:
                 raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from error
 
 
-def _named(files: Iterator[tuple[str, bytes]], url: str) -> Iterator[dict[str, Any]]:
-    """Yield the files in webdataset's form, without those that it reserves. The end of an archive ends a sample."""
-    for name, data in files:
-        if not _META.match(name):
-            yield {"fname": name, "data": data, "__url__": url}
+def _members(file: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
+    """Yield the files of an archive in webdataset's form, without those that it reserves.
+
+    Raises:
+        SourceError: if the archive is damaged or cut short, has bytes after its end, or contains a link.
+        tarfile.TarError, OSError, EOFError, lzma.LZMAError: if it is not an archive, or compressed data is damaged.
+    """
+    start = file.read(len(max(_OPENERS, key=len)))
+    file.seek(0)
+    opened = next((opener(file) for magic, opener in _OPENERS.items() if start.startswith(magic)), file)
+    with tarfile.open(fileobj=opened, mode="r:") as tar:
+        for member in tar:
+            if member.isreg() and not _META.match(member.name):
+                data: Any = tar.extractfile(member)
+                yield {"fname": member.name, "data": data.read(), "__url__": url}
+            elif not member.isreg() and not member.isdir():
+                raise SourceError(f"{member.name} is a link or no file: pack it with tar --dereference")
+    # tarfile takes a damaged header, and a cut between two files, as the end.
+    opened.seek(tar.offset)
+    if opened.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise SourceError(f"it is damaged or cut short at byte {tar.offset}: make it again")
+    if any(data.strip(b"\0") for data in iter(lambda: opened.read(_CHUNK), b"")):
+        raise SourceError("bytes follow its end mark: split it into two files")
+    # The end of an archive ends a sample.
     yield {}
 
 
@@ -209,7 +223,7 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
         return data
     try:
         if _kind(name) == "npy":
-            return _array(data)
+            return read_array(io.BytesIO(data))
         if leaf is None:
             return data
         return data.decode() if leaf.dtype is str else _number(data.decode().strip(), np.dtype(leaf.dtype))
@@ -219,51 +233,20 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
         raise ElementError(expected, got, path=f"[{name!r}]") from error
 
 
-def _array(data: bytes) -> Any:
-    """Return the array in the bytes of a .npy file.
-
-    Raises:
-        ValueError: if the bytes are anything else, such as two arrays.
-    """
-    file = io.BytesIO(data)
-    array = np.lib.format.read_array(file, allow_pickle=False)
-    if file.tell() != len(data):
-        raise ValueError(f"{len(data) - file.tell()} bytes follow the array")
-    return array
-
-
 def _number(text: str, dtype: np.dtype[Any]) -> Any:
     """Return the number that a text stands for.
 
     Raises:
-        ValueError: if the number would not keep all that the text says: as an integer, ``007`` would become 7.
+        ValueError: if it is no integer or float, or changes otherwise than by rounding: ``007`` would become 7.
     """
-    if dtype.kind == "b":
-        return np.bool_(_BOOLEANS[text.lower()]) if text.lower() in _BOOLEANS else _raise_changed(text)
-    if dtype.kind in "iu" and str(int(text)) != text:
-        _raise_changed(text)
-    if dtype.kind == "M":
-        written = np.datetime64(text)
-        moment = written.astype(dtype)
-        # Compare in the unit of the text: in the finer of both units, either may overflow.
-        return moment if np.isnat(written) or moment.astype(written.dtype) == written else _raise_changed(text)
-    with np.errstate(all="ignore"):
+    if dtype.kind not in "iuf":
+        raise ValueError(f"a text is not read as {dtype}")
+    with np.errstate(over="ignore"):
         number = dtype.type(text)
-    if dtype.kind not in "miu" and ("_" in text or not _holds(number, text)):
-        _raise_changed(text)
+    if dtype.kind == "f":
+        is_same = bool(np.isfinite(number)) and not (text.lstrip("-").isdigit() and int(number) != int(text))
+    else:
+        is_same = str(number) == text
+    if not is_same:
+        raise ValueError(f"{text!r} would be changed")
     return number
-
-
-def _holds(number: Any, text: str) -> bool:
-    """Return whether a float stands for a text, except for the digits that floats round."""
-    if _INTEGER.fullmatch(text):
-        return bool(np.isfinite(number)) and int(number.real) == int(text)
-    lower = text.lower()
-    finite = "inf" not in lower and "nan" not in lower
-    return not finite or (
-        bool(np.isfinite(number)) and (number != 0 or not re.search("[1-9]", lower.partition("e")[0]))
-    )
-
-
-def _raise_changed(text: str) -> NoReturn:
-    raise ValueError(f"{text!r} would be changed")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cachelayer.builds.entry_points import entry_points_of
-from cachelayer.builds.source_identity import FileFacts, files_of, identity_of
+from cachelayer.builds.source_identity import FileFacts, files_of
 from cachelayer.errors import InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
@@ -59,10 +59,6 @@ class PathSource:
             if found is not None:
                 return found
         raise InvalidTypeError(f"{self.path!r}: no installed adapter reads paths")
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return identity_of(self.source)
 
     @property
     def is_local(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,20 +28,18 @@ class FileFacts:
 
 
 def identity_of(source: object) -> dict[str, Any]:
-    """Return how a source identifies itself, as JSON; empty for most sources."""
-    found = getattr(source, "identity", None)
-    return dict(found) if isinstance(found, Mapping) else {}
+    """Return what identifies the files that a source reads, as JSON; empty for a source that reads none."""
+    files = files_of(source)
+    return identity_of_files(files) if files else {}
 
 
 def local_identity(source: object) -> dict[str, Any]:
-    """Return how a source of files on this host identifies itself; empty for any other source.
+    """Return what identifies the files of this host that a source reads; empty for any other source.
 
     Raises:
         CacheLayerError: if a file cannot be listed.
     """
-    # Ask the type first: objects of other libraries may answer to any name.
-    knows = hasattr(type(source), "is_local") and hasattr(type(source), "identity")
-    return identity_of(source) if knows and getattr(source, "is_local", None) is True else {}
+    return identity_of(source) if getattr(source, "is_local", None) is True else {}
 
 
 def files_of(source: object) -> Sequence[FileFacts]:

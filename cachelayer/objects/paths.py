@@ -28,6 +28,8 @@ LATEST = "latest"
 BUILDS = "_builds"
 _PLAN = ".packs"
 _FILE = re.compile(rf"{BUILDS}/({_NAME.pattern})/(?:{_NAME.pattern})", re.ASCII)
+_IN_DATASET = re.compile(r"(.*?/|)_[a-z]+/(?:.*/)?(?:\d{10}\.json|\d{8}T\d{6}-[0-9a-f]{12})(?:/|$)")
+"""A path of a log entry or of an attempt to build: the folder of its dataset, and what follows."""
 
 
 def check_name(kind: str, name: object) -> str:
@@ -56,6 +58,12 @@ def _suggested(name: object) -> str:
     """Return the valid name that is most like an object that is no str: ``1`` becomes v1."""
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-._")
     return f"v{text}" if text.isdigit() else text[:20] or "v1"
+
+
+def dataset_folder(path: str) -> str | None:
+    """Return the folder, with a slash, of the dataset that a file belongs to by its path; None for other files."""
+    match = _IN_DATASET.match(path)
+    return None if match is None else match[1]
 
 
 def log(dataset_id: str) -> str:

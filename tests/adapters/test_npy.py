@@ -54,37 +54,15 @@ DATA = VALUES.tobytes()
 BROKEN = {
     "no bytes": b"",
     "text": b"hello, this is no array",
-    "the magic alone": b"\x93NUMPY",
     "an unknown version": npy(described(), DATA, b"\7\0"),
-    "a header longer than its file": b"\x93NUMPY\1\0\xff\xff{}",
-    "a header that is huge": b"\x93NUMPY\2\0" + struct.pack("<I", 2**31) + b" " * 100,
-    "a header of 200,000 brackets": npy("(" * 200_000, b"", b"\2\0"),
     "a header that is no dict": npy("[1, 2]", DATA),
     "a header that calls": npy("__import__('os')", DATA),
-    "a missing key": npy("{'descr': '<f4', 'shape': (6, 4)}", DATA),
-    "another key": npy(described()[:-2] + ", 'more': 1}", DATA),
-    "an unknown dtype": npy(described("'<q9'"), DATA),
-    "a dtype of fields": npy(described("[('a', '<f4'), ('b', '<f4')]", "(12,)"), DATA),
-    "a dtype of arrays": npy(described("('<f4', (4,))", "(6,)"), DATA),
     "a void dtype": npy(described("'|V4'"), DATA),
-    "objects": npy(described("'|O'"), DATA),
-    "no dimension": npy(described(shape="()"), DATA[:4]),
-    "a shape of text": npy(described(shape="('6', 4)"), DATA),
-    "a shape of fractions": npy(described(shape="(6.0, 4)"), DATA),
     "a negative length": npy(described(shape="(-6, 4)"), DATA),
-    "two negative lengths": npy(described(shape="(-6, -4)"), DATA),
-    "a number in place of an order": npy(described(order="2"), DATA),
     "more rows than bytes": npy(described(shape="(7, 4)"), DATA),
     "fewer rows than bytes": npy(described(shape="(5, 4)"), DATA),
-    "2**40 rows of some bytes": npy(described(shape=f"({2**40}, 4)"), DATA),
-    "one row of 2**60 bytes": npy(described(shape=f"(1, {2**58})"), DATA),
     "more bytes than 64 bits count": npy(described(shape=f"({2**40}, {2**40})"), DATA),
     "2**40 rows of no bytes": npy(described(shape=f"({2**40}, 0)")),
-    "2**80 rows of no bytes": npy(described(shape=f"({2**80}, 0)")),
-    "2**40 rows of text of no width": npy(described("'<U0'", f"({2**40},)")),
-    "2**40 rows of no bytes, in Fortran order": npy(described(shape=f"({2**40}, 0)", order="True")),
-    "no rows of 2**80 bytes": npy(described(shape=f"(0, {2**80})")),
-    "65 dimensions": npy(described(shape=str((1,) * 65)), DATA[:4]),
 }
 
 
@@ -114,26 +92,6 @@ def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(kind: str, ord
     assert not storage.datasets()
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.slow
-def test_a_damaged_byte_in_an_npz_file_is_refused_or_changes_nothing(compression: int, tmp_path: Path) -> None:
-    path = write("npz", saved(VALUES), tmp_path, compression)
-    whole = path.read_bytes()
-    storage = cachelayer.Storage(tmp_path / "cache")
-    refused = 0
-    for place in range(0, len(whole), 5):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        try:
-            ref = storage.submit(from_npz(path), "d", f"v{place}")
-        except CacheLayerError as error:
-            refused += 1
-            assert str(path) in str(error)  # noqa: PT017
-        else:
-            found = ref.read(range(len(ref)))
-            np.testing.assert_array_equal(next(iter(found.values())), VALUES)
-    assert refused
-
-
 def test_rows_of_no_bytes_are_rows_if_their_number_can_be_stored(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path / "cache")
     path = write("npy", saved(np.zeros((1000, 0), np.int16)), tmp_path)
@@ -149,7 +107,8 @@ def test_rows_in_fortran_order_are_those_of_the_array(shape: Any, dtype: str, tm
     source = from_npy(path)
     assert source.length == shape[0]
     for start, stop in [(0, shape[0]), (shape[0] // 2, shape[0])]:
-        np.testing.assert_array_equal(source.rows(start, stop), values[start:stop])
+        rows = [row for batch in source.skipped(start).batches(stop - start) for row in batch.batch]
+        np.testing.assert_array_equal(rows, list(values[start:stop]))
 
 
 def test_a_fortran_file_that_gets_shorter_while_it_is_read_is_an_error_and_no_crash(tmp_path: Path) -> None:

