@@ -249,11 +249,6 @@ class ArrowFiles(ArrowStream):
         """Whether the files lie on this host."""
         return self._files.is_local
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The facts that distinguish these files from others."""
-        return self._files.identity
-
     def file_facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
         return self._files.facts()

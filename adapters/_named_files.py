@@ -107,8 +107,8 @@ def _in_folder(path: str) -> str | None:
     for kind, pattern in (("images", _IMAGES), ("sounds", _SOUNDS)):
         if files and all("/" in name and _ends(name, pattern) for name, _ in files):
             return kind
-    kind = _by_names([name for name, _ in files])
-    return None if kind in _OF_ONE and len(files) > 1 else kind
+    found = _by_names([name for name, _ in files])
+    return None if found in _OF_ONE and len(files) > 1 else found
 
 
 def _refuse_credentials(url: str) -> None:

@@ -74,11 +74,6 @@ class JsonLinesSource:
         """Whether the files lie on this host."""
         return self._files.is_local
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The facts that distinguish the files from others."""
-        return self._files.identity
-
     def file_facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
         return self._files.facts()

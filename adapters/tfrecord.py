@@ -49,7 +49,7 @@ def from_tfrecord(
         raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
     files = Files(filenames, storage_options)
     if features is None:
-        return TfRecordSource(files, compression_type or None)
+        return TfRecordSource(files, compression_type or None, None)
     if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
         raise InvalidTypeError(
             f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
@@ -59,43 +59,21 @@ def from_tfrecord(
         import tensorflow  # noqa: F401, ICN001
     except ImportError as error:
         raise MissingDependencyError("features need TensorFlow: pip install 'cachelayer[tensorflow]'") from error
-    return ExampleSource(files, compression_type or None, dict(features))
+    return TfRecordSource(files, compression_type or None, dict(features))
 
 
 class TfRecordSource:
-    """The records of TFRecord files as bytes; see :func:`from_tfrecord`."""
-
-    kind = "tfrecord"
-    length: int | None = None
-    element_spec: Tree | None = ArraySpec(bytes)
-
-    def __init__(self, files: Files, compression_type: str | None) -> None:
-        self.is_local = files.is_local
-        self._files = files
-        self._compression_type = compression_type
-
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return self._files.facts()
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the records, in batches.
-
-        Raises:
-            SourceError: if a file is damaged; names the file and the record.
-        """
-        records = (record for file in self._files.find() for record in _records(file, self._compression_type))
-        return IterableSource(records, self.kind, None).batches(limit)
-
-
-class ExampleSource:
-    """The ``tf.train.Example`` protos of TFRecord files, parsed; see :func:`from_tfrecord`."""
+    """The records of TFRecord files; see :func:`from_tfrecord`."""
 
     kind = "tfrecord"
     length: int | None = None
 
     def __init__(
-        self, files: Files, compression_type: str | None, features: dict[str, Any], declared: Tree | None = None
+        self,
+        files: Files,
+        compression_type: str | None,
+        features: dict[str, Any] | None,
+        declared: Tree | None = None,
     ) -> None:
         self.is_local = files.is_local
         self._files = files
@@ -103,9 +81,9 @@ class ExampleSource:
         self._features = features
         self._declared = declared
 
-    def with_element_spec(self, spec: Tree) -> ExampleSource:
+    def with_element_spec(self, spec: Tree) -> TfRecordSource:
         """Return this source with an element spec that a user declares."""
-        return ExampleSource(self._files, self._compression_type, self._features, spec)
+        return TfRecordSource(self._files, self._compression_type, self._features, spec)
 
     def file_facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
@@ -114,41 +92,49 @@ class ExampleSource:
     @cached_property
     def element_spec(self) -> Tree | None:
         """The declared element spec, or the one that the features imply."""
-        return self._parsed(lambda: iter(())).element_spec
+        if self._features is None:
+            return ArraySpec(bytes) if self._declared is None else self._declared
+        return self._parsed(self._features, lambda: iter(())).element_spec
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the examples, in batches.
+        """Yield the records, in batches.
 
         Raises:
             SourceError: if a file is damaged, or a record is not such an Example; names the file and the record.
         """
+        if self._features is not None:
+            return self._examples(self._features, limit)
+        records = (record for file in self._files.find() for record in _records(file, self._compression_type))
+        return IterableSource(records, self.kind, None).batches(limit)
+
+    def _examples(self, features: dict[str, Any], limit: int | None) -> Iterator[Batch]:
         done = 0
         for file in self._files.find():
             damage: list[SourceError] = []
             chunks = partial(_chunks, file, self._compression_type, damage)
             try:
-                for batch in self._parsed(chunks).batches(None if limit is None else limit - done):
+                for batch in self._parsed(features, chunks).batches(None if limit is None else limit - done):
                     yield batch
                     done += len(batch)
             except SourceError:
-                self._raise_located(file)
+                self._raise_located(features, file)
                 raise
             if done == limit:
                 return
             if damage:
                 raise damage[0]
 
-    def _raise_located(self, file: File) -> None:
+    def _raise_located(self, features: dict[str, Any], file: File) -> None:
         """Parse the records of a file one by one, and raise at the one that fails."""
         import tensorflow as tf
 
         for number, record in enumerate(_records(file, self._compression_type)):
             try:
-                tf.io.parse_single_example(record, self._features)
+                tf.io.parse_single_example(record, features)
             except tf.errors.OpError as error:
                 raise SourceError(f"{file.name} failed at its record {number}: {error.message}") from error
 
-    def _parsed(self, chunks: Callable[[], Iterator[list[bytes]]]) -> Any:
+    def _parsed(self, features: dict[str, Any], chunks: Callable[[], Iterator[list[bytes]]]) -> Any:
         import tensorflow as tf
 
         from cachelayer.adapters.tensorflow import TfDataSource, unbatched
@@ -156,14 +142,14 @@ class ExampleSource:
         raw = tf.data.Dataset.from_generator(chunks, output_signature=tf.TensorSpec((None,), tf.string))
         # Parsing many at a time is faster, but pads all other kinds of lists to the longest in the batch.
         kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
-        is_batched = all(isinstance(feature, kinds) for feature in self._features.values())
+        is_batched = all(isinstance(feature, kinds) for feature in features.values())
         parse = tf.io.parse_example if is_batched else tf.io.parse_single_example
         try:
             parsed = (raw if is_batched else raw.unbatch()).map(
-                partial(parse, features=self._features), num_parallel_calls=tf.data.AUTOTUNE
+                partial(parse, features=features), num_parallel_calls=tf.data.AUTOTUNE
             )
         except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"TensorFlow does not take features={self._features!r}: {error}") from error
+            raise InvalidArgumentError(f"TensorFlow does not take features={features!r}: {error}") from error
         return TfDataSource(unbatched(parsed) if is_batched else parsed, self._declared)
 
 
@@ -207,7 +193,8 @@ def _records(file: File, compression_type: str | None) -> Iterator[bytes]:
 
 def _checksum(data: bytes) -> bytes:
     crc = google_crc32c.value(data)
-    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return int.to_bytes(masked, 4, "little")
 
 
 def _inflated(file: Any) -> io.BytesIO:
