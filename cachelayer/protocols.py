@@ -69,18 +69,6 @@ class RecordReads(Protocol[T_co]):
         """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
 
 
-class BlockReads(RecordReads[T_co], Protocol[T_co]):
-    """Reads certain records out of blocks."""
-
-    def beside(self, rows: NDArray[np.int64], offsets: NDArray[np.int64], /) -> RecordReads[T_co] | None:
-        """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
-
-
-def reads_blocks(reads: RecordReads[T]) -> TypeGuard[BlockReads[T]]:
-    """Return whether records are read out of blocks."""
-    return hasattr(type(reads), "beside")
-
-
 class HeldBlock(Protocol):
     """Records that were fetched together, as they are stored."""
 

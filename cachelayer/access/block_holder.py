@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -54,11 +54,7 @@ class ViewBlocks:
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""
-
-        def beside(chosen: Ints, offsets: Ints) -> HeldReads:
-            return self.reads(blocks, owner[chosen], rows[chosen] + offsets)
-
-        return HeldReads(self.base, self.selection, lambda _: held_records(blocks, owner, rows), beside)
+        return HeldReads(self.base, self.selection, lambda _: held_records(blocks, owner, rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,23 +65,17 @@ class HeldReads:
         base: makes elements of them.
         selection: the records of the base that the view has.
         read_records: returns the records.
-        others: returns what reads other records of the blocks; see :meth:`beside`.
     """
 
     base: ReadsRecords
     selection: Selection
     read_records: Read
-    others: Callable[[Ints, Ints], HeldReads] | None = None
 
     def __getitems__(self, numbers: Ints) -> list[Any]:
         return self.base.elements(self.selection.take(numbers), read=self.read_records)
 
     def elements(self, numbers: Ints, failed: Failed) -> list[Any]:
         return self.base.elements(self.selection.take(numbers), failed, self.read_records)
-
-    def beside(self, rows: Ints, offsets: Ints) -> HeldReads | None:
-        """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
-        return None if self.others is None else self.others(rows, offsets)
 
     def read(self, numbers: Ints) -> Any:
         return self.base.batch(self.selection.take(numbers), None, self.read_records)

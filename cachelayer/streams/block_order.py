@@ -18,7 +18,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.block_chunks import numbers_at, numbers_in, spans_at
 from cachelayer.streams.block_grid import MOST_LANES, Grid, power_of_two, reversed_bits
 from cachelayer.streams.block_windows import Deal, deal
-from cachelayer.streams.order import BlockSpans, Draws
+from cachelayer.streams.order import BlockSpans
 
 BLOCK_ORDER_VERSION = 2
 MOST_BLOCKS = 1 << 20
@@ -28,7 +28,6 @@ _WINDOW_NBYTES = 1 << 30
 _FEW_LANES, _BLOCKS_OF_FEW = 64, 2
 _MANY_LANES, _BLOCKS_OF_MANY = 1024, 64
 # Stand-ins of this number of attempts come from the block, which is at hand.
-_NEAR_ATTEMPTS = 4
 # How steps of up to so many rows are arranged is kept for many of them, and else for a few.
 _KEPT_ROWS = 1 << 13
 
@@ -170,26 +169,6 @@ class BlockOrder:
     def blocks_at(self, epoch: int, places: Indices) -> BlockSpans:
         """Return the blocks of the records at places of an epoch."""
         return spans_at(self._deal(epoch), places)
-
-    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
-        """Return for each place another record of its block, which is at hand; after some attempts, of all records."""
-        return draws.among(
-            *near(self.blocks_at(epoch, places), draws, np.zeros_like(places), np.full_like(places, self.records))
-        )
-
-
-def near(blocks: BlockSpans, draws: Draws, begins: Indices, ends: Indices) -> tuple[Indices, Indices]:
-    """Return the range of records that stand-ins are drawn from: the block, or the given range if the block has failed.
-
-    Args:
-        blocks: the block of each element.
-        draws: the draws.
-        begins, ends: for each element, the records to draw from if its block has no other, or enough others failed.
-    """
-    if draws.attempt > _NEAR_ATTEMPTS:
-        return begins, ends
-    alone = blocks.end - blocks.begin == 1
-    return np.where(alone, begins, blocks.begin), np.where(alone, ends, blocks.end)
 
 
 def _arranged(lanes: int, first: int, size: int) -> Indices:

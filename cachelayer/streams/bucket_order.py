@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.streams.buckets import BucketTable
-from cachelayer.streams.order import Draws, Order
+from cachelayer.streams.order import Order
 from cachelayer.streams.permutation import Indices, permuted, permuted_pieces, round_keys
 from cachelayer.streams.steps import Step, Steps
 
@@ -161,16 +161,6 @@ class BucketOrder(Order):
             found.append(self.table.take(*steps.ranks(number, start, end)))
             start = end
         return np.concatenate(found)
-
-    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
-        """Return for each place another record of its bucket."""
-        steps, found = self.plan.epoch(epoch), np.empty_like(places)
-        for row, place in enumerate(places.tolist()):
-            bucket, rank = steps.ranks(steps.step_at(place), place, place + 1)
-            others = Draws(rank, [draws.words[row]], draws.attempt)
-            rank = others.among(np.zeros(1, np.int64), np.array([self.plan.sizes[bucket]]))
-            found[row] = self.table.take(bucket, rank)[0]
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Failures: elements that a function or decoding failed for, and that others of the epoch stand in for."""
+"""Failures: elements that a function or decoding failed for, and that others stand in for."""
 
 from __future__ import annotations
 
@@ -87,6 +87,15 @@ def bare(error: Exception) -> Exception:
     return error
 
 
+def failure_of(record: int, position: int, error: Exception, stand_in: int) -> Failure:
+    """Return a failure whose error names the record by its number in the stream, not in the dataset."""
+    if isinstance(error, ElementError) and error.record not in (None, record):
+        named = error.at(record=record)
+        named.__cause__ = error.__cause__
+        error = named
+    return Failure(record, position, bare(error), stand_in)
+
+
 @dataclass(frozen=True, eq=False)
 class Failures:
     """The failures of an iterator, in order of position: those of one block after another. Immutable.
@@ -170,6 +179,6 @@ class Notice:
 def warn_of(failure: Failure, rest: str) -> None:
     """Warn of a failure; ``rest`` says how to see the others."""
     warn(
-        f"record {failure.record} failed at global position {failure.position}, and another record of the epoch stands "
+        f"record {failure.record} failed at global position {failure.position}, and another record stands "
         f"in for it: {shown(failure.error)}. {rest}"
     )

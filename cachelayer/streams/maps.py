@@ -6,40 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Failed, Stacker
+from cachelayer.protocols import Stacker
 from cachelayer.streams.block_plan import Reading
-from cachelayer.streams.failures import Notice, bare, is_of_element, noted
+from cachelayer.streams.failures import Notice, noted
 from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]
-U = TypeVar("U")
-
-
-@dataclass(frozen=True)
-class Trial:
-    """An attempt to make the elements of some positions.
-
-    Args:
-        attempt: how many other records have been drawn for the positions: 0 for the elements that belong there.
-        failed: takes the error of each row that fails; None to raise it.
-    """
-
-    attempt: int = 0
-    failed: Failed | None = None
-
-    def left(self, rows: Sequence[U]) -> Sequence[U]:
-        """Return the items of those rows that have not failed."""
-        return [item for row, item in enumerate(rows) if row not in self.failed] if self.failed else rows
-
-
-FIRST = Trial()
 
 
 @dataclass(frozen=True)
@@ -66,88 +45,63 @@ class ElementMap:
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
     def __call__(
-        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, trial: Trial = FIRST
-    ) -> list[Any]:
-        """Return what the function makes of the elements at these global positions; None for those that fail.
+        self, elements: Sequence[Any], numbers: Indices, positions: Indices, seed: int, reading: Reading, attempt: int
+    ) -> Sequence[Any]:
+        """Return what the function makes of some elements, converted to the element spec that was declared.
+
+        Args:
+            elements: the elements.
+            numbers, positions: the record number and the global position of each.
+            seed: the seed of the stream.
+            reading: counts the seconds, and says whether anybody still waits.
+            attempt: how many other records were tried before at these positions: each draws other random numbers.
 
         Raises:
-            Exception: what the function raises, with a note that names the position, if the trial does not take it.
+            ElementError: if an element does not fit; names the record and the position.
+            Exception: what the function raises, with a note that names the position.
         """
         run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
-        return reading.timed(run, elements, positions, seed, reading, trial)
+        made = reading.timed(run, elements, positions, seed, reading, attempt)
+        if self.declared is None:
+            return made
+        try:
+            return self.declared.conform(made)
+        except ElementError as error:
+            if error.record is None:
+                raise
+            row = error.record
+            raise _misfit(error, int(numbers[row]), int(positions[row])) from error.__cause__
 
     def _in_threads(
-        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, trial: Trial
+        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, attempt: int
     ) -> list[Any]:
         """Split the elements among threads, in order; each thread has its own generator."""
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
         with Pool(len(parts), "cachelayer-map") as pool:
             futures = [
-                pool.submit(self._run, elements[part], positions[part], seed, reading, trial, part.start)
-                for part in parts
+                pool.submit(self._run, elements[part], positions[part], seed, reading, attempt) for part in parts
             ]
             return [item for future in futures for item in future.result()]
 
-    def conform(
-        self, elements: Sequence[Any], numbers: Indices, positions: Indices, trial: Trial = FIRST
-    ) -> Sequence[Any]:
-        """Return what the function made, converted to the element spec that was declared; None for those that fail.
-
-        Args:
-            elements: what the function made.
-            numbers, positions: the record number and the global position of each.
-            trial: knows those that have failed.
-
-        Raises:
-            ElementError: if an element does not fit, and the trial does not take it; it names the record and the
-                position.
-        """
-        if self.declared is None:
-            return elements
-        out: list[Any] = [None] * len(elements)
-        # The parts to convert: elements that have failed lie between them.
-        edges = [-1, *sorted(trial.failed or ()), len(elements)]
-        parts = [(before + 1, after) for before, after in pairwise(edges)]
-        while parts:
-            start, stop = parts.pop()
-            if start == stop:
-                continue
-            try:
-                out[start:stop] = self.declared.conform(elements[start:stop])
-            except ElementError as error:
-                if error.record is None:
-                    raise
-                row = start + error.record
-                misfit = _misfit(error, int(numbers[row]), int(positions[row]))
-                if trial.failed is None:
-                    raise misfit from error.__cause__
-                trial.failed[row] = bare(misfit)
-                parts += [(start, row), (row + 1, stop)]
-        return out
-
-    def _run(
-        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, trial: Trial, first: int = 0
-    ) -> list[Any]:
-        generators = keyed_generators(seed, positions, self.number, trial.attempt) if self.rng else None
+    def _run(self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, attempt: int) -> list[Any]:
+        generators = keyed_generators(seed, positions, self.number, attempt) if self.rng else None
         fn, check, out = self.fn, reading.check, list[Any]()
         held = nullcontext() if self.threads else self._lock.of_process()
-        for row, (element, position) in enumerate(zip(elements, positions.tolist(), strict=True), first):
+        for element, position in zip(elements, positions.tolist(), strict=True):
             drawn = () if generators is None else (next(generators),)
             check()
             try:
                 with held:
-                    made = fn(element, *drawn)
+                    out.append(fn(element, *drawn))
             except StopIteration as error:
-                if trial.failed is None:
-                    raise _ended(error) from error
-                made, trial.failed[row] = None, bare(_ended(error))
+                raise _ended(error) from error
             except Exception as error:
                 noted(error, f"raised by a function passed to map(), of the element at global position {position}")
-                if trial.failed is None or not is_of_element(error):
-                    raise
-                made, trial.failed[row] = None, bare(noted(error, f"raised at {_line(error)}"))
-            out.append(made)
+                if self.max_failures is not None:
+                    # A failure keeps no traceback.
+                    noted(error, f"raised at {_line(error)}")
+                raise
         return out
 
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
 from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_order import BlockOrder, near
-from cachelayer.streams.order import BlockSpans, Draws, Order, arrangement, out_of_range
+from cachelayer.streams.block_order import BlockOrder
+from cachelayer.streams.order import BlockSpans, Order, arrangement, out_of_range
 from cachelayer.streams.permutation import round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -312,13 +312,6 @@ class MixedOrder:
             last = self.turns.positions_of(part, spans.last + epoch_of_part * self.orders[part].records)
             out[:, which] = spans.begin + first, spans.end + first, last - epoch * self.length
         return BlockSpans(*out)
-
-    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
-        """Return for each position another record of its part; of its block, if the parts are in blocks."""
-        firsts = np.array(self._firsts)
-        part = np.searchsorted(firsts, draws.numbers, side="right") - 1
-        begins, ends, blocks = firsts[part], firsts[part + 1], self.blocks_at(epoch, places)
-        return draws.among(*((begins, ends) if blocks is None else near(blocks, draws, begins, ends)))
 
     def _turns_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
         """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,31 +30,6 @@ class BlockSpans:
     begin: Indices
     end: Indices
     last: Indices
-
-
-@dataclass(frozen=True)
-class Draws:
-    """The draws of stand-ins for some elements that failed.
-
-    Args:
-        numbers: the record number of each element.
-        words: a random word for each, in [0, 2**64).
-        attempt: how many stand-ins have been drawn for each, including this one.
-    """
-
-    numbers: Indices
-    words: Sequence[int]
-    attempt: int
-
-    def among(self, begins: Indices, ends: Indices) -> Indices:
-        """Return for each element another number in [begin, end) than its own; its own if there is no other."""
-        rows = zip(self.numbers.tolist(), begins.tolist(), ends.tolist(), self.words, strict=True)
-        return np.array([_other(*row) for row in rows], np.int64)
-
-
-def _other(number: int, begin: int, end: int, word: int) -> int:
-    count = end - begin
-    return begin + (number - begin + 1 + (word * (count - 1) >> 64)) % count
 
 
 class Ordering(Protocol):
@@ -97,9 +72,6 @@ class Ordering(Protocol):
 
     def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:
         """Return the blocks of the records at places of an epoch; None if records are read one by one."""
-
-    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
-        """Return for each of some places of an epoch a record that may stand in for the record there."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +116,6 @@ class Order:
 
     def blocks_at(self, epoch: int, places: Indices) -> None:
         """Return None: records are read one by one."""
-
-    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:  # noqa: ARG002
-        """Return for each place another of all records."""
-        return draws.among(np.zeros_like(places), np.full_like(places, self.records))
 
 
 def out_of_range(order: Ordering, epoch: int, places: Indices) -> Indices:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order import Draws, Order
+from cachelayer.streams.order import Order
 from cachelayer.streams.permutation import Words, mixed, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -79,10 +79,6 @@ class SampledOrder(Order):
         first, second = self._keys
         words = (places + epoch * MOST_POSITIONS).view(np.uint64) + np.uint64(first)
         return self._draw(mixed(mixed(words) ^ np.uint64(second)))
-
-    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:  # noqa: ARG002
-        """Return for each position a record that its word draws by the weights: one of weight 0 never comes."""
-        return self._draw(np.array(draws.words, np.uint64))
 
     def _draw(self, words: Words) -> Indices:
         """Return the record that each word draws: the first whose sum is above ``word * total >> 64``."""

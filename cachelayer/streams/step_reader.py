@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacker
 from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.block_rows import BlockRows, joined
-from cachelayer.streams.failures import Failure, too_many
-from cachelayer.streams.function_calls import FunctionCalls
-from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
-from cachelayer.streams.replacing import ReplacedRows, StandIns
+from cachelayer.streams.failures import Failure, bare, failure_of, is_of_element, none_left, too_many
+from cachelayer.streams.maps import ElementMap, called, returned_none
+from cachelayer.streams.replacing import one, stand_ins
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.step_rows import StepRows
 from cachelayer.streams.steps import Step
@@ -145,7 +144,7 @@ class StepReader:
             return source.read_batches(numbers)
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self.read_rows.positions(step) for step in steps])
-        elements, collate = self._collated(together, positions, reading, source)
+        elements, collate = self._collated(together, positions, reading, source, self._reads_of(steps))
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
         return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
 
@@ -184,7 +183,7 @@ class StepReader:
         source = self._source([step], numbers, reading)
         if not self.maps:
             return source.read(numbers)
-        found = self._collated(numbers, self.read_rows.positions(step), reading, source)
+        found = self._collated(numbers, self.read_rows.positions(step), reading, source, self._reads_of([step]))
         return self._stacked(step, *found, reading)
 
     def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
@@ -196,63 +195,161 @@ class StepReader:
         number = self.options.order(epoch, place, place + 1)
         # Another shard counts it if it fails.
         apart = Reading(reading.closed)
-        one, collate = self._collated(number, np.array([step.begin]), apart, self._reads_of([step]))
-        return collate(one, 0)
+        reads = self._reads_of([step])
+        element, collate = self._collated(number, one(step.begin), apart, reads, reads)
+        return collate(element, 0)
 
     def _mapped(
         self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
     ) -> Sequence[Any]:
         """Return the elements of these record numbers, at these global positions, after all functions."""
-        return self._elements(ReplacedRows(numbers, positions, source), reading, None)
+        return self._elements(numbers, positions, reading, source, self.records, None)
 
     def _collated(
-        self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
+        self,
+        numbers: Indices,
+        positions: Indices,
+        reading: Reading,
+        source: RecordReads[Any],
+        others: RecordReads[Any],
     ) -> tuple[Sequence[Any], Collate]:
         """Return the same elements, and the function that stacks them, which depends on the elements as read."""
         collators = list[Collate]()
-        elements = self._elements(ReplacedRows(numbers, positions, source), reading, collators)
+        elements = self._elements(numbers, positions, reading, source, others, collators)
         return elements, self._stacking.joined(collators)
 
-    def _elements(self, rows: ReplacedRows, reading: Reading, collators: list[Collate] | None) -> Sequence[Any]:
-        """Return the elements of some rows after all functions, with others in place of those that fail.
+    def _elements(
+        self,
+        numbers: Indices,
+        positions: Indices,
+        reading: Reading,
+        source: RecordReads[Any],
+        others: RecordReads[Any],
+        collators: list[Collate] | None,
+    ) -> Sequence[Any]:
+        """Return the elements of some records after all functions, with others in place of those that fail.
 
         Args:
-            rows: the rows.
+            numbers, positions: the record number and the global position of each.
             reading: the reading of the block, which gets the failures.
+            source: reads these records; perhaps out of blocks that are at hand.
+            others: reads any record.
             collators: gets the functions that together stack the elements; None if nothing is stacked.
         """
-        if self.max_failures is None:
-            read = rows.source.__getitems__(rows.numbers)
-            return self._made(read, rows, FIRST, reading, collators)
-
-        def made(rows: ReplacedRows, trial: Trial, read: Callable[[Failed], Sequence[Any]]) -> Sequence[Any]:
-            return self._made(read(cast(Failed, trial.failed)), rows, trial, reading, collators)
-
-        stand_ins = StandIns(self.options.order, self.options.steps.records, self.records, self.max_failures)
-        elements, failures = stand_ins.replaced(rows, made)
-        reading.failures += failures
+        try:
+            return self._made(source.__getitems__(numbers), numbers, positions, 0, reading, collators)
+        except Exception as error:
+            if self.max_failures is None or not is_of_element(error):
+                raise
+        # Once more one by one, to find those that fail.
+        failed: Failed = {}
+        read = source.elements(numbers, failed)
+        elements = list[Any]()
+        for row, (number, position) in enumerate(zip(numbers.tolist(), positions.tolist(), strict=True)):
+            made, failure = None, failed.get(row)
+            if failure is None:
+                made, failure = self._tried(read[row], number, position, 0, reading, collators)
+            if failure is not None:
+                failed[row] = failure
+            elements.append(made)
+        # Rows of padding repeat a position, and count once.
+        first = {int(positions[row]): row for row in sorted(failed, reverse=True)}
+        if len(first) > self.max_failures:
+            raise too_many(
+                [failure_of(int(numbers[row]), position, failed[row], -1) for position, row in sorted(first.items())],
+                self.max_failures,
+            )
+        for row in sorted(failed):
+            number, position = int(numbers[row]), int(positions[row])
+            elements[row], stand_in = self._stand_in(number, position, failed[row], reading, others, collators)
+            if first[position] == row:
+                reading.failures.append(failure_of(number, position, failed[row], stand_in))
+        reading.failures.sort(key=lambda failure: failure.position)
         return elements
+
+    def _stand_in(
+        self,
+        number: int,
+        position: int,
+        error: Exception,
+        reading: Reading,
+        others: RecordReads[Any],
+        collators: list[Collate] | None,
+    ) -> tuple[Any, int]:
+        """Return the element that stands in for a record that failed, and its own record number.
+
+        Raises:
+            ElementError: if those that may stand in fail too.
+        """
+        tried = [number]
+        for attempt, candidate in enumerate(stand_ins(self.options.order, self.options.steps.records, position), 1):
+            failed: Failed = {}
+            read = others.elements(one(candidate), failed)
+            tried.append(candidate)
+            if failed:
+                error = failed[0]
+                continue
+            made, failure = self._tried(read[0], candidate, position, attempt, reading, collators)
+            if failure is None:
+                return made, candidate
+            error = failure
+        raise none_left(position, tried, error)
+
+    def _tried(
+        self,
+        element: Any,
+        number: int,
+        position: int,
+        attempt: int,
+        reading: Reading,
+        collators: list[Collate] | None,
+    ) -> tuple[Any, Exception | None]:
+        """Return what all functions make of an element, or the error of the one that fails, if it replaces failures."""
+        failing: list[ElementMap] = []
+        try:
+            made = self._made([element], one(number), one(position), attempt, reading, collators, failing)
+        except Exception as error:
+            if not failing or failing[0].max_failures is None or not is_of_element(error):
+                raise
+            return None, bare(error)
+        return made[0], None
 
     def _made(
         self,
         elements: Sequence[Any],
-        rows: ReplacedRows,
-        trial: Trial,
+        numbers: Indices,
+        positions: Indices,
+        attempt: int,
         reading: Reading,
         collators: list[Collate] | None,
+        failing: list[ElementMap] | None = None,
     ) -> Sequence[Any]:
-        """Return what all functions make of elements; None for those that fail."""
-        calls = FunctionCalls(
-            self.options.order.seed or 0, lambda: getattr(self.records.element_spec, "nullable", False)
-        )
-        collate = None if collators is None else self._stacking.collator(trial.left(elements), self.kinds)
+        """Return what all functions make of elements. ``failing`` gets the function that raises an error."""
+        seed = self.options.order.seed or 0
+        collate = None if collators is None else self._stacking.collator(elements, self.kinds)
         for function in self.maps:
-            elements = calls(function, elements, rows, trial, reading)
+            try:
+                made = function(elements, numbers, positions, seed, reading, attempt)
+                if function.declared is None:
+                    self._refuse_none(elements, made, numbers, positions)
+            except Exception:
+                if failing is not None:
+                    failing.append(function)
+                raise
+            elements = made
             if collate is not None and function.declared is not None:
-                collate = function.declared.collator(trial.left(elements), self.kinds)
+                collate = function.declared.collator(elements, self.kinds)
         if collators is not None and collate is not None:
             collators.append(collate)
         return elements
+
+    def _refuse_none(self, elements: Sequence[Any], made: Sequence[Any], numbers: Indices, positions: Indices) -> None:
+        """Raise if a function returned None for an element. Only records that are wrapped are read to find it out."""
+        if not any(element is None for element in made) or getattr(self.records.element_spec, "nullable", False):
+            return
+        for row, (before, after) in enumerate(zip(elements, made, strict=True)):
+            if after is None and before is not None:
+                raise returned_none("map()", f"at global position {positions[row]}", int(numbers[row]))
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
         for function in self.batch_maps:

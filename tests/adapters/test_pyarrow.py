@@ -352,7 +352,7 @@ def test_types_without_a_dtype_are_refused_by_name(storage: cachelayer.Storage, 
 @pytest.mark.parametrize("read", [from_parquet, from_ipc, from_csv, from_json])
 def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path, read: Any) -> None:
     for paths in (tmp_path / "nope", str(tmp_path / "*.nope"), tmp_path, []):
-        with pytest.raises(InvalidArgumentError, match=r"there is no file|no paths"):
+        with pytest.raises(InvalidArgumentError, match="file"):
             storage.cache(read(paths), "d", "v1")
     with pytest.raises(InvalidTypeError, match="PathLike"):
         storage.cache(read([3]), "d", "v1")
