@@ -61,8 +61,6 @@ def test_of_any_other_value_a_short_hash_is_stored(value: Any) -> None:
         ("s3://user:hunter2@host/x?sig=hunter2", "s3://host/x"),
         ("postgresql://etl:hun/ter2@host:5432/db", "postgresql://host:5432/db"),
         ("postgresql://etl:hun ter2@host/db?password=hun ter2", "postgresql://host/db"),
-        ("https://hunter2@github.com/a/b.git#x", "https://github.com/a/b.git"),
-        ("simplecache::https://u:hunter2@host/a?x", "simplecache::https://host/a"),
         ("gs://bucket/digits@v1", "gs://bucket/digits@v1"),
         ("http://host:80/a@b", "http://host:80/a@b"),
         ("me@home?", "me@home?"),
@@ -122,14 +120,6 @@ def test_the_commit_of_a_checkout_is_known_and_whether_it_was_changed(repository
     assert checkout(new) == {"git_commit": head, "git_dirty": True}
     file.write_text("def rows(): return [1]\n")
     assert checkout(file) == {"git_commit": head, "git_dirty": True}
-
-
-def test_where_there_is_no_commit_none_is_named(tmp_path: Path) -> None:
-    nothing = {"git_commit": None, "git_dirty": None}
-    assert checkout(tmp_path / "file.py") == nothing
-    assert checkout(tmp_path / "nowhere" / "file.py") == nothing
-    git(tmp_path, "init", "-q")
-    assert checkout(tmp_path / "file.py") == nothing
 
 
 def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Path, tmp_path: Path) -> None:

@@ -171,30 +171,18 @@ def test_a_format_string_takes_what_the_function_takes_by_keyword(storage: cache
         rows("a")
 
 
-@pytest.mark.parametrize("text", ["size-{sise}", "{}", "{size:{width}}", "size-{size", "{size.name}", "{size:q}"])
-def test_a_format_string_that_does_not_fit_the_arguments_is_refused(storage: cachelayer.Storage, text: str) -> None:
-    def rows(size: int, *, seed: int = 0) -> list[int]:
-        return [size]
-
-    with pytest.raises(cachelayer.InvalidArgumentError, match="size"):
-        storage.cacheable("rows", text)(rows)(3)
-
-
 @pytest.mark.parametrize(
-    ("text", "value", "message"),
+    ("text", "value"),
     [
-        ("size-{size}", "a b", r"version that 'size-\{size\}' gives: 'size-a b': use 1 to 128"),
-        ("{size}", "latest", r"version that '\{size\}' gives: 'latest'.*reserved"),
-        ("{size}", "auto", r"version 'auto' that '\{size\}' gives"),
+        *((text, 3) for text in ("{sise}", "{}", "{size:{width}}", "size-{size", "{size.name}", "{size:q}")),
+        *(("{size}", value) for value in ("a b", "latest", "auto")),
     ],
 )
-def test_a_name_that_cannot_be_says_where_it_came_from(
-    storage: cachelayer.Storage, text: str, value: Any, message: str
-) -> None:
-    def rows(size: Any) -> list[int]:
+def test_a_format_string_that_gives_no_name_is_refused(storage: cachelayer.Storage, text: str, value: Any) -> None:
+    def rows(size: Any, *, seed: int = 0) -> list[int]:
         return [1]
 
-    with pytest.raises(cachelayer.InvalidArgumentError, match=message):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=re.escape(repr(text))):
         storage.cacheable("rows", text)(rows)(value)
     assert storage.datasets() == []
 

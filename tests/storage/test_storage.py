@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -214,18 +212,3 @@ def test_opening_reads_no_records(storage: Storage) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 500_000
-
-
-@pytest.mark.slow
-def test_more_shards_than_file_descriptors_can_be_read(storage: Storage) -> None:
-    storage.submit(numbered(400), "d", "v1", shard_bytes=200)
-    code = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-import numpy as np, cachelayer
-ref = cachelayer.Storage(sys.argv[1]).fetch("d", "v1")
-order = np.random.default_rng(0).permutation(400)
-assert ref.read(order)["n"].tolist() == order.tolist()
-assert [ref[int(number)]["n"] for number in order] == order.tolist()
-"""
-    subprocess.run([sys.executable, "-c", code, storage.url], check=True)
