@@ -80,6 +80,18 @@ def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
         source[0]
 
 
+def test_it_is_told_by_its_contents(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "group_size:1,uncompressed", [b"a" * 100] * 1000)
+    other = write(tmp_path / "b", "group_size:1,uncompressed", [b"a" * 100] * 1000)
+    first = repr(ArrayRecordDataSource(path))
+    assert repr(ArrayRecordDataSource(other)) == first
+    assert repr(ArrayRecordDataSource(f"{path}[0:5]")) != first
+    write(path, "group_size:1,uncompressed", [b"b" * 100] * 1000)
+    assert repr(ArrayRecordDataSource(path)) != first
+    assert str(tmp_path) not in first
+    assert repr(ArrayRecordDataSource(write(tmp_path / "c", "group_size:1,brotli")))
+
+
 def test_it_survives_pickling_closing_and_threads(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "group_size:1,uncompressed")
     source = pickle.loads(pickle.dumps(ArrayRecordDataSource(path)))
@@ -106,6 +118,14 @@ def test_the_readers_options_of_array_record_are_accepted_and_change_nothing(tmp
     for source in (ArrayRecordDataSource(path, options), ArrayRecordDataSource(path, reader_options=options)):
         assert list(source) == RECORDS
     assert list(pickle.loads(pickle.dumps(source))) == RECORDS
+
+
+def test_reader_options_that_array_record_does_not_have_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "group_size:1,uncompressed")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="readahead_bufer_size"):
+        ArrayRecordDataSource(path, reader_options={"readahead_bufer_size": "0"})
+    with pytest.raises(cachelayer.InvalidTypeError, match="reader_options"):
+        ArrayRecordDataSource(path, reader_options="index_storage_option:offloaded")  # type: ignore[arg-type]
 
 
 def test_bad_input_is_a_clear_error(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import weakref
+from typing import Any
 
 import pytest
 from forks import beside_threads
+from threads_denied import no_threads
 
 from cachelayer import CacheLayerError, CorruptionError, StorageError
 from cachelayer.access.background_jobs import BackgroundJobs
@@ -87,6 +91,26 @@ def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Own
     assert doing.done.count(5) == 1
 
 
+@pytest.mark.parametrize(
+    ("answers", "times"),
+    [
+        ([CopyOutcome.NO_ROOM], 1),
+        ([CorruptionError("damaged")], 1),
+        ([CopyOutcome.BUSY, CopyOutcome.BUSY, CopyOutcome.HERE], 3),
+        ([StorageError("no answer")], 2),
+    ],
+    ids=["no room", "a damaged source", "somebody else is at it", "a failure"],
+)
+def test_a_job_that_was_not_done_is_done_again_only_where_that_helps(
+    doing: Doing, jobs: BackgroundJobs[int], answers: list[Any], times: int
+) -> None:
+    doing.answers[1] = answers
+    for _ in range(2):
+        jobs.want([1])
+        jobs.wait()
+    assert doing.done == [1] * times
+
+
 def test_after_three_failures_in_a_row_no_job_is_done_any_more(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.answers = {job: [StorageError("full")] for job in range(10)}
     for job in range(10):
@@ -131,3 +155,45 @@ def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, jobs: BackgroundJo
     jobs.wait()
     assert os.waitpid(child, 0)[1] == 0
     assert sorted(doing.done) == [1, 2, 3]
+
+
+def test_the_interpreter_ends_while_a_job_is_in_work() -> None:
+    script = """
+import threading
+from cachelayer.access.background_jobs import BackgroundJobs
+begun = threading.Event()
+def never(job):
+    begun.set()
+    threading.Event().wait()
+class Owner:
+    def take(self, job):
+        pass
+owner = Owner()
+jobs = BackgroundJobs(never, owner.take, lambda job: job)
+jobs.want([1])
+begun.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
+
+
+def test_jobs_for_which_there_was_no_thread_are_done_by_the_next_call(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    with no_threads():
+        jobs.want([1, 2])
+    jobs.wait()
+    assert doing.done == []
+    assert "no thread to copy in" in str(jobs.failure)
+    jobs.want([3])
+    jobs.wait()
+    assert sorted(doing.done) == [1, 2, 3]
+
+
+def test_one_thread_does_all_jobs_if_there_are_no_more(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.gate.clear()
+    jobs.want([1])
+    with no_threads():
+        jobs.want([2, 3])
+    doing.gate.set()
+    jobs.wait()
+    assert sorted(doing.done) == [1, 2, 3]
+    assert jobs.failure is None

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from samples import examples
 
 import cachelayer
-from cachelayer import ArraySpec, DataRef, InvalidArgumentError, Nullable, StateError, Storage
+from cachelayer import ArraySpec, DataRef, InvalidArgumentError, InvalidTypeError, Nullable, StateError, Storage
+from cachelayer.access.concat import JoinedRecords, Member
+from cachelayer.errors import CorruptionError
+from cachelayer.records.selection import Selection
 
 
 def element(number: int) -> dict[str, Any]:
@@ -86,6 +89,14 @@ def test_joins_of_the_same_records_have_the_same_digest(refs: list[DataRef[Any]]
         iter(flat.stream()).set_state(iter(cachelayer.concat([b, a, c]).stream()).get_state())
 
 
+def test_a_record_of_one_part_does_not_move_when_another_is_joined(refs: list[DataRef[Any]]) -> None:
+    shares = {"train": 0.8, "val": 0.2}
+    before = cachelayer.concat(refs[:2]).split(shares, seed=3)
+    after = cachelayer.concat(refs).split(shares, seed=3)
+    for name in shares:
+        assert numbers_of([after[name]])[: len(before[name])] == numbers_of([before[name]])
+
+
 def test_a_leaf_that_is_none_in_one_part_may_be_none_in_all(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     whole = storage.cache([{"x": 1}, {"x": 2}], "d", "v1")
@@ -115,6 +126,18 @@ def test_other_specs_are_refused_by_leaf(tmp_path: Path, other: Any, message: st
         cachelayer.concat(refs)
 
 
+def test_what_has_no_stored_records_is_refused(refs: list[DataRef[Any]]) -> None:
+    wrong: Any
+    for wrong, error in (
+        ([cachelayer.wrap([1], identity="one")], InvalidTypeError),
+        (refs[0], InvalidTypeError),
+        (5, InvalidTypeError),
+        ([], InvalidArgumentError),
+    ):
+        with pytest.raises(error):
+            cachelayer.concat(wrong)
+
+
 def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: list[DataRef[Any]]) -> None:
     nothing: Any = Storage(tmp_path).submit([], "none", "v1", allow_empty=True)
     assert nothing.element_spec is None
@@ -126,6 +149,26 @@ def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: lis
     for empty in (cachelayer.concat([nothing]), cachelayer.concat([nothing, nothing])):
         assert (len(empty), list(empty), empty.element_spec) == (0, [], None)
     assert numbers_of([cachelayer.concat([refs[1][:0], refs[0], refs[1].select([])])]) == numbers_of([refs[0]])
+
+
+@pytest.mark.parametrize("nbytes", [3000, 70_000])
+@pytest.mark.slow
+def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path: Path, nbytes: int) -> None:
+    """Some versions have one shard and some have many; block headers cut many of the records."""
+    storage, drawn = Storage(tmp_path), np.random.default_rng(0)
+    values = drawn.integers(0, 256, (120, nbytes), dtype=np.uint8)
+    parts = [
+        storage.cache({"v": values[first : first + 40]}, "big", f"v{first}", shard_bytes=size)
+        for first, size in ((0, 1 << 30), (40, 400_000), (80, 1 << 30))
+    ]
+    joined = cachelayer.concat([*parts, parts[0][::2]])
+    numbers = drawn.permutation(140)
+    expected = np.concatenate([values, values[:40:2]])[numbers]
+    assert (joined.read(numbers)["v"] == expected).all()
+    assert (joined.read(numbers)["v"] == expected).all()
+    assert len(joined.read([])["v"]) == 0
+    batches = list(joined.select(numbers).stream(33))
+    assert (np.concatenate([batch["v"] for batch in batches]) == expected).all()
 
 
 def test_a_damaged_record_of_a_join_is_named_in_its_own_version(tmp_path: Path) -> None:
@@ -169,3 +212,13 @@ def test_records_of_all_kinds_of_views_are_those_of_their_versions(
         for size in (1, 5, 60):
             numbers = drawn.integers(0, len(expected), size)
             assert list(joined.read(numbers)) == [expected[number] for number in numbers.tolist()]
+
+
+@pytest.mark.parametrize("numbers", [range(40, 45), np.array([1, -1])])
+def test_a_selection_outside_of_its_version_does_not_reach_into_the_next(tmp_path: Path, numbers: Any) -> None:
+    ref: Any = Storage(tmp_path).submit([bytes([number]) for number in range(40)], "d", "v1")
+    whole = Member(ref._base, Selection.all(40), "00")
+    base = JoinedRecords((whole, Member(ref._base, Selection(numbers), "00"), whole))
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="there is no record"):
+            base.records(np.array([0, 40, 41, 40 + len(numbers)]))

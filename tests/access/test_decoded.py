@@ -13,7 +13,7 @@ from pictures_and_sounds import png
 from PIL import Image
 
 import cachelayer
-from cachelayer import ArraySpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError
+from cachelayer import ArraySpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, Nullable
 from cachelayer.records.spec import IMAGE_MODES
 
 SIZE = (24, 40)
@@ -101,6 +101,15 @@ def test_every_view_of_stored_records_can_be_decoded_to_a_size(ref: DataRef[Any]
         cachelayer.concat([ref.decoded(size=SIZE), ref.decoded(size=(8, 8))])
 
 
+def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
+    ref = storage.submit([FILES[0], None], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
+    assert ref[1] is None
+    batch = ref.read([1, 0])
+    assert isinstance(batch, Nullable)
+    assert batch.valid.tolist() == [False, True]
+    np.testing.assert_array_equal(batch.values[1], resized(FILES[0]))
+
+
 def test_a_copy_of_a_view_stores_files_unless_pixels_are_declared(
     storage: cachelayer.Storage, ref: DataRef[Any]
 ) -> None:
@@ -164,6 +173,18 @@ def test_crop_keeps_proportions_and_the_middle(storage: cachelayer.Storage) -> N
     np.testing.assert_allclose(turned.astype(int), found, atol=1)
 
 
+@pytest.mark.parametrize(("width", "size"), [(29, 7), WIDTH_AND_224])
+def test_rounding_never_moves_the_middle_of_an_image_out_of_it(
+    storage: cachelayer.Storage, width: int, size: int
+) -> None:
+    # Dividing by the size and multiplying by it gives more than the width.
+    assert size * (width / size) > width
+    shapes = [(width + 50, width), (width, width + 50), (width, width)]
+    files = [png(np.full((*shape, 3), 77, np.uint8)) for shape in shapes]
+    ref = storage.submit(files, "d", "v", element_spec=ImageSpec()).decoded(size=(size, size), crop=True)
+    assert (ref.read([0, 1, 2]) == 77).all()
+
+
 @pytest.mark.parametrize(
     "name", ["CMYK", "gray", "palette", "transparent palette", "animated GIF", "animated PNG", "MPO"]
 )
@@ -193,6 +214,12 @@ def test_files_that_are_cut_short_are_named_by_their_record(storage: cachelayer.
     ref = storage.submit([data, data[: len(data) // 2]], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
     with pytest.raises(ElementError, match="record 1"):
         ref.read([0, 1])
+
+
+def test_deep_pixels_are_refused_never_cut_off(storage: cachelayer.Storage) -> None:
+    ref = one(storage, png(np.full((30, 30), 5000, np.uint16))).decoded(size=SIZE)
+    with pytest.raises(ElementError, match="I;16"):
+        ref[0]
 
 
 @pytest.mark.parametrize(

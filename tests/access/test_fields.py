@@ -135,6 +135,16 @@ def test_a_state_of_a_stream_of_fields_goes_on_with_them_and_fits_no_other(ref: 
         iter(ref.fields("n").stream(8, **options)).set_state(state)
 
 
+def test_the_digest_names_the_leaves_whatever_they_were_called(ref: Any) -> None:
+    assert ref.fields(*PATHS).digest == ref.fields("meta", "n", "pair", "tokens", "fixed").digest == ref.digest
+    assert ref.fields("n", "tokens").digest == ref.fields("tokens", "n", "n").digest
+    assert ref.fields("meta").digest == ref.fields("meta/at", "meta/url").digest
+    assert ref[::2].fields("n").digest == ref.fields("n")[::2].digest
+    digests = {ref.fields(name).digest for name in PATHS} | {ref.digest, ref.fields("n")[1:].digest}
+    assert len(digests) == len(PATHS) + 2
+    assert ref.fields("n", "meta/url").digest == "316b65aafee9e63778bbcf4bd6c26140c16fc8186f73f78e54b652436755d9e9"
+
+
 def test_what_is_no_field_is_refused(ref: Any) -> None:
     for names in (("nope",), ("n", "meta/nope"), ("meta/",), ("",), (), ("pair/left",)):
         with pytest.raises(InvalidArgumentError, match=names[-1].removesuffix("/left") if any(names) else "field"):
@@ -161,6 +171,31 @@ def test_only_the_bytes_of_these_fields_are_read(tmp_path: Path, size: tuple[int
         assert tracemalloc.get_traced_memory()[1] < 1 << 19
     finally:
         tracemalloc.stop()
+
+
+def test_blocks_of_fields_depend_on_what_is_stored_and_not_on_how_it_is_read(tmp_path: Path) -> None:
+    rows = [{"blob": np.zeros(50_000, np.uint8), "label": number} for number in range(90)]
+    Storage(tmp_path).submit(rows, "d", "v1")
+    Storage(tmp_path).copy("d@v1", to=(far := Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)))
+    refs = [Storage(tmp_path).fetch("d@v1"), Storage(tmp_path, verify="always").fetch("d@v1"), far.fetch("d@v1")]
+    for changed in (lambda ref: ref, lambda ref: cachelayer.concat([ref, ref[:9]])):
+        streams = [changed(ref).fields("label").stream(8, shuffle="blocks", seed=1) for ref in refs]
+        whole = iter(changed(refs[0]).stream(8, shuffle="blocks", seed=1)).get_state()
+        for stream in streams:
+            iterator = iter(stream)
+            assert iterator.get_state()["order"] == whole["order"]
+            iterator.set_state(iter(streams[0]).get_state())
+            assert stream.records(3).tolist() == streams[0].records(3).tolist()
+
+
+def test_what_is_damaged_elsewhere_in_a_record_is_found_over_the_network(tmp_path: Path) -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    ref: Any = storage.submit([{"x": 1, "y": b"abcdefgh" * 9}] * 3, "d", "v1")
+    store, name = ref._base.version.store, f"d/{ref._base.version.manifest.shards[0].name}"
+    raw = store.read(name)
+    store.put(name, raw.replace(b"abcdefgh" * 9, b"abcdefgh" * 8 + b"abcdefgx", 1))
+    with pytest.raises(CorruptionError, match="does not match its checksum"):
+        storage.fetch("d", "v1").fields("x")[0]
 
 
 LARGE = {"blob": ArraySpec("uint8", (None,)), "label": ArraySpec("int64"), "text": ArraySpec(str, nullable=True)}

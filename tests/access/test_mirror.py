@@ -116,3 +116,10 @@ def test_a_damaged_object_is_an_error(memory: Any, tmp_path: Path, suffix: str) 
     store.put(name, whole)
     assert ref.mirror().local_shards == SHARDS
     assert check(ref.read(range(COUNT))) == list(range(COUNT))
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(memory: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path / "file")
+    with pytest.raises(cachelayer.StorageError, match="cannot write local copies"):
+        ref.mirror()

@@ -8,6 +8,7 @@ import pickle
 import random
 import subprocess
 import sys
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,19 @@ def test_a_fresh_process_finds_any_position(refs: list[Any]) -> None:
     assert json.loads(shown) == [stream.records(step).tolist() for step in (0, 10**15, 74, 75, 400)]
 
 
+def test_weights_are_compared_and_not_their_sum(refs: list[Any]) -> None:
+    """Twice the weights are the same mixture, and weights without a schedule are those of a schedule of one stage."""
+    expected = rows(cachelayer.mix([(refs[0], 0.5), (refs[1], 1.5)]).stream(8), 20)
+    for parts, options in (
+        ([(refs[0], 1.0), (refs[1], 3.0)], {}),
+        ([(refs[0], Fraction(1, 3)), (refs[1], np.float32(1))], {}),
+        ([(refs[0], 1), (refs[1], np.int8(3))], {}),
+        ([(refs[0], 1), (refs[1], 1)], {"schedule": {0: [1, 3]}}),
+        ([(refs[0], 0.25), (refs[1], 0.75)], {"schedule": {np.int64(0): np.array([0.5, 1.5])}}),
+    ):
+        assert rows(cachelayer.mix(parts, **options).stream(8), 20) == expected  # type: ignore[arg-type]
+
+
 def restored(refs: list[Any], schedule: Any, state: Any) -> Any:
     iterator = iter(cachelayer.mix([(ref, 1) for ref in refs], schedule=schedule).stream(10, shuffle=True, seed=1))
     iterator.set_state(state)
@@ -183,6 +197,21 @@ def test_another_past_is_refused_by_name(refs: list[Any], schedule: Any) -> None
         restored(refs, schedule, state)
 
 
+@pytest.mark.parametrize("edit", [{"stages": 1}, {"stages": None}, {"sha256": "0" * 64}, {"sha256": ["a"]}], ids=str)
+def test_an_edited_state_is_refused(refs: list[Any], edit: Any) -> None:
+    state = iter(cachelayer.mix(pairs(refs), schedule=SCHEDULE).stream(10, shuffle=True, seed=1, start=500)).get_state()
+    for mixture in ({**state["order"]["mixture"], **edit}, edit, None, [], "x"):
+        edited = {**state, "order": {**state["order"], "mixture": mixture}}
+        with pytest.raises(StateError, match="mixture before position 500"):
+            restored(refs, SCHEDULE, json.dumps(edited))
+    # A position in another stage has another past.
+    with pytest.raises(StateError, match="mixture before position 200"):
+        restored(refs, SCHEDULE, {**state, "position": 200})
+    for position in (-1, "x", 2**62 + 1, 1.5, None):
+        with pytest.raises(StateError):
+            restored(refs, SCHEDULE, {**state, "position": position})
+
+
 @pytest.mark.parametrize("weights", [(2, 1, 4), (0.5, 0.2, 0.3)])
 @pytest.mark.parametrize("stop", ["first", "all"])
 def test_a_mixture_ends_when_its_parts_have_been_read(refs: list[Any], weights: Any, stop: Any) -> None:
@@ -229,6 +258,15 @@ def test_a_mixture_that_ends_has_shards_remainders_states_and_epochs(refs: list[
     ]
 
 
+def test_the_end_of_a_mixture_in_blocks_is_the_same(refs: list[Any]) -> None:
+    mixture = cachelayer.mix(pairs(refs), schedule=SCHEDULE, stop="all")
+    stream = mixture.stream(16, shuffle=cachelayer.Blocks(4, 16, 8), seed=3)
+    for epoch in (0, 1):
+        found = [int(n) for batch in stream.epoch(epoch) for n in batch["n"]]
+        assert len(found) == len(rows(stream, len(stream)))
+    assert sorted(set(rows(stream, len(stream)))) == list(range(sum(SIZES)))
+
+
 def test_weights_are_shares_of_tokens(documents: list[Any]) -> None:
     mixture = cachelayer.mix(list(zip(documents, (0.5, 0.3, 0.2), strict=True)), by="tokens")
     tokens, texts = np.zeros(3), np.zeros(3)
@@ -238,6 +276,22 @@ def test_weights_are_shares_of_tokens(documents: list[Any]) -> None:
     np.testing.assert_allclose(tokens / tokens.sum(), [0.5, 0.3, 0.2], atol=0.002)
     by_text = cachelayer.mix(list(zip(documents, (0.5, 0.3, 0.2), strict=True)), by="text")
     assert rows(by_text.stream(8, shuffle=True, seed=1), 40) == rows(mixture.stream(8, shuffle=True, seed=1), 40)
+
+
+def test_weights_are_shares_of_bytes_as_they_are_stored_uncompressed(documents: list[Any], storage: Storage) -> None:
+    compressed = [
+        storage.cache(list(ref), f"compressed{part}", "v1", compression="zstd", element_spec=ref.element_spec)
+        for part, ref in enumerate(documents)
+    ]
+    orders = []
+    for parts in (documents, compressed):
+        mixture = cachelayer.mix(list(zip(parts, (2, 1, 1), strict=True)), by="bytes")
+        orders.append(rows(mixture.stream(8, shuffle=True, seed=1), 100))
+        nbytes = np.zeros(3)
+        for element in itertools.islice(mixture.stream(), 60 * 80):
+            nbytes[element["part"]] += 4 + 4 * len(element["tokens"]) + len(element["text"])
+        np.testing.assert_allclose(nbytes / nbytes.sum(), [0.5, 0.25, 0.25], atol=0.002)
+    assert orders[0] == orders[1]
 
 
 def test_windows_packs_padded_views_and_wrapped_objects_are_parts(documents: list[Any], tmp_path: Any) -> None:
@@ -268,6 +322,16 @@ def test_windows_packs_padded_views_and_wrapped_objects_are_parts(documents: lis
         again = iter(mixture.stream(3, shuffle=True, seed=1, shard=(0, 3)))
         again.set_state(json.loads(json.dumps(iterator.get_state())))
         next(again)
+
+
+def test_one_part_and_the_same_part_twice(refs: list[Any]) -> None:
+    one = cachelayer.mix([(refs[0], 0.3)], schedule={0: [0.3], 7: [5]}).stream(10, shuffle=True, seed=1)
+    records = rows(one, 9)
+    assert [sorted(records[begin : begin + 30]) for begin in (0, 30, 60)] == [list(range(30))] * 3
+    twice = rows(cachelayer.mix([(refs[0], 0.5), (refs[0], 0.5)]).stream(10, shuffle=True, seed=1), 6)
+    mine, other = [record for record in twice if record < 30], [record - 30 for record in twice if record >= 30]
+    assert sorted(mine) == sorted(other) == list(range(30))
+    assert mine != other
 
 
 NAN, INF = float("nan"), float("inf")
@@ -311,6 +375,41 @@ def test_what_cannot_be_mixed_says_so(
 ) -> None:
     with pytest.raises(error, match=name):
         cachelayer.mix(list(zip(refs, weights, strict=True)), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda r: [], InvalidArgumentError),
+        (lambda r: [r[0]], InvalidTypeError),
+        (lambda r: [(r[0][:0], 1)], InvalidArgumentError),
+        (lambda r: [([1, 2], 1)], InvalidTypeError),
+        (lambda r: [(cachelayer.mix([(r[0], 1)]), 1)], InvalidTypeError),
+        (lambda r: [(r[0].sample(np.ones(30), seed=0), 1)], InvalidTypeError),
+        (lambda r: 5, InvalidTypeError),
+    ],
+)
+def test_parts_are_pairs_of_a_dataset_with_records_and_a_weight(
+    refs: list[Any], make: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="mix"):
+        cachelayer.mix(make(refs))
+
+
+def test_what_has_no_lengths_says_so(documents: list[Any], storage: Storage) -> None:
+    wrapped = cachelayer.wrap(["a", "bc"], identity="texts")
+    with pytest.raises(InvalidArgumentError, match="bytes"):
+        cachelayer.mix([(wrapped, 1), (wrapped, 1)], by="bytes")
+    padded = [ref.padded({"tokens": 16}, long="truncate") for ref in documents]
+    with pytest.raises(InvalidArgumentError, match="'text'"):
+        cachelayer.mix([(view, 1) for view in padded], by="text")
+    spec = {"tokens": ArraySpec("int32", (None,))}
+    empty = storage.cache([{"tokens": np.empty(0, np.int32)}] * 3, "empty", "v1", element_spec=spec)
+    full = storage.cache([{"tokens": np.ones(5, np.int32)}] * 3, "full", "v1", element_spec=spec)
+    with pytest.raises(InvalidArgumentError, match="'tokens'"):
+        cachelayer.mix([(full, 1), (empty, 1)], by="tokens")
+    with pytest.raises(InvalidTypeError, match="Stream"):
+        cachelayer.mix([(full.stream(num_epochs=None), 1)], stop="all")  # type: ignore[list-item]
 
 
 def test_random_numbers_are_keyed_by_the_position_in_the_mixture(refs: list[Any]) -> None:

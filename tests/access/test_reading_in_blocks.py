@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from forks import in_a_fork
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer import Blocks, CorruptionError, Storage, StorageError, VersionNotFoundError
+from cachelayer import Blocks, CacheLayerWarning, CorruptionError, Storage, StorageError, VersionNotFoundError
 from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.fetched import FetchedRecords
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
@@ -164,6 +164,14 @@ def test_workers_that_take_turns_read_the_steps_of_the_stream(kind: str, workers
             assert_same(steps.batch(step_of(stream, number)), expected[number])
 
 
+def test_workers_read_local_records_too(tmp_path: Path) -> None:
+    stream = in_blocks(Storage(tmp_path).submit(uniform(RECORDS), "d", "v1"), 32, num_epochs=2)
+    for worker in range(2):
+        steps = WorkerSteps(stream, 2)
+        for number in range(worker, len(stream), 2):
+            assert_same(steps.batch(step_of(stream, number)), stream[number])
+
+
 def test_a_worker_fetches_each_block_once(requests: Requests) -> None:
     ref = published(uniform(MANY))
     stream = in_blocks(ref, 48, remainder="drop")
@@ -212,6 +220,22 @@ def test_windows_are_read_in_blocks_of_their_documents(requests: Requests, batch
         assert_same(found, {key: values[rows if batch else int(rows[0])] for key, values in expected.items()})
 
 
+def test_windows_of_fields_that_are_joined_are_read_by_ranges() -> None:
+    documents = [{"tokens": np.arange(number % 9 + 1)} for number in range(60)]
+    ref = published(documents, element_spec={"tokens": cachelayer.ArraySpec(np.int64, (None,))})
+    windows = cachelayer.concat([ref.fields("tokens"), ref.fields("tokens")]).windows("tokens", 4)
+    found = [item["tokens"].tolist() for item in in_blocks(windows)]
+    assert sorted(found) == sorted(windows.read(np.arange(len(windows)))["tokens"].tolist())
+
+
+def test_local_and_remote_datasets_are_read_together(tmp_path: Path) -> None:
+    near = Storage(tmp_path).submit(uniform(90), "d", "v1")
+    both = cachelayer.concat([near, published(uniform(RECORDS))])
+    stream = in_blocks(both, 32)
+    for step, batch in enumerate(stream):
+        assert_same(batch, both.read(stream.records(step)))
+
+
 def test_mixtures_are_read_in_blocks(requests: Requests) -> None:
     parts = published(uniform(RECORDS)), published(uniform(90))
     stream = cachelayer.mix([(parts[0], 3), (parts[1], 2)]).stream(
@@ -223,6 +247,17 @@ def test_mixtures_are_read_in_blocks(requests: Requests) -> None:
         assert_same(batch, both.read(stream.records(step)))
     blocks = [each for each in requests.of_records() if each[2] - each[1] > 5 * NBYTES]
     assert blocks
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.slow
+def test_shards_and_short_steps_read_their_records(shards: int, remainder: str) -> None:
+    ref = published(uniform(RECORDS + 7))
+    for shard in range(shards):
+        stream = in_blocks(ref, 60, shard=(shard, shards), remainder=remainder, num_epochs=2)
+        for step, batch in enumerate(stream):
+            assert_same(batch, stream[step])
 
 
 def test_a_block_is_one_range_and_is_fetched_once_in_an_epoch(requests: Requests) -> None:
@@ -261,6 +296,25 @@ def test_states_go_back_and_forth() -> None:
             np.testing.assert_array_equal(next(iterator)["n"], found[ahead])
     again = pickle.loads(pickle.dumps(iterator))
     assert [batch["n"].tolist() for batch in again] == [batch["n"].tolist() for batch in iterator]
+
+
+def block_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "cachelayer-blocks"]
+
+
+def test_an_abandoned_iterator_ends_its_threads() -> None:
+    ref = published(uniform(RECORDS))
+    stream = in_blocks(ref, 32, num_epochs=None)
+    iterators = [iter(stream), iter(stream)]
+    for iterator in iterators:
+        next(iterator)
+    threads = block_threads()
+    assert threads
+    del iterator, iterators
+    gc.collect()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_a_forked_child_goes_on_by_itself() -> None:
@@ -333,6 +387,40 @@ def test_a_block_that_comes_damaged_is_fetched_once_more_before_that_is_an_error
         with pytest.raises(CorruptionError, match=f"record {bad} "):
             next(iterator)
         assert len(came) >= 2
+
+
+@pytest.fixture
+def damaged_once(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int, int]]:
+    """Each range comes damaged when it is read for the first time; those that came."""
+    read, came = BucketStore.read_pieces, set[tuple[str, int, int]]()
+
+    def damaging(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
+        bodies = [bytearray(b"".join(pieces)) for pieces in read(store, ranges)]
+        for each, body in zip(ranges, bodies, strict=True):
+            if each not in came and ".array_record" in each[0]:
+                body[len(body) // 2] ^= 1
+                came.add(each)
+        return [[bytes(body)] for body in bodies]
+
+    monkeypatch.setattr(BucketStore, "read_pieces", damaging)
+    return came
+
+
+@pytest.mark.parametrize("name", ["slice", "concat", "mixture", "windows"])
+def test_blocks_of_any_view_that_come_damaged_are_fetched_once_more(
+    name: str, damaged_once: set[tuple[str, int, int]]
+) -> None:
+    rows = [{"n": number, "x": np.full(number % 90 + 300, number)} for number in range(200)]
+    ref = published(rows, element_spec={"n": np.int64, "x": cachelayer.ArraySpec(np.int64, (None,))})
+    made: dict[str, Callable[[], Any]] = {
+        "slice": lambda: ref[30:-25],
+        "concat": lambda: cachelayer.concat([ref[:100], ref[50:]]),
+        "mixture": lambda: cachelayer.mix([(ref[:100], 3), (ref[100:], 2)]),
+        "windows": lambda: ref.windows("x", 64),
+    }
+    stream = made[name]().stream(8, shuffle=Blocks(records=BLOCK, window=8, lanes=4), seed=1)
+    assert len(list(islice(stream, 10))) == 10
+    assert damaged_once
 
 
 @pytest.fixture
@@ -488,6 +576,16 @@ def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypat
     del iterator
     gc.collect()
     assert alive[0] == 0
+
+
+def test_windows_that_take_most_of_the_memory_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = published(uniform(MANY))
+    monkeypatch.setattr(block_feed, "memory_nbytes", lambda: 8 * BLOCK * NBYTES)
+    with pytest.warns(CacheLayerWarning, match="shuffle=") as warned:
+        assert len(list(in_blocks(ref, 32))) == MANY // 32
+    assert len(warned) == 1
+    monkeypatch.setattr(block_feed, "memory_nbytes", lambda: 40 * BLOCK * NBYTES)
+    assert len(list(in_blocks(ref, 32))) == MANY // 32
 
 
 ENDING = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import CacheLayerWarning, CorruptionError, Storage
+from cachelayer.access.cached_shards import CachedShards
 
 CHILD = SUPPORT.joinpath("remote_child.py")
 COUNT, SHARDS = 392, 8
@@ -157,6 +159,13 @@ def test_a_batch_asks_for_records_and_indices_alone_and_later_ones_for_records_a
     assert len(seen.proxy.exchanges()) == len(seen.requests("array_record")) <= 256
 
 
+def test_no_read_waits_for_a_copy(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    ref = seen_on_gcs.open(local_cache=tmp_path)
+    seen_on_gcs.proxy.add(stall(containing="bytes=0-1"))
+    epoch(ref)
+    assert ref._base.shards.local_shards() == 0
+
+
 def test_once_copied_nothing_is_fetched_and_every_process_has_it(seen: Seen, tmp_path: Path) -> None:
     ref = seen.open(local_cache=tmp_path)
     epoch(ref)
@@ -222,6 +231,13 @@ def test_within_a_limit_a_fixed_set_is_kept_and_nothing_is_fetched_again(seen: S
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == files
     local = {path.stem for path in files if path.suffix == ".array_record"}
     assert not [each.path for each in seen.requests("array_record") if re.search(r"shard-\d+", each.path)[0] in local]  # type: ignore[index]
+
+
+def test_without_room_no_file_is_written(memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "default"))
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path / "chosen", local_cache_bytes=0)
+    epoch(ref)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_killed_in_the_middle_of_a_copy_leaves_nothing_that_is_taken_for_whole(
@@ -331,6 +347,35 @@ def test_a_damaged_copy_is_read_over_the_network_with_one_warning(
     assert wait(again) == SHARDS
 
 
+def test_one_record_of_a_damaged_copy_is_read_over_the_network(copied: Any, tmp_path: Path) -> None:
+    ref = cachelayer.open(copied.reference, local_cache=tmp_path, verify="always")
+    epoch(ref)
+    damaged = copy_of(tmp_path, 3, "array_record")
+    raw = bytearray(damaged.read_bytes())
+    raw[1000:-1000:100] = bytes(255 - each for each in raw[1000:-1000:100])
+    damaged.write_bytes(raw)
+    with pytest.warns(CacheLayerWarning, match="a local copy is damaged"):
+        assert int(ref[170]["n"]) == 170
+    assert int(ref[171]["n"]) == 171
+
+
+@pytest.mark.parametrize("numbers", [[170], [170, 171]])
+def test_a_copy_that_cannot_be_opened_is_read_over_the_network_and_kept(
+    copied: Any, tmp_path: Path, numbers: list[int]
+) -> None:
+    ref = cachelayer.open(copied.reference, local_cache=tmp_path)
+    assert check(ref.read([0])) == [0]
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+    try:
+        with pytest.warns(CacheLayerWarning, match="Too many open files"):
+            found = ref.read(numbers) if len(numbers) > 1 else {"n": [ref[170]["n"]]}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    assert list(map(int, found["n"])) == numbers
+    assert copy_of(tmp_path, 3, "array_record").exists()
+
+
 @pytest.mark.parametrize("suffix", ["array_record", "index"])
 def test_a_copy_that_was_cut_or_removed_is_made_again(copied: Any, tmp_path: Path, suffix: str) -> None:
     cut_one, removed = copy_of(tmp_path, 3, suffix), copy_of(tmp_path, 5, suffix)
@@ -354,6 +399,20 @@ def test_a_folder_that_cannot_be_written_is_done_without_with_one_warning(
     assert len(caught) == 1
 
 
+def test_a_local_cache_that_another_thread_gives_up_meanwhile_is_done_without(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    shards = ref._base.shards
+
+    def has(_: CachedShards, shard: int) -> bool:
+        shards._copies = None
+        return False
+
+    monkeypatch.setattr(CachedShards, "has", has)
+    epoch(ref)
+
+
 def test_a_full_folder_is_done_without_with_one_warning(seen_on_gcs: Seen, tmp_path: Path) -> None:
     order = seen_on_gcs.order(options={"local_cache": str(tmp_path)}, file_limit=SHARD_BYTES // 2, epochs=4)
     found = outcome(order)
@@ -370,6 +429,12 @@ METHODS = ["fork", "spawn", "forkserver"]
 def test_after_fork_spawn_and_forkserver_every_range_is_right(seen: Seen) -> None:
     found = outcome(seen.order(options={"local_cache_bytes": 0}, methods=METHODS))
     assert [found[method] for method in METHODS] == [SOME] * 3
+
+
+def test_after_fork_spawn_and_forkserver_every_copy_is_right(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    found = outcome(seen_on_gcs.order(options={"local_cache": str(tmp_path)}, methods=METHODS))
+    assert [found[method] for method in METHODS] == [SOME] * 3
+    assert len(seen_on_gcs.copied()) == SHARDS
 
 
 def test_a_process_ends_while_copies_are_made(seen_on_gcs: Seen, tmp_path: Path) -> None:

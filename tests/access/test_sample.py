@@ -140,6 +140,14 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
         assert numbers(sample.stream(6, start=position), 2) == whole[position : position + 12]
 
 
+def test_elements_come_one_by_one_as_the_positions_of_all_shards(ref: Ref) -> None:
+    sample = ref.sample("weight", seed=9)
+    whole = drawn(sample, 30).tolist()
+    for shard in range(3):
+        elements = itertools.islice(sample.stream(shard=(shard, 3)), 10)
+        assert [int(element["id"]) for element in elements] == whole[shard::3]
+
+
 def test_a_stream_has_no_end_and_any_step_is_found_at_once(ref: Ref) -> None:
     stream = ref.sample("weight", seed=9).stream(16)
     with pytest.raises(TypeError, match="sample"):
@@ -182,15 +190,27 @@ ONES: list[Any] = [1] * N
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "negative": ([*ONES[:-1], -1], InvalidArgumentError, "record 59"),
     "NaN": ([1, np.nan, *ONES[2:]], InvalidArgumentError, "record 1 .*nan"),
+    "infinite": ([np.inf, -1, *ONES[2:]], InvalidArgumentError, "record 0 .*inf.* 2 such"),
+    "all zero": ([0] * N, InvalidArgumentError, "60"),
     "too few": (ONES[1:], InvalidArgumentError, r"\[59\]"),
+    "2-D": (np.ones((N, 1)), InvalidArgumentError, r"\[60, 1\]"),
+    "one None": ([None, *ONES[1:]], InvalidTypeError, "object"),
     "bools": (np.ones(N, bool), InvalidTypeError, "bool"),
     "strings": (["1"] * N, InvalidTypeError, "<U1"),
+    "complex": ([1j] * N, InvalidTypeError, "complex128"),
+    "ragged": ([[1], [1, 2]], InvalidTypeError, "list"),
+    "masked": (np.ma.masked_array(np.ones(N)), InvalidTypeError, "masked"),
+    "None": (None, InvalidTypeError, "NoneType"),
     "a dict": ({"weight": 1}, InvalidTypeError, "dict"),
+    "a generator": ((1 for _ in range(N)), InvalidTypeError, "generator"),
     "unknown leaf": ("wieght", InvalidArgumentError, "'wieght'"),
     "leaf of text": ("meta/label", InvalidArgumentError, "'meta/label'"),
+    "leaf of bools": ("meta/good", InvalidArgumentError, "'meta/good'"),
     "leaf of arrays": ("tokens", InvalidArgumentError, "'tokens'"),
     "nulls": ("maybe", InvalidArgumentError, "record 31 .*'maybe'"),
+    "negative leaf": ("bad", InvalidArgumentError, "record 17 .*-2.5.* 2 such"),
     "unknown label": ("balanced:x", InvalidArgumentError, "'x'"),
+    "labels of floats": ("balanced:weight", InvalidArgumentError, "'weight'"),
     "one class": ("balanced:one", InvalidArgumentError, "'one'"),
 }
 
@@ -199,3 +219,25 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
 def test_wrong_weights_are_refused_with_what_is_wrong(ref: Ref, weights: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         ref.sample(weights, seed=1)
+
+
+@pytest.mark.parametrize("seed", [None, -1, 2**64, 1.5, True, "1"])
+def test_wrong_seeds_are_refused(ref: Ref, seed: Any) -> None:
+    with pytest.raises((InvalidArgumentError, InvalidTypeError), match="seed"):
+        ref.sample("weight", seed=seed)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "float32", "bfloat16"])
+def test_numbers_of_any_dtype_are_weights(ref: Ref, dtype: str) -> None:
+    import ml_dtypes
+
+    wanted = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    assert (drawn(ref.sample(np.array(WEIGHTS, wanted), seed=1), 99) == drawn(ref.sample(WEIGHTS, seed=1), 99)).all()
+
+
+def test_weights_that_change_later_change_nothing(ref: Ref) -> None:
+    weights = np.array(WEIGHTS, np.float64)
+    sample = ref.sample(weights, seed=1)
+    before = drawn(sample, 50).tolist()
+    weights[:] = -1
+    assert drawn(pickle.loads(pickle.dumps(sample)), 50).tolist() == before

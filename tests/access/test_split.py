@@ -113,6 +113,12 @@ def test_parts_of_any_view_are_those_of_the_specification(
         assert not part.has_repeats
 
 
+def test_parts_of_many_records_are_the_same_as_ever() -> None:
+    found = numbers(1_000_000).split({"train": 0.9, "val": 0.1}, seed=0)
+    assert found["val"].digest == "9408b4afbecd93b54ac242bd655ad3b6d5af90e07908928f249d19fe7d4884fb"
+    assert found["train"].digest == "43ac2130b85d2ba45c727a687614c2723b7ff1c9ccc658bee317d336aa2f8b9b"
+
+
 def test_the_parts_are_these_for_ever() -> None:
     parts = numbers(20).split({"train": 0.7, "val": 0.2, "test": 0.1}, seed=42)
     assert {name: list(part) for name, part in parts.items()} == {
@@ -120,6 +126,20 @@ def test_the_parts_are_these_for_ever() -> None:
         "val": [9, 11, 14, 18],
         "test": [12, 16],
     }
+
+
+@pytest.mark.slow
+def test_every_record_is_as_likely_in_each_part() -> None:
+    hits = np.zeros(20)
+    for seed in range(3000):
+        hits[split_rows([20], {"train": 0.75, "val": 0.25}, seed)["val"]] += 1
+    assert abs(hits / 3000 - 0.25).max() < 0.04
+
+
+def test_a_split_is_drawn_otherwise_than_any_epoch() -> None:
+    val = numbers(1000).split({"train": 0.9, "val": 0.1}, seed=0)["val"]
+    shuffled = list(numbers(1000).stream(shuffle=True, seed=0))
+    assert len(set(val) & set(shuffled[-100:])) < 40
 
 
 def test_parts_are_views_with_digests_of_their_own(tmp_path: Path) -> None:
@@ -162,6 +182,21 @@ def test_the_whole_as_the_only_part_is_the_dataset_itself() -> None:
 def test_shares_that_cannot_be_are_refused(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         numbers(10).split(*arguments, seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, None])
+def test_seeds_that_cannot_be_are_refused(seed: Any) -> None:
+    with pytest.raises((InvalidArgumentError, InvalidTypeError), match="seed"):
+        numbers(10).split({"a": 1.0}, seed=seed)
+
+
+def test_a_selection_does_not_follow_the_array_that_it_was_made_from() -> None:
+    indices = np.array([1, 2, 3])
+    view = numbers(10).select(indices)
+    digest = view.digest
+    indices[0] = 7
+    assert list(view) == [1, 2, 3]
+    assert view.digest == digest
 
 
 def test_records_that_stand_twice_in_a_view_cannot_be_split() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,12 @@ from cachelayer import (
     ArraySpec,
     CacheLayerWarning,
     CorruptionError,
+    ElementError,
     InvalidArgumentError,
     InvalidTypeError,
     Storage,
 )
+from cachelayer.arrayrecord.lengths import encode_lengths
 
 SPEC = {
     "n": ArraySpec("int64"),
@@ -133,6 +138,13 @@ def test_leaves_without_lengths_are_refused_by_name(ref: Any) -> None:
         ref.lengths(3)
 
 
+def test_a_name_of_two_leaves_is_refused(tmp_path: Path) -> None:
+    ref = Storage(tmp_path).submit([{"a/b": "x", "a": {"b": "yy"}, "c/d": "z"}], "d", "v1")
+    with pytest.raises(InvalidArgumentError, match="'a/b'"):
+        ref.lengths("a/b")
+    assert ref.lengths("c/d").tolist() == [1]
+
+
 def lengths_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("d/_builds/*/*.lengths"))
 
@@ -166,6 +178,66 @@ def test_damaged_lengths_are_made_again_with_a_warning_and_told_by_verify(
     assert [f"{first.name}" in problem for problem in report.problems] == [True]
     with pytest.raises(CorruptionError, match=r"shard-00000\.lengths"):
         Storage(tmp_path).copy("d", "v1", Storage(tmp_path / "there"), progress=False)
+
+
+def lie(folder: Path, ref: Any, lengths: Any) -> Any:
+    """Replace the lengths of a version of one shard, with checksums and totals that fit, as its author could."""
+    raw, file = encode_lengths(lengths)
+    lengths_files(folder)[0].write_bytes(raw)
+    version = ref._base.version
+    path = folder / "d" / version.info.manifest
+    document = json.loads(path.read_bytes())
+    columns = {"lengths_crc32c": file.checksums, "length_totals": file.totals}
+    document["data"]["shards"].update({name: [[each] for each in values] for name, values in columns.items()})
+    path.write_text(json.dumps(document))
+    entry = folder / "d/_log/0000000001.json"
+    logged = json.loads(entry.read_bytes())
+    logged["versions"][0]["manifest_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    entry.write_text(json.dumps(logged))
+    return Storage(folder).fetch("d", "v1")
+
+
+def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
+    ref = submit(Storage(tmp_path), shard_bytes=1 << 28)
+    lengths = np.stack([naive(ROWS, leaf) for leaf in LEAVES], axis=1)
+    lengths[5] += 1
+    lengths[9] = 2**32 - 1
+    foreign = lie(tmp_path, ref, lengths)
+    assert foreign.lengths("tokens").tolist() == lengths[:, 0].tolist()
+    elements, ones = foreign._elements, np.ones(1, np.int64)
+    assert elements.leaf_values([1], 6 * ones, 0 * ones, lengths[6, :1])[0].tolist() == ROWS[6]["tokens"].tolist()
+    for record in (5, 9):
+        with pytest.raises(CorruptionError, match="length"):
+            elements.leaf_values([1], record * ones, 0 * ones, lengths[record, :1])
+    with pytest.raises(CorruptionError, match="length"):
+        elements.leaf_values([1], 6 * ones, 0 * ones, lengths[6, :1] - 1, np.ones(1, np.bool_))
+    report = Storage(tmp_path).verify("d", "v1", progress=False)
+    assert "the lengths of record 5 of the shard are not those of its leaves" in report.problems[0]
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+@pytest.mark.parametrize("leaf", ["tokens", "meta/url"])
+def test_no_document_is_cut_or_filled_up_where_lengths_lie(tmp_path: Path, more: int, leaf: str) -> None:
+    ref = submit(Storage(tmp_path), shard_bytes=1 << 28)
+    lengths = np.stack([naive(ROWS, leaf) for leaf in LEAVES], axis=1)
+    record = int(np.flatnonzero((lengths[:, 0] > 2) & (lengths[:, 1] > 2))[3])
+    lengths[record] += more
+    foreign = lie(tmp_path, ref, lengths)
+    views = [
+        foreign.windows(leaf, 7),
+        foreign.windows(leaf, 64, stride=3, separator=0, remainder="pad"),
+        foreign.packed(leaf, 100),
+        cachelayer.concat([foreign.fields(leaf), foreign[::-1].fields(leaf)]).windows(leaf, 7),
+    ]
+    for view in views:
+        with pytest.raises(CorruptionError, match="length"):
+            view.read(np.arange(len(view)))
+    longest = 1 << 20
+    bounds = [int(lengths[record, 0 if leaf == "tokens" else 1]), longest]
+    if leaf == "tokens" and more < 0:
+        buckets = cachelayer.Buckets(leaf, bounds, long="truncate")
+        with pytest.raises(ElementError, match=f"record {record}: expected at most {bounds[0]} values"):
+            list(foreign.fields(leaf)[: record + 1].stream(1, buckets=buckets))
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -218,3 +290,37 @@ def test_far_lengths_are_those_of_near_ones_in_few_round_trips(gcs: Server, tmp_
     storage.copy("d", "v1", Storage(tmp_path), progress=False)
     check(Storage(tmp_path).fetch("d", "v1"), ROWS)
     assert storage.verify("d", "v1", progress=False)
+
+
+def test_far_lengths_that_are_not_what_was_published_are_made_again() -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    ref = submit(storage)
+    store, name = ref._base.version.store, f"d/{ref._base.version.manifest.shards[1].name}"
+    name = name.replace(".array_record", ".lengths")
+    raw = store.read(name)
+    for damaged in (raw[:200] + bytes([raw[200] ^ 1]) + raw[201:], raw[:-8]):
+        store.put(name, damaged)
+        with pytest.warns(CacheLayerWarning, match=r"shard-00001\.lengths"):
+            check(storage.fetch("d", "v1"), ROWS)
+
+
+def test_local_copies_hold_lengths_too_and_a_damaged_one_is_not_believed(gcs: Server, tmp_path: Path) -> None:
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    published = submit(storage)
+    with fault_proxy(gcs.endpoint) as proxy:
+
+        def opened() -> Any:
+            options = gcs.storage_options(proxy.endpoint)
+            return cachelayer.open(published.reference, storage_options=options, local_cache=tmp_path)
+
+        opened().mirror(progress=False)
+        proxy.forget()
+        check(opened(), ROWS)
+        assert not [each.path for each in proxy.exchanges() if "shard-" in each.path]
+        copies = sorted(tmp_path.rglob("shard-*.lengths"))
+        assert len(copies) == len(published._base.version.manifest.shards)
+        raw = copies[0].read_bytes()
+        copies[0].write_bytes(raw[:150] + bytes([raw[150] ^ 1]) + raw[151:])
+        again = opened()
+        with pytest.warns(CacheLayerWarning, match="a local copy is damaged, so lengths are read over the network"):
+            check(again, ROWS)

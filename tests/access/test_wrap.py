@@ -60,6 +60,13 @@ def test_batches_are_stacked_like_those_of_cached_records(tmp_path: Any) -> None
         np.testing.assert_array_equal(ours["x"], theirs["x"])
 
 
+def test_writing_into_a_batch_leaves_the_object_alone() -> None:
+    ref = cachelayer.wrap(ELEMENTS, identity="elements")
+    for indices in ([0], [0, 1]):
+        ref.read(indices)["x"][:] = 99
+    assert ELEMENTS[0]["x"].tolist() == [0, 0]
+
+
 def test_items_are_asked_for_together_where_the_object_can() -> None:
     items = Items()
     ref = cachelayer.wrap(items, identity="items")

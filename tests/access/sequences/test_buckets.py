@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from cachelayer import (
     Storage,
     UnknownOptionError,
 )
+from cachelayer.access.sequences import bucketed
+from cachelayer.arrayrecord.lengths import LengthColumn
 
 SPEC = {
     "id": ArraySpec("int64"),
@@ -175,6 +178,23 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
                 same(np.concatenate([part[number][0]["id"] for part in found]), batch["id"])
 
 
+def test_iterators_epochs_and_streams_survive_pickling(ref: Ref) -> None:
+    stream = ref.stream(8, buckets=("tokens", BOUNDS), shuffle=True, seed=1, num_epochs=3)
+    iterator = iter(stream)
+    next(iterator)
+    text = pickle.dumps(iterator)
+    assert len(text) < 10_000
+    same(next(pickle.loads(text)), next(iterator))
+    same(pickle.loads(pickle.dumps(stream))[5], stream[5])
+    same(list(stream), [batch for epoch in stream.epochs() for batch in epoch])
+    epochs = stream.epochs()
+    next(next(epochs))
+    state = epochs.get_state()
+    again = stream.epochs()
+    again.set_state(state)
+    same(list(next(again)), list(stream.epoch(0))[1:])
+
+
 def test_a_state_of_another_batch_size_is_refused_and_so_is_a_position_within_a_step(ref: Ref) -> None:
     stream = ref.stream(8, buckets=("tokens", BOUNDS), shuffle=True, seed=1)
     iterator = iter(stream)
@@ -224,6 +244,25 @@ def test_several_leaves_are_padded_to_the_bound_of_the_longest(ref: Ref) -> None
         assert np.all(longest > max([0, *(each for each in BOUNDS if each < bound)]) - (bound == BOUNDS[0]))
         assert np.all(batch["tokens"][~batch["tokens_mask"]] == -1)
         assert np.all(batch["maybe"][~batch["maybe_mask"]] == 9)
+
+
+def test_a_shard_without_rows_gets_an_empty_batch_of_the_bound(ref: Ref) -> None:
+    view = ref.select([0]).fields("tokens")
+    bound = next(each for each in BOUNDS if len(ELEMENTS[0]["tokens"]) <= each)
+    stream = view.stream(4, buckets=("tokens", BOUNDS), shard=(3, 4))
+    assert [batch["tokens"].shape for batch in stream] == [(0, bound)]
+    mapped = stream.map(lambda element: {"tokens": element["tokens"] * 2})
+    assert [batch["tokens"].shape for batch in mapped] == [(0, bound)]
+
+
+def test_buckets_above_one_piece_of_lengths_hold_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketed, "_AT_ONCE", 1 << 16)
+    lengths = np.random.default_rng(0).integers(0, 5, 150_000)
+    column = LengthColumn.of_lengths(lengths)
+    marks = bucketed._marks(len(lengths), Buckets("tokens", [1, 2, 3], long="truncate"), lambda _: column)
+    for bucket, mark in enumerate(marks):
+        found = mark.take(np.arange(len(mark)))
+        assert np.array_equal(found, np.flatnonzero(np.clip(lengths, 1, 3) == bucket + 1))
 
 
 @pytest.mark.parametrize(

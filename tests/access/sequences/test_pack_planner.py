@@ -109,6 +109,14 @@ def test_it_is_the_plan_that_the_page_on_the_format_specifies(
     assert planned(lengths, how) == specified(lengths, how)
 
 
+def test_later_groups_have_permutations_of_their_own() -> None:
+    lengths = np.random.default_rng(4).integers(0, 9, GROUP + 60)
+    how = Packing(16, seed=3)
+    *_, last = plan([lengths], how)
+    expected = [piece for pack in specified(lengths[GROUP:].tolist(), how, 1) for piece in pack]
+    assert last.pieces.tolist() == [(record + GROUP, begin, count) for record, begin, count in expected]
+
+
 @pytest.mark.parametrize(("length", "share"), [(2048, 4), (32768, 4), (2048, 64), (131072, 64)])
 @pytest.mark.parametrize("long", LONG)
 def test_log_normal_lengths_fill_packs(length: int, share: int, long: Any) -> None:
@@ -132,6 +140,11 @@ def test_groups_are_packed_by_themselves() -> None:
         longer = list(plan([lengths, lengths], how))
         for before, after in zip(whole[:2], longer, strict=False):
             assert (before.pieces == after.pieces).all()
+
+
+def test_a_very_long_document_is_cut() -> None:
+    packs = planned([2**32 - 1], Packing(2**30))
+    assert packs == [[(0, at, min(2**30, 2**32 - 1 - at))] for at in range(0, 2**32 - 1, 2**30)]
 
 
 def test_the_plan_is_this_for_ever() -> None:

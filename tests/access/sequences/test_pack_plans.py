@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 from servers import Server, new_bucket
@@ -18,12 +21,14 @@ from cachelayer import (
     CacheLayerError,
     CacheLayerWarning,
     CorruptionError,
+    FormatError,
     Storage,
     StorageError,
 )
 from cachelayer.access.sequences import packs
 from cachelayer.access.sequences.pack_planner import Packing, plan
 from cachelayer.arrayrecord.pack_plan import PIECE, PackPlan, Packs, write_plan
+from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 
 SPEC = {"tokens": ArraySpec("int32", (None,))}
@@ -87,6 +92,25 @@ def test_a_plan_is_made_with_the_version_if_that_is_asked_for(tmp_path: Path, mo
     monkeypatch.setattr(packs, "plan", None)
     assert len(ref.packed(**pack)) > 0
     assert storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack).digest == ref.digest
+
+
+@pytest.mark.slow
+def test_processes_that_need_a_plan_at_once_get_the_same(tmp_path: Path) -> None:
+    ref = built(Storage(tmp_path), count=5000)
+    code = (
+        "import sys, hashlib, cachelayer; sys.stdin.readline();"
+        f"view = cachelayer.open({ref.reference!r}).packed('tokens', {LENGTH});"
+        "print(hashlib.sha256(view.read(slice(None))['tokens'].tobytes()).hexdigest())"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    outs = {child.communicate("\n")[0] for child in children}
+    assert len(outs) == 1
+    assert outs != {""}
+    assert len(plans_in(tmp_path)) == 1
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_gc_keeps_the_plans_of_versions_and_deletes_those_of_others(tmp_path: Path) -> None:
@@ -154,6 +178,17 @@ def test_a_plan_that_is_no_such_plan_is_made_again_with_a_warning(tmp_path: Path
     assert path.read_bytes() == whole
 
 
+def test_the_plan_of_other_packs_is_not_taken(tmp_path: Path) -> None:
+    ref = built(Storage(tmp_path))
+    ref.packed("tokens", LENGTH)
+    (first,) = plans_in(tmp_path)
+    expected = values(ref.packed("tokens", LENGTH + 1))
+    (second,) = [path for path in plans_in(tmp_path) if path != first]
+    second.write_bytes(first.read_bytes())
+    with pytest.warns(CacheLayerWarning, match="checksum"):
+        assert values(ref.packed("tokens", LENGTH + 1)) == expected
+
+
 def test_a_storage_that_takes_no_plan_gets_one_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = built(Storage(tmp_path))
     expected = values(built(Storage(tmp_path / "other")).packed("tokens", LENGTH))
@@ -214,6 +249,13 @@ def test_a_plan_that_contradicts_itself_is_refused(pieces: Any, sizes: Any) -> N
         lying.pieces(np.array([0]))
 
 
+def test_another_file_with_the_right_checksum_is_no_plan() -> None:
+    raw = b"x" * 1000
+    checksum = google_crc32c.extend(google_crc32c.value(DIGEST[:32].encode()), raw)
+    with pytest.raises(FormatError, match="the plan"):
+        opened(raw + checksum.to_bytes(4, "little"))
+
+
 def test_the_file_is_this_for_ever_and_two_arrays(stored: bytes) -> None:
     file = io.BytesIO(stored)
     pieces, splits = np.load(file), np.load(file)
@@ -222,6 +264,50 @@ def test_the_file_is_this_for_ever_and_two_arrays(stored: bytes) -> None:
 
 
 GOLDEN = "c654c85f7f78274423edbe2a0609a97b4560f2fe7a2fe961b457e16934d640c2"
+
+
+@pytest.mark.parametrize("verify", ["open", "always", "never"])
+def test_one_flipped_bit_of_a_plan_makes_it_again(tmp_path: Path, verify: Any) -> None:
+    ref = built(Storage(tmp_path, verify=verify))
+    expected = values(ref.packed("tokens", LENGTH))
+    (path,) = plans_in(tmp_path)
+    whole = bytearray(path.read_bytes())
+    damaged = whole.copy()
+    damaged[192] ^= 1  # another record, that there is
+    path.write_bytes(damaged)
+    with pytest.warns(CacheLayerWarning, match="made again: .*checksum"):
+        assert values(Storage(tmp_path, verify=verify).fetch("d", "v1").packed("tokens", LENGTH)) == expected
+    assert path.read_bytes() == whole
+
+
+def test_a_plan_in_a_bucket_is_made_once(gcs: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"storage_options": gcs.storage_options(), "local_cache_bytes": 0}
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), **options)
+    ref = built(storage)
+    expected = values(built(Storage(tmp_path)).packed("tokens", LENGTH))
+    assert values(ref.packed("tokens", LENGTH)) == expected
+    assert values(ref.windows("tokens", 5)) == values(Storage(tmp_path).fetch("d", "v1").windows("tokens", 5))
+    monkeypatch.setattr(packs, "plan", None)
+    again = cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)
+    assert values(again) == expected
+    assert storage.verify("d", "v1").ok
+    assert storage.gc(grace=0) == []
+    assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
+
+
+def test_a_damaged_plan_from_a_bucket_is_made_again_with_a_warning(gcs: Server) -> None:
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    ref = built(storage)
+    expected = values(ref.packed("tokens", LENGTH))
+    store = ref._base.version.store
+    folder = paths.attempt_of(ref._base.version.info.manifest)
+    name = f"d/{paths.plan(folder, ref.packed('tokens', LENGTH).digest)}"
+    raw = bytearray(store.read(name))
+    raw[192] ^= 1  # another record, that there is
+    store.put(name, bytes(raw))
+    with pytest.warns(CacheLayerWarning, match="made again: .*does not match its checksum"):
+        view = storage.fetch("d", "v1").packed("tokens", LENGTH)
+    assert values(view) == expected
 
 
 @pytest.mark.parametrize("name", ["windows", "windows of a slice", "packed"])

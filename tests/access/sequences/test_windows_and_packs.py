@@ -176,6 +176,15 @@ def test_packs_hold_each_document_once(
     assert view.fill == (sum(map(len, expected)) / cells if cells else 1)
 
 
+def test_leaves_of_one_length_are_packed_side_by_side(refs: Any) -> None:
+    ref, _ = refs["many"]
+    batch = ref.packed(("tokens", "meta/weights"), 25).read(slice(None))
+    assert list(batch) == ["tokens", "weights", "tokens_segment_ids", "tokens_positions"]
+    assert np.array_equal(batch["weights"], (batch["tokens"] / 2).astype(np.float32))
+    alone = ref.packed("tokens", 25).read(slice(None))
+    assert all(np.array_equal(batch[key], alone[key]) for key in alone)
+
+
 @given(kinds, st.integers(1, 40), st.integers(1, 8), st.sampled_from([0, 7, 999]))
 @settings(deadline=None, max_examples=examples(20))
 def test_padded_records_hold_their_values_and_the_rest_of_the_element(
@@ -321,6 +330,18 @@ def test_versions_without_values_have_no_windows_and_no_packs(tmp_path: Any) -> 
     assert hollow.padded({"tokens": 2}, value=4, long="truncate").read([0])["tokens"].tolist() == [[4, 4]]
 
 
+def test_records_that_are_one_leaf_have_windows_too(tmp_path: Any) -> None:
+    storage = Storage(tmp_path)
+    arrays = storage.cache(
+        [np.arange(n, dtype=np.int64) for n in (3, 4)], "d", "a", element_spec=ArraySpec("int64", (None,))
+    )
+    assert arrays.windows("", 3).read([0, 1])["values"].tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert arrays.padded({"": 2}, long="truncate")[1]["values_length"] == 2
+    blobs = storage.cache([b"abc", b"", b"defg"], "d", "b")
+    assert blobs.windows("", 3, separator=0).read([0, 1])["values"].tobytes() == b"abc\0\0d"[:6]
+    assert blobs.packed("", 8).read([0])["values"].tobytes() == b"abcdefg\0"
+
+
 def test_digests_are_as_specified(refs: Any) -> None:
     ref = refs["many"][0][5:]
 
@@ -351,7 +372,10 @@ def test_digests_are_as_specified(refs: Any) -> None:
         (lambda r: r.windows("tokens", 0), InvalidArgumentError, "length 0"),
         (lambda r: r.windows("tokens", 8, stride=0), InvalidArgumentError, "stride 0"),
         (lambda r: r.windows("tokens", 8, separator=2**31), InvalidArgumentError, "int32"),
+        (lambda r: r.windows("tokens", 8, separator=0.5), InvalidTypeError, "separator 0.5"),
         (lambda r: r.windows("maybe", 8, separator=-1), InvalidArgumentError, "separator -1"),
+        (lambda r: r.windows("meta/text", 8, separator=256), InvalidArgumentError, "separator 256"),
+        (lambda r: r.windows("meta/weights", 8, separator=1e300), InvalidArgumentError, "separator 1e"),
         (lambda r: r.windows("tokens", 8, remainder="keep"), InvalidArgumentError, "'keep'"),
         (lambda r: r.packed([], 8), InvalidArgumentError, "leaf"),
         (lambda r: r.packed("tokens", 8, long="keep"), InvalidArgumentError, "'keep'"),
