@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import resource
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zstandard
@@ -39,3 +43,15 @@ def test_a_record_of_another_size_than_it_says_is_named(*, sized: bool) -> None:
     for damaged in (*wrong, parts[3][:-1]):
         with pytest.raises(CorruptionError, match="record 3"):
             decompressed(RecordBuffer.of([*parts[:3], damaged, *parts[4:]]), lambda row: f"record {row}")
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_not_called_damaged() -> None:
+    records = RecordBuffer.of([stored(bytes(16 << 20))] * 40)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), before[1]))
+    try:
+        with pytest.raises(MemoryError):
+            decompressed(records, str)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

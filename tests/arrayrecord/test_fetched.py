@@ -86,6 +86,13 @@ def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str,
     )
 
 
+@pytest.mark.parametrize("sizes", [[0] * 8, [9, 0, 0, 0, 0, 0, 9, 9], [70_000, 0, 0, 0, 0, 0, 200_000, 9]])
+def test_records_of_no_bytes_are_held_alone_and_among_others(tmp_path: Path, sizes: list[int]) -> None:
+    there, values = remote(tmp_path, sizes)
+    for begin, end in [(0, 8), (1, 2), (2, 6), (0, 3), (4, 7)]:
+        assert whole(fetch(there, begin, end)) == values[begin:end]
+
+
 def test_a_damaged_record_is_found_when_it_is_fetched_and_told_when_it_is_read(tmp_path: Path) -> None:
     there, values = remote(tmp_path, [1000] * 20)
     shard = there.objects[0].name
@@ -120,3 +127,12 @@ def test_records_are_never_read_outside_of_what_was_fetched() -> None:
             FetchedRecords(
                 buffer, column, np.array([length]), np.zeros(1, np.uint32), np.zeros(1, np.bool_), lambda _: "it"
             )
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("row", [-1, 12, 2**40, -(2**63)])
+def test_no_row_is_read_that_a_block_does_not_have(tmp_path: Path, compression: str | None, row: int) -> None:
+    there, _ = remote(tmp_path, [1000] * 24, compression=compression)
+    blocks = [fetch(there, 0, 12), fetch(there, 12, 24)]
+    with pytest.raises(CorruptionError, match=str(row)):
+        read_fetched(blocks, np.array([0, 1, 1]), np.array([11, 0, row]))

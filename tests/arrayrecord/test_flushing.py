@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ import pytest
 
 import cachelayer
 from cachelayer.arrayrecord import writer as shard_writer
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.records.record_buffers import Frames, RecordBuffer
 
 RECORDS = 100
 
@@ -84,4 +88,21 @@ def test_a_build_that_fails_leaves_no_thread_that_flushes(tmp_path: Path, synced
         cachelayer.Storage(tmp_path).submit(fails(), "blocks", "v1")
     assert synced
     assert "the source is gone" in str(caught.value)
+    assert not threads_that_flush()
+
+
+def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
+    tmp_path: Path, synced: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_writer, "_SYNCED_NBYTES", 1)
+    writer = ShardWriter(tmp_path / "shard", tmp_path / "index", Compression())
+    writer.write(Frames.of(RecordBuffer.of([bytes(1000)])))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(cachelayer.StorageError, match=r"cannot write .*shard"):
+            writer.finish(lambda: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert synced
     assert not threads_that_flush()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import examples
 
-from cachelayer.arrayrecord import footer
+from cachelayer.arrayrecord import footer, varints
+from cachelayer.errors import CorruptionError
 
 
 def varint(value: int) -> bytes:
@@ -63,3 +65,10 @@ def test_the_footer_of_records_of_one_size_is_read_in_runs() -> None:
     parsed = footer.parse_footer(values, sizes, 2**40)
     assert parsed.chunk_offsets.tolist() == [88 + 562 * number for number in range(20_000)]
     assert (parsed.chunk_records == 1).all()
+
+
+def test_a_varint_that_is_cut_short_or_too_long_is_not_read_in_runs() -> None:
+    for raw in (b"\x80", b"\x08\x80", b"\x80" * 10 + b"\x01"):
+        assert varints.decode_alike(np.frombuffer(raw, np.uint8).reshape(1, -1)) is None
+        with pytest.raises(CorruptionError):
+            varints.decode_all(np.frombuffer(raw, np.uint8))

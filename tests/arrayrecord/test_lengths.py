@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from samples import examples
 
 from cachelayer import CorruptionError, InvalidArgumentError
-from cachelayer.arrayrecord.lengths import MOST, LengthColumn, encode_lengths
+from cachelayer.arrayrecord.lengths import MOST, LengthColumn, LengthsFile, encode_lengths
 from cachelayer.records.memory import splits_of
 
 SIZES = [0, 1, 2, 255, 256, 600, 4000]
@@ -131,3 +131,10 @@ def test_every_flipped_bit_and_every_cut_is_found() -> None:
         for wrong in (damaged, raw[:place]):
             with pytest.raises(CorruptionError, match="the file"):
                 file.check(as_bytes(wrong), "the file")
+
+
+@pytest.mark.parametrize("sums", [[0, 5, 4, 9], [1, 5, 6, 9], [0, 5, 6, 8]])
+def test_sums_that_are_not_those_of_lengths_are_refused_even_if_their_checksum_is_right(sums: list[int]) -> None:
+    raw = np.array(sums, np.int64).tobytes()
+    with pytest.raises(CorruptionError, match="add up to 9"):
+        LengthsFile(3, [google_crc32c.value(raw)], [9]).check_leaf(0, as_bytes(raw), "f")

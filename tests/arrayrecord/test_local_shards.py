@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
 from cachelayer.arrayrecord.footer import Footer, read_footer
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.errors import CacheLayerError, CorruptionError
+from cachelayer.arrayrecord.writer import ShardStats, file_checksum, mapped_checksum
+from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.records.memory import Ints
+from cachelayer.records.selection import Selection
+from cachelayer.versions.manifest import Kept
 
 N = 60
 WILD = st.one_of(
@@ -154,6 +157,28 @@ def test_no_record_is_read_that_the_shards_do_not_have(
         assert read(opened, np.array([N * count - 1])) == [records(kind)[-1]]
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [(5000, 1, 10), (10_000_000, 1, 10), (-1, 1, 10), (0, 2, N), (N - 1, -1, N + 1), (0, 0, 3), (0, 2**62, 4)],
+)
+def test_a_selection_outside_of_its_shards_is_found_out(shards: dict[str, Shard], kept: tuple[int, int, int]) -> None:
+    ref = shards["uniform"].ref
+    version = replace(ref._base.version)
+    start, step, count = kept
+    numbers = range(start, start + step * count, step) if step else range(0)
+    digest = Selection(numbers).digest(ref._base.digest, N) if step and step < 2**60 else "0" * 64
+    wild = Kept(start=start, step=step, records=count, digest=digest, file=None)
+    version.__dict__["manifest"] = replace(ref._base.version.manifest, kept=wild)
+    with pytest.raises(CorruptionError, match=r"manifest\.json"):
+        _ = version.kept
+
+
+@pytest.mark.parametrize("numbers", [[-1] + [N] * 2, [2**62, 2**62, 2**62], [3, -3, 3]])
+def test_shards_of_impossible_numbers_of_records_are_refused(shards: dict[str, Shard], numbers: list[int]) -> None:
+    with pytest.raises(CorruptionError, match="3 shards"):
+        LocalShards(numbers, [10] * 3, None, lambda _: pytest.fail("opened"), "open")
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(row=st.integers(0, N - 1), offset=st.integers(-(2**63), 2**63 - 1), chunk=st.booleans())
 def test_a_footer_that_points_anywhere_is_found_out(
@@ -235,6 +260,14 @@ except cachelayer.StorageError as error:
     print(error)
 assert whole(shards.records(numbers[:200])) == whole(base.shards.records(numbers[:200] % stats.records))
 """
+NO_ADDRESSES = """
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
+try:
+    shards.records(numbers)
+except cachelayer.StorageError as error:
+    print(error)
+"""
 
 
 @pytest.mark.slow
@@ -255,6 +288,51 @@ def test_more_shards_than_may_be_mapped_are_an_error_that_says_what_to_do(shards
     said = run(MANY + TOO_MANY, shards[kind].ref.reference)
     assert "vm.max_map_count" in said
     assert "shard_bytes" in said
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs to know the addresses that are used")
+def test_addresses_that_the_system_does_not_grant_are_an_error_that_names_the_limit(shards: dict[str, Shard]) -> None:
+    assert "ulimit -v" in run(MANY + NO_ADDRESSES, shards["uniform"].ref.reference)
+
+
+def test_too_many_open_files_are_an_error_that_says_so(tmp_path: Path, shards: dict[str, Shard]) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = len([*Path("/dev/fd").iterdir()])
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 20, hard))
+        with suppress(OSError):
+            while True:
+                held.append(shards["uniform"].path.open("rb"))
+        with pytest.raises(StorageError, match="ulimit -n"):
+            MappedFile.open(shards["uniform"].path)
+    finally:
+        for file in held:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_has_one_checksum_mapped_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(np.random.default_rng(0).bytes((2 << 20) + 5))
+    assert mapped_checksum(MappedFile.open(path)) == file_checksum(path)
+
+
+@pytest.mark.parametrize("verify", ["never", "open", "always"])
+@pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])
+def test_threads_that_open_shards_at_once_read_the_same(shards: dict[str, Shard], kind: str, verify: Any) -> None:
+    opened = shards[kind].set_of(shards[kind].index_path, shards[kind].stats, 40, verify)
+    expected = records(kind)
+
+    def draw(seed: int) -> bool:
+        numbers = np.random.default_rng(seed).integers(0, 40 * N, 50)
+        found = [*read(opened, numbers), *(bytes(opened.record(number)) for number in numbers.tolist())]
+        return found == [expected[number % N] for number in numbers.tolist()] * 2
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(draw, range(40)))
 
 
 @pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])

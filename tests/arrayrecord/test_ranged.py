@@ -125,6 +125,13 @@ def test_a_batch_takes_a_round_trip_more_for_indices_that_are_not_here(tmp_path:
     assert len(remote.reads.calls) == 3
 
 
+def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([number.to_bytes(8, "little") for number in range(100)], "d", "v1")
+    remote = Remote(storage.append("d", "v1", "v2", [b"x" * number for number in range(50)]))
+    assert remote.records([99, 100, 149, 0]) == [*expected([99]), b"", b"x" * 49, *expected([0])]
+
+
 @pytest.fixture(scope="module")
 def long_indices(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Shards whose indices have several pages of 64 KiB each."""
@@ -171,6 +178,43 @@ def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
         other.ranged.whole_index(0)
 
 
+def test_a_copy_of_an_index_that_is_removed_is_fetched_again(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20))
+    copies = [np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8)]
+
+    def open_copy() -> Any:
+        if not copies:
+            raise CorruptionError("missing")
+        return copies[0]
+
+    remote.ranged.use_copy(0, open_copy)
+    assert remote.records([7, 3]) == expected([7, 3])
+    assert remote.reads.nbytes(".index") == 0
+    copies.clear()
+    assert remote.records([7, 3]) == expected([7, 3])
+    assert remote.reads.nbytes(".index") > 0
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["changed places", "lost"])
+def test_a_row_of_an_index_that_changed_places_or_is_lost_gives_no_wrong_record(tmp_path: Path, lost: bool) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=0)
+    name = remote.objects[0].index_name
+    raw = remote.reads.whole(name)
+    first, second = raw[64 + 16 * 42 : 64 + 16 * 43], raw[64 + 16 * 43 : 64 + 16 * 44]
+    remote.reads.changed[name] = raw.replace(first + second, bytes(16) + second if lost else second + first)
+    with pytest.raises(CorruptionError, match="array_record"):
+        remote.records([42])
+
+
+def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20))
+    raw = np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8).copy()
+    raw[200] ^= 1
+    with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
+        remote.ranged.use_copy(0, lambda: raw)
+    assert not remote.ranged.has_index(0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
@@ -196,6 +240,22 @@ def test_whatever_byte_is_flipped_no_record_is_wrong(
 def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | None], Any]:
     refs = {each: numbered(tmp_path_factory.mktemp("small"), 40, 1000, each) for each in (None, "zstd")}
     return refs.__getitem__
+
+
+@pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
+def test_whatever_bit_of_the_header_of_an_index_is_flipped_it_is_damaged_and_not_of_another_release(
+    tmp_path: Path, kept_nbytes: int
+) -> None:
+    ref = numbered(tmp_path, 100, 1 << 20)
+    where = Remote(ref).objects[0]
+    raw = Remote(ref).reads.whole(where.index_name)
+    for bit in range(64 * 8):
+        damaged = bytearray(raw)
+        damaged[bit // 8] ^= 1 << bit % 8
+        remote = Remote(ref, kept_nbytes=kept_nbytes)
+        remote.reads.changed[where.index_name] = bytes(damaged)
+        with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
+            remote.records([0])
 
 
 def test_whatever_bit_of_the_header_of_a_local_index_is_flipped_it_is_damaged(tmp_path: Path) -> None:

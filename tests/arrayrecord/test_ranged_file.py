@@ -12,7 +12,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from faults import fault_proxy
 from servers import Server, new_bucket
 
-from cachelayer import ArrayRecordDataSource, CorruptionError, InvalidArgumentError, StorageError
+from cachelayer import ArrayRecordDataSource, CorruptionError, FormatError, InvalidArgumentError, StorageError
 from cachelayer.objects.open_store import open_store
 
 SIZES = [0, 1, 127, 128, 16_384, 65_535, 65_536, 65_537, 300_000, 0, 7, *range(100, 400, 3), 0]
@@ -47,6 +47,15 @@ def test_the_same_records_as_on_local_disk(tmp_path: Path, memory: str, codec: s
     assert repr(again) == repr(source)
 
 
+def test_a_long_footer_is_fetched_whole(tmp_path: Path, memory: str) -> None:
+    records = [b"%d" % number for number in range(60_000)]
+    raw = written(tmp_path / "a", "group_size:1,uncompressed", records)
+    open_store(memory).put("a", raw)
+    source = ArrayRecordDataSource(f"{memory}/a")
+    assert len(source) == 60_000
+    assert source.__getitems__([0, 59_999, 31_234]) == [b"0", b"59999", b"31234"]
+
+
 def test_files_parts_and_globs_are_one_sequence(tmp_path: Path, memory: str) -> None:
     store = open_store(memory)
     for name in "abc":
@@ -56,6 +65,13 @@ def test_files_parts_and_globs_are_one_sequence(tmp_path: Path, memory: str) -> 
     source = ArrayRecordDataSource([f"{memory}/train-*.array_record", f"{memory}/train-a.array_record[2:4]"])
     assert len(source) == 32
     assert source.__getitems__([0, 9, 10, 29, 30, 31]) == [b"a0", b"a9", b"b0", b"c9", b"a2", b"a3"]
+
+
+@pytest.mark.parametrize("codec", ["brotli:3", "snappy", "transpose:true,zstd"])
+def test_what_only_the_stock_reader_reads_is_refused_by_name(tmp_path: Path, memory: str, codec: str) -> None:
+    open_store(memory).put("a", written(tmp_path / "a", f"group_size:3,{codec}"))
+    with pytest.raises(FormatError, match="a"):
+        ArrayRecordDataSource(f"{memory}/a")[0]
 
 
 def test_what_is_not_there_or_not_whole_is_refused_by_name(tmp_path: Path, memory: str) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,22 @@ class TestLocal(StoreConformance):
     @pytest.fixture
     def store(self, store: LocalStore) -> LocalStore:
         return store
+
+
+@pytest.mark.slow
+def test_a_folder_is_deleted_while_others_write_there(store: LocalStore) -> None:
+    def write(writer: int) -> None:
+        for number in range(300):
+            # The folder may vanish between its making and the writing.
+            with suppress(cachelayer.StorageError):
+                store.put(f"a/{writer}-{number}", b"")
+
+    with ThreadPoolExecutor(2) as threads:
+        writers = [threads.submit(write, writer) for writer in range(2)]
+        while not all(writer.done() for writer in writers):
+            store.delete_folder("a")
+    store.delete_folder("a")
+    assert store.names("a") == []
 
 
 def test_a_file_in_the_way_of_a_folder_is_no_object(store: LocalStore) -> None:
@@ -187,6 +204,13 @@ def test_the_folder_itself_and_that_of_a_dataset_may_be_links(tmp_path: Path) ->
     storage.delete("numbers", "v1", grace=0)
     assert list((other / "numbers" / "_builds").iterdir()) == []
     assert (disk / "numbers").is_symlink()
+
+
+def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for use in ("read", "read ranges"):
+        with pytest.raises(cachelayer.StorageError, match="not a regular file"):
+            USES[use](store, "pipe")
 
 
 @pytest.mark.parametrize("how", ["submit", "cache", "copy"])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from copies_child import total
@@ -196,6 +200,16 @@ def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, l
         assert group.path(name).read_bytes().rstrip(b".") == name.encode()
 
 
+@pytest.mark.slow
+def test_threads_never_make_more_than_fits(tmp_path: Path) -> None:
+    for number in range(8):
+        folder = CacheFolder(tmp_path / str(number), 20_500)
+        group = folder.group("gs://a")
+        with ThreadPoolExecutor(8) as threads:
+            made = list(threads.map(partial(put, group, nbytes=1000), map(str, range(60))))
+        assert (made.count(True), total(folder.path)) == (20, 20_000)
+
+
 def test_without_a_limit_a_fifth_of_the_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = CacheFolder(tmp_path)
     free = 1000
@@ -338,6 +352,23 @@ def test_a_folder_that_is_deleted_under_a_running_process_is_made_again_and_held
     assert not put(folder.group("gs://b"), "third", 71)
     assert group.has("second", 30)
     assert put(folder.group("gs://b"), "third", 70 - left)
+
+
+def test_a_lock_that_is_deleted_while_a_process_waits_for_it_is_not_the_one_that_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = CacheFolder(tmp_path, 100).group("gs://a")
+    lock, deletions = fcntl.flock, [tmp_path / "lock"]
+
+    def late_lock(file: Any, how: int) -> None:
+        lock(file, how)
+        if how == fcntl.LOCK_EX and deletions:
+            deletions.pop().unlink()
+
+    monkeypatch.setattr(fcntl, "flock", late_lock)
+    assert put(group, "first", 60)
+    assert not deletions
+    assert total(tmp_path) == 60
 
 
 @pytest.fixture(scope="module")

@@ -90,6 +90,11 @@ def test_a_timeout_is_seconds(timeout: Any) -> None:
         open_store("gs://bucket", {"timeout": timeout})
 
 
+def test_a_local_disk_takes_no_options(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"storage_options.*'key'"):
+        open_store(tmp_path, {"key": "x"})
+
+
 @pytest.mark.needs("s3fs")
 def test_options_that_the_client_does_not_know_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="storage_options"):
@@ -143,3 +148,25 @@ def test_plain_http_is_read(s3: Server) -> None:
     assert store.read_ranges([("a/b", 5, 10), ("a/b", 200_000, 200_010)]) == [TEXT[5:10], TEXT[200_000:200_010]]
     with pytest.raises(StorageError, match="refused"):
         store.exists("secret")
+
+
+class FullFileSystem(PlainFileSystem):
+    """A file system whose answers do not fit into memory."""
+
+    protocol = "full"
+    asked = 0
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        FullFileSystem.asked += 1
+        raise MemoryError(path)
+
+
+fsspec.register_implementation("full", FullFileSystem, clobber=True)
+
+
+def test_a_lack_of_memory_is_raised_at_once() -> None:
+    store = open_store("full://place", unsafe_commit=True)
+    store.put("name", b"x")
+    with pytest.raises(MemoryError):
+        store.read("name")
+    assert FullFileSystem.asked == 1

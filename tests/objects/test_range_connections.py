@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -176,6 +176,16 @@ def test_a_reply_of_another_kind_is_left_to_others_and_ends_its_connection(head:
         assert server.connections == 2
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [b"HTTP/1.1 206 Partial Content\r\n" + b"a: b\r\n" * 20_000, HEAD.replace(b"\r\n", b"\n") + BODY[:100]],
+    ids=["a head without end", "other ends of lines"],
+)
+def test_what_is_no_whole_head_is_left_to_others_at_once(begin: bytes) -> None:
+    with peer([begin, None]) as server:
+        assert read(server) == [None]
+
+
 def test_an_idle_connection_that_the_server_has_closed_is_not_missed() -> None:
     with peer([HEAD + BODY], [None], [HEAD + BODY]) as server:
         assert bodies(read(server, 2)) == [BODY] * 2
@@ -207,9 +217,12 @@ def test_a_server_that_falls_silent_is_an_error(answer: list[bytes | None]) -> N
 def test_who_gives_up_leaves_no_connection_to_the_next() -> None:
     async def work(server: Peer) -> Reply | None:
         connections = RangeConnections(20)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await connections.read(server.url, {}, *RANGE)
+        first = asyncio.ensure_future(connections.read(server.url, {}, *RANGE))
+        while not server.requests:
+            await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
         try:
             return await connections.read(server.url, {}, *RANGE)
         finally:
@@ -278,6 +291,39 @@ def test_gcsfs_reads_what_is_not_understood_or_if_its_sessions_are_the_users_own
     assert [b"\r\naccept-encoding:" in request.lower() for request in server.requests] == is_by_gcsfs
 
 
+@pytest.mark.parametrize(
+    "more", [b"Connection: close", b"Connection: x-y, Close", b"Connection: x-y\r\nConnection: close"]
+)
+def test_a_reply_may_end_its_connection(more: bytes) -> None:
+    with peer([HEAD[:-2] + more + b"\r\n\r\n" + BODY], [HEAD + BODY]) as server:
+        assert bodies(read(server, 2)) == [BODY] * 2
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1:1/a", "localhost:1/a", "http://user:word@127.0.0.1:1/a"])
+def test_an_address_of_another_kind_is_left_to_others(url: str) -> None:
+    async def work() -> Reply | None:
+        return await RangeConnections(20).read(URL(url), {}, *RANGE)
+
+    assert asyncio.run(work()) is None
+
+
+def test_a_host_that_takes_no_connection_in_time_is_named() -> None:
+    # A queue that is full: the system leaves further connections unanswered.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        url = URL(f"http://127.0.0.1:{listener.getsockname()[1]}/a")
+
+        async def work() -> None:
+            await RangeConnections(0.05).read(url, {}, *RANGE)
+
+        with pytest.raises(ConnectionError, match=rf"cannot connect to 127.0.0.1:{url.port}: .*0\.05 s"):
+            asyncio.run(work())
+
+
 @pytest.mark.parametrize("name", ["a b", "100%", "a+b", "ä/ü", "a?b", "a#b", "%2F", "~!'()*", "a&b=c", "a;b"])
 @pytest.mark.needs("gcsfs")
 def test_an_object_is_asked_for_as_gcsfs_asks(name: str) -> None:
@@ -285,3 +331,15 @@ def test_an_object_is_asked_for_as_gcsfs_asks(name: str) -> None:
         assert store_at(server, requester_pays="p q&r").read_ranges([(name, *RANGE)]) == [BODY]
     first, second = (request.partition(b"\r\n")[0] for request in server.requests)
     assert first == second
+
+
+def test_a_connection_whose_tls_breaks_is_one_that_breaks(
+    certified: tuple[ssl.SSLContext, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, certificate = certified
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    broken = Raw(b"\x17\x03\x03\x00\x20" + bytes(32))
+    with peer([HEAD, BODY[:1000], broken], tls=context) as server, pytest.raises(ConnectionError, match=r"(?i)mac"):
+        read(server)
+    with peer([HEAD, broken], [HEAD + BODY], tls=context) as server:
+        assert store_at(server).read_ranges([("a", *RANGE)]) == [BODY]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -16,7 +20,7 @@ from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, sta
 from forks import FORKS
 from servers import Server, new_bucket
 
-from cachelayer import CorruptionError, StorageError
+from cachelayer import CacheLayerWarning, CorruptionError, StorageError
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
@@ -146,6 +150,20 @@ def test_without_obstore_ranges_of_s3_are_right_too(s3: Server, fault: Callable[
         assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
 
 
+def test_where_obstore_is_refused_s3fs_reads_and_says_so_once(s3: Server) -> None:
+    with fault_proxy(s3.endpoint) as proxy:
+        store = open_store(s3.url(new_bucket(s3)), s3.storage_options(proxy.endpoint))
+        store.put("a/b", TEXT)
+        proxy.add(answer(403, containing="object_store"))
+        places = range(0, 8000, 2000)
+        with pytest.warns(CacheLayerWarning, match="obstore") as caught:
+            assert [store.read_ranges([("a/b", at, at + 99)])[0] for at in places] == [
+                TEXT[at : at + 99] for at in places
+            ]
+        assert len(caught) == 1
+        assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+
+
 @pytest.mark.parametrize("fault", TRANSIENT)
 def test_whatever_happens_to_an_upload_its_bytes_are_right(
     store: BucketStore,
@@ -164,6 +182,17 @@ def test_whatever_happens_to_an_upload_its_bytes_are_right(
         proxy.clear()
         assert store.size("a/c") == len(data)
         assert store.read_ranges([("a/c", 0, len(data))]) == [data]
+
+
+def test_a_server_that_says_nothing_is_asked_again(
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    store = open_one(timeout=4)
+    store.put("a/b", TEXT)
+    proxy.add(stall(times=1))
+    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    proxy.add(stall(times=1))
+    assert store.put_if_absent("a/c", b"token")
 
 
 OPERATIONS: dict[str, Callable[[BucketStore, Path], object]] = {
@@ -240,6 +269,35 @@ def test_an_endpoint_where_nobody_listens_is_an_error_that_names_it(
         StorageError, match=rf"{proxy.endpoint.removeprefix('http://')}: .*is the host reachable and healthy\?"
     ):
         operation(open_one(timeout=0.3))
+
+
+@pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
+def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
+    store: BucketStore, proxy: FaultProxy, operation: Callable[[BucketStore], object]
+) -> None:
+    proxy.refuse()
+    listening = threading.Timer(0.3, proxy.accept)
+    listening.start()
+    operation(store)
+    listening.join()
+
+
+WITHOUT_CREDENTIALS = """
+import sys, cachelayer
+cachelayer.Storage("gs://bucket", storage_options={"timeout": 0.5}).fetch("d", "v1")
+"""
+
+
+@pytest.mark.needs("gcsfs")
+def test_who_keeps_a_search_for_credentials_waiting_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        hosts = {"GCE_METADATA_HOST": place, "GCE_METADATA_IP": place, "HOME": str(tmp_path)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GOOGLE_")} | hosts
+        command = [sys.executable, "-c", WITHOUT_CREDENTIALS]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert "StorageError: cannot read gs://bucket/d/_log/head: gs: gcsfs found no credentials in time" in done.stderr
+    assert "(timeout 0.5 s): is the host reachable" in done.stderr
 
 
 def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:

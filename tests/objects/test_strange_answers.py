@@ -125,6 +125,18 @@ def test_bytes_that_do_not_match_the_checksum_that_came_with_them_are_asked_for_
     assert not wrong
 
 
+def test_a_reply_about_an_object_that_is_no_text_is_asked_for_again() -> None:
+    right = json.dumps({"size": "7", "updated": "2015-10-21T07:28:00Z"}).encode()
+    wrong = [b"\xff" + right, right[:-1]]
+
+    def respond(_: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        return 200, {}, wrong.pop() if wrong else right
+
+    with serving(respond) as endpoint:
+        assert open_one("gs://bucket", GOOGLE, endpoint).size("a") == 7
+    assert not wrong
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("client", "body", "what"),
@@ -219,6 +231,14 @@ def test_a_token_server_that_fails_for_a_while_is_asked_again(gcs: Server, body:
         assert store.put_if_absent("a", b"1")
 
 
+def test_credentials_that_get_no_token_are_named(gcs: Server) -> None:
+    refusal = json.dumps({"error": "invalid_grant", "error_description": "the account is gone"}).encode()
+    with serving(lambda request: (400, {}, refusal)) as endpoint:
+        store = open_one(gcs.url(new_bucket(gcs)), {"token": token_of(endpoint)}, gcs.endpoint)
+        with pytest.raises(StorageError, match=r"refused: Google gave no token: .*gone.*Are the credentials valid\?"):
+            store.read("a")
+
+
 @pytest.fixture
 def proxied(s3: Server) -> Iterator[tuple[BucketStore, FaultProxy]]:
     with fault_proxy(s3.endpoint) as proxy:
@@ -241,6 +261,14 @@ def test_credentials_that_were_refused_are_looked_for_again(proxied: tuple[Bucke
         store.read("a")
     assert store._client() is not first
     assert store.read("a") == DATA
+
+
+def test_obstore_is_not_done_without_for_one_refusal(proxied: tuple[BucketStore, FaultProxy]) -> None:
+    store, proxy = proxied
+    for _ in range(2):
+        proxy.add(answer(403, containing="object_store", times=1))
+        assert store.read_ranges([("a", 0, 1000)]) == [DATA[:1000]]
+    assert [each.fault for each in proxy.exchanges() if each.status == 403] == ["answer"] * 2
 
 
 SLOW_DOWN = b'{"error": {"message": "slow down", "errors": [{"reason": "rateLimitExceeded"}]}}'
