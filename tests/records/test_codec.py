@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, permutations
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSp
 from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, RawCodec, TreeCodec, TypedCodec, codec_for, codec_named
+from cachelayer.records.conform import conform, stacked_rows
 from cachelayer.records.infer import from_element
 from cachelayer.records.record_buffers import RecordBuffer
 from cachelayer.records.spec import LeafSpec
@@ -431,6 +432,14 @@ def test_a_ragged_or_sparse_that_does_not_fit_is_named(spec: LeafSpec, value: An
     assert (caught.value.record, caught.value.path, caught.value.expected) == (1, "[0]", spec.describe())
 
 
+def test_dimensions_beyond_32_bits_are_refused() -> None:
+    huge = np.empty((2**32, 0), np.uint8)
+    with pytest.raises(ElementError, match="record 1"):
+        TypedCodec(ArraySpec("uint8", (None, None))).columns([np.empty((1, 0), np.uint8), huge])
+    with pytest.raises(ElementError, match="record 0"):
+        TypedCodec(RaggedSpec("uint8", (None, None, 0))).columns([Ragged(huge, np.array([0, 2**32]))])
+
+
 def test_a_batch_that_does_not_fit_is_named() -> None:
     codec = TypedCodec({"a": ArraySpec("uint8", (2,))})
     for wrong in (np.zeros((3, 2), "i4"), np.zeros((3, 3), "u1"), np.zeros(3, "u1")):
@@ -446,6 +455,14 @@ def test_plain_bytes_are_stored_as_they_are() -> None:
     assert records_of(codec, records) == records
     assert elements_of(codec, records) == records
     assert batch_of(codec, records).tolist() == records
+
+
+def test_plain_bytes_hold_no_none_unless_it_is_declared() -> None:
+    codec = codec_for(ArraySpec(bytes))
+    with pytest.raises(ElementError, match="nullable=True") as caught:
+        records_of(codec, [b"a", None])
+    assert caught.value.record == 1
+    assert round_trip(ArraySpec(bytes, nullable=True), [b"a", None, b""]) == [b"a", None, b""]
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -468,3 +485,24 @@ def test_a_codec_of_a_newer_release_is_refused() -> None:
     assert isinstance(codec_named("bytes/1", ArraySpec(bytes)), RawCodec)
     with pytest.raises(FormatError, match="typed/2"):
         codec_named("typed/2", INT)
+
+
+NUMBERS = [
+    True, 0, -1, 255, 2**24 + 1, 2**63, 2**64, 0.0, -0.0, -4.0, 0.1, 1e-50, 448.0, 464.0, 65510.0, 1e39, float("nan"),
+    -float("inf"), 1j, np.uint8(3), np.int64(-4), np.float32(0.5), np.bool_(True), np.array(7), np.array(7, ">i8"),
+    np.array(0.5, np.float16), "1", b"1", None, np.zeros(1, np.int64), np.longdouble(1) / 3,
+    np.datetime64("2020-01-01"), np.timedelta64(5), np.timedelta64(5, "s"), ml_dtypes.bfloat16(1), ml_dtypes.int4(1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_numbers_at_once_are_what_they_are_one_by_one(dtype: Any) -> None:
+    spec = ArraySpec(dtype)
+    for rows in ([], *([each] * like for each in NUMBERS for like in (1, 3)), *map(list, permutations(NUMBERS, 2))):
+        stacked = stacked_rows(rows, np.dtype(spec.dtype), ())
+        if stacked is not None:
+            one_by_one = np.empty(len(rows), spec.dtype)
+            for index, row in enumerate(rows):
+                one_by_one[index] = conform(spec, row, index)
+            assert stacked.dtype == spec.dtype
+            assert same_array(stacked, one_by_one), rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import struct
 import threading
@@ -94,6 +95,14 @@ def test_any_number_of_threads_decodes_the_same_in_the_same_order(
     assert_equal(WAYS[way](ref, numbers), alone)
 
 
+def test_elements_of_any_number_of_threads_may_be_changed_and_do_not_share_memory(folder: Path) -> None:
+    for view in (ref_of(folder), ref_of(folder).decoded(size=(3, 5))):
+        left, right = view.__getitems__([1, 1])
+        left["image"][:] = 0
+        left["sound"][:] = 0
+        np.testing.assert_equal(right, view[1])
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [None, (3, 5)])
 @pytest.mark.parametrize(
@@ -153,3 +162,17 @@ def test_an_interrupt_while_images_are_decoded_ends_the_read_and_the_next_one_wo
     after = ref.read(range(COUNT))
     with reading_threads(1):
         assert_equal(ref.read(range(COUNT)), after)
+
+
+def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
+    ref = ref_of(folder)
+    before = ref.read(range(COUNT))
+    child = os.fork()
+    if child == 0:
+        # The exit code says whether all went well: pytest must not go on in the child.
+        try:
+            assert_equal(ref.read(range(COUNT)), before)
+        except BaseException:  # noqa: BLE001
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

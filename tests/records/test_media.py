@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from pictures_and_sounds import PIXELS, SOUNDS, png, wav
 from PIL import Image
 
 import cachelayer
-from cachelayer import ArraySpec, AudioSpec, ElementError, FormatError, ImageSpec, Ragged
+from cachelayer import ArraySpec, AudioSpec, ElementError, FormatError, ImageSpec, Nullable, Ragged
 from cachelayer.records import spec_json
 
 
@@ -53,6 +55,15 @@ def test_streams_and_views_hand_out_pixels(images: cachelayer.DataRef[Any]) -> N
         for row, label in zip(batch["image"], batch["label"], strict=True):
             assert row.tolist() == PIXELS[label].tolist()
         assert batch["label"].tolist() == images[4:].raw().stream(8, shuffle=True, seed=1)[step]["label"].tolist()
+
+
+def test_joined_datasets_decode_as_their_parts_do(images: cachelayer.DataRef[Any]) -> None:
+    joined = cachelayer.concat([images[:5], images[3:]])
+    np.testing.assert_array_equal(joined[6]["image"], PIXELS[4])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(joined))[6]["image"], PIXELS[4])
+    assert cachelayer.concat([images.raw(), images.raw()])[24] == {"image": png(PIXELS[4]), "label": 4}
+    with pytest.raises(ValueError, match=r"\['image'\]"):
+        cachelayer.concat([images, images.raw()])
 
 
 @pytest.mark.parametrize(("mode", "dtype", "channels"), [("L", "u1", ()), ("RGBA", "u1", (4,)), ("1", "?", ())])
@@ -100,6 +111,22 @@ def test_an_image_that_does_not_decode_is_named_by_its_record(storage: cachelaye
     assert ref.raw()[4] == rows[4]
 
 
+def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
+    rows: list[Any] = [{"image": png(PIXELS[0])}, {"image": None}]
+    ref = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec()})
+    assert ref.element_spec == {"image": ArraySpec(np.uint8, (None, None, 3), nullable=True)}
+    assert ref[1] == {"image": None}
+    batch = ref.read([0, 1])["image"]
+    assert isinstance(batch, Nullable)
+    assert batch.valid.tolist() == [True, False]
+    assert batch.values[0].tolist() == PIXELS[0].tolist()
+
+
+def test_what_is_no_bytes_is_refused_by_the_build(storage: cachelayer.Storage) -> None:
+    with pytest.raises(ElementError, match=r"\['image'\]"):
+        storage.submit([{"image": PIXELS[0]}], "d", "v1", element_spec={"image": ImageSpec()})
+
+
 def test_sounds_are_read_as_samples(storage: cachelayer.Storage) -> None:
     # libsndfile writes the second into each file, so that one encoded later may be another.
     files = [wav(samples) for samples in SOUNDS]
@@ -109,6 +136,12 @@ def test_sounds_are_read_as_samples(storage: cachelayer.Storage) -> None:
         np.testing.assert_array_equal(ref[i], samples)
     assert [len(row) for row in ref.read([2, 5])] == [52, 55]
     assert ref.raw()[3] == files[3]
+
+
+def test_one_channel_is_the_mean_of_a_files_channels(storage: cachelayer.Storage) -> None:
+    ref = storage.submit([wav(samples) for samples in SOUNDS], "d", "v1", element_spec=AudioSpec(channels=1))
+    assert ref.element_spec == ArraySpec(np.float32, (None,))
+    np.testing.assert_allclose(ref[7], SOUNDS[7].mean(axis=1), rtol=1e-6)
 
 
 def test_sounds_are_resampled_to_the_rate_that_was_declared(storage: cachelayer.Storage) -> None:
@@ -126,6 +159,15 @@ def test_other_channels_than_declared_are_named_by_their_record(storage: cachela
     np.testing.assert_array_equal(ref[0], SOUNDS[0])
     with pytest.raises(ElementError, match="record 1"):
         ref[1]
+
+
+@pytest.mark.parametrize(
+    "spec", [ImageSpec(), ImageSpec("L", nullable=True), AudioSpec(), AudioSpec(16000, 1, nullable=True)], ids=repr
+)
+def test_hints_come_back_from_the_manifest(spec: Any) -> None:
+    node = json.loads(json.dumps(spec_json.to_json({"x": spec})))
+    assert spec_json.from_json(node) == {"x": spec}
+    assert spec_json.to_json(spec_json.from_json(node)) == node
 
 
 @pytest.mark.parametrize(

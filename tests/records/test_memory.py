@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -21,6 +25,17 @@ LENGTHS = st.one_of(
     st.integers(0, 17).flatmap(lambda power: st.integers(max(0, 2**power - 1), 2**power + 1)),
     st.integers(0, 200_000),
 )
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs to know the addresses that are used")
+def test_without_addresses_to_spare_freed_memory_is_not_kept() -> None:
+    code = (
+        "import resource; from pathlib import Path; from cachelayer.records.memory import keep_freed_memory\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))\n"
+        "keep_freed_memory()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def noise(seed: int, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

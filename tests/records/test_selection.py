@@ -108,6 +108,10 @@ def test_selections_share_a_digest_only_where_they_show_the_same(one: list[int],
     assert same == (one == other)
 
 
+def test_digests_differ_with_the_base() -> None:
+    assert Selection(range(3)).digest(BASE, 10) != Selection(range(3)).digest("cd" * 32, 10)
+
+
 def test_digests_never_change() -> None:
     progression = hashlib.sha256(bytes.fromhex(BASE) + b"range" + np.array([2, 3, 4], "<i8").tobytes())
     assert Selection(range(2, 14, 3)).digest(BASE, 20) == progression.hexdigest()
@@ -128,3 +132,11 @@ def test_rows_of_a_bitmap_are_found_by_their_rank(size: int, share: float, seed:
         assert bitmap.take(ranks).tolist() == rows[ranks].tolist()
         assert [bitmap.row(int(rank)) for rank in ranks] == rows[ranks].tolist()
         assert bitmap.take(np.arange(first, len(rows))).tolist() == rows[first:].tolist()
+
+
+@pytest.mark.parametrize("share", [0.01, 0.9])
+def test_rows_far_away_are_found(share: float) -> None:
+    mask = np.random.default_rng(0).random(3_000_000) < share
+    rows = np.flatnonzero(mask)
+    ranks = np.random.default_rng(1).integers(0, len(rows), 10_000)
+    assert (Bitmap.of_mask(mask).take(ranks) == rows[ranks]).all()

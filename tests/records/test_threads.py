@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 
@@ -34,6 +35,16 @@ def test_all_calls_are_made_and_another_thread_helps() -> None:
     each(0, do)
 
 
+def test_without_another_thread_the_one_that_reads_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done: list[int] = []
+    each(5, done.append)
+    assert done == list(range(5))
+
+
 def test_the_error_of_the_least_number_is_raised() -> None:
     both = threading.Barrier(3)
 
@@ -43,3 +54,29 @@ def test_the_error_of_the_least_number_is_raised() -> None:
 
     with pytest.raises(ValueError, match=r"^0$"):
         each(3, fail)
+
+
+def test_an_interrupted_read_leaves_other_calls_undone_and_the_next_read_works() -> None:
+    interrupted = threading.Event()
+
+    def interrupt(_: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            interrupted.set()
+            raise KeyboardInterrupt
+        assert interrupted.wait(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        each(4, interrupt)
+    done: list[int] = []
+    each(5, done.append)
+    assert sorted(done) == list(range(5))
+
+
+def test_a_forked_child_starts_its_own_threads() -> None:
+    each(9, lambda _: None)
+    child = os.fork()
+    if child == 0:
+        done: list[int] = []
+        each(9, done.append)
+        os._exit(sorted(done) != list(range(9)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -45,6 +45,16 @@ def test_packing_undoes_flattening(spec: Any) -> None:
     assert rows[0] == packed
 
 
+@settings(max_examples=examples(50), deadline=None)
+@given(specs())
+def test_packed_elements_share_no_structure(spec: Any) -> None:
+    rows = tree.row_packer(spec)([[0, 0]] * len(tree.leaves(spec)), 2)
+    if isinstance(rows[0], (dict, list)):
+        assert rows[0] is not rows[1]
+        rows[0].clear()
+        assert len(rows[1]) == len(spec)
+
+
 def test_namedtuples_come_back_picklable_with_their_name_and_fields() -> None:
     mapped = tree.map_structure(Step(1, namedtuple("Inner", ["x"])(2)), lambda _, leaf: leaf + 1)
     assert type(mapped).__name__ == "Step"

@@ -59,6 +59,27 @@ def test_slices_are_those_of_lists(records: int, rows: slice) -> None:
     assert record_numbers(rows, records).tolist() == list(range(records))[rows]
 
 
+@settings(deadline=None)
+@given(st.builds(range, st.integers(-12, 12), st.integers(-12, 12), st.sampled_from([1, -1, 3, -4])))
+def test_ranges_are_the_numbers_in_them(given_range: range) -> None:
+    def outcome(given: Any) -> Any:
+        try:
+            return record_numbers(given, 10).tolist()
+        except RecordIndexError:
+            return "outside"
+
+    assert outcome(given_range) == outcome(list(given_range))
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [[], (), range(5, 5), np.array([]), np.zeros(0, np.int8), iter(()), slice(3, 3), pd.Series([], dtype=float)],
+)
+def test_nothing_is_no_records(nothing: Any) -> None:
+    found = record_numbers(nothing, 10)
+    assert (found.dtype, found.shape) == (np.int64, (0,))
+
+
 @pytest.mark.parametrize(
     ("given_numbers", "named"),
     [
@@ -110,6 +131,11 @@ def test_anything_else_is_refused_by_name(given_numbers: Any) -> None:
 def test_there_is_one_dimension(given_numbers: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="one dimension"):
         record_numbers(given_numbers, 10)
+
+
+@pytest.mark.parametrize("one", [3, np.int8(3), np.uint64(3), np.array(3), torch.tensor(3), -7])
+def test_one_number_is_an_integer(one: Any) -> None:
+    assert record_number(one, 10) == 3
 
 
 @pytest.mark.parametrize(

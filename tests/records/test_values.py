@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from samples import examples
 from strategies import random_leaf, same_leaf
 
-from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, Ragged, RaggedSpec, Sparse
+from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, Nullable, Ragged, RaggedSpec, Sparse
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -151,3 +151,23 @@ def test_a_filler_that_the_dtype_does_not_hold_is_refused(values: Any, value: An
 def test_a_length_that_cannot_be_is_refused(length: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="length"):
         ragged_of([[1], [2, 3]]).to_dense(length)
+
+
+@pytest.mark.parametrize("row", [slice(2), True, 1.0, None, "0"])
+def test_a_row_is_taken_by_an_integer(row: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"row .*pass an integer"):
+        ragged_of([[1], [2, 3]])[row]
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (ragged_of([[1], [2]]), r"a Ragged is not an array: call to_dense\(\)"),
+        (Sparse(np.zeros((1, 1), np.int64), np.ones(1), np.array([2])), r"a Sparse is not an array: call to_dense\(\)"),
+        (Nullable(np.zeros(2), np.ones(2, bool)), "a Nullable is not an array: use values, .* and valid"),
+    ],
+)
+def test_what_is_no_array_becomes_none_by_chance(value: Any, advice: str) -> None:
+    for call in (np.asarray, np.mean, lambda value: np.zeros(2) + value, lambda value: np.stack([value, value])):
+        with pytest.raises(InvalidTypeError, match=advice):
+            call(value)

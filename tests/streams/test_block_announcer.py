@@ -121,3 +121,15 @@ def test_no_step_waits_for_ever_if_announcing_ends_early(announce: Callable[[Ind
         pending = announcer.pending([step])
         assert pending is not None
         pending.result()
+
+
+def test_a_forked_child_does_not_wait_for_the_thread_of_its_parent() -> None:
+    is_quick = threading.Event()
+    announcer, first = announcing(lambda _: is_quick.wait())
+    pending = announcer.pending(first[1:2])
+    assert pending is not None
+    assert not pending.done()
+    announcer._pid = -1
+    announcer.reached(BATCH)
+    assert announcer.pending(first[1:2]) is None
+    is_quick.set()

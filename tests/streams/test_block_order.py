@@ -136,6 +136,14 @@ def test_an_epoch_in_blocks_holds_each_record_once(order: BlockOrder, epoch: int
     np.testing.assert_array_equal(np.sort(order(epoch, 0, order.records)), np.arange(order.records))
 
 
+@pytest.mark.parametrize(
+    ("block", "window", "lanes"), [(40_000, 2, 2), (1000, 300, 1), (3, 1 << 16, 1 << 16), (70_001, 4, 4)]
+)
+def test_large_windows_and_many_lanes_hold_each_record_once(block: int, window: int, lanes: int) -> None:
+    order = order_of(300_007, block, window, lanes)
+    np.testing.assert_array_equal(np.sort(order(0, 0, order.records)), np.arange(order.records))
+
+
 @given(orders(), st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_a_part_in_blocks_is_the_same_part_of_the_whole(order: BlockOrder, data: st.DataObject) -> None:
@@ -165,6 +173,14 @@ def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
 @settings(max_examples=examples(60), deadline=None)
 def test_spans_are_the_blocks_and_their_last_places(order: BlockOrder, epoch: int) -> None:
     check_spans(order, epoch, order.blocks(epoch, 0, order.records))
+
+
+@pytest.mark.parametrize(
+    ("block", "window", "lanes"), [(40_000, 2, 2), (9000, 16, 2), (3, 1 << 12, 1 << 12), (70_001, 1, 1)]
+)
+def test_spans_of_large_windows_are_the_blocks_and_their_last_places(block: int, window: int, lanes: int) -> None:
+    order = order_of(150_007, block, window, lanes, 3)
+    check_spans(order, 0, order.blocks(0, 0, order.records))
 
 
 def check_spans(order: BlockOrder, epoch: int, spans: BlockSpans) -> None:
@@ -267,6 +283,21 @@ def test_batch_sizes_and_shards_may_change_midway(n: int, first: int, second: in
     assert sorted(seen) == list(range(n))
 
 
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("batch", [None, 12])
+def test_a_step_is_what_the_iteration_gives(remainder: Any, batch: int | None) -> None:
+    if batch is None and remainder == "pad":
+        return
+    ref = cachelayer.wrap(list(range(101)), identity="numbers")
+    for shard in range(3):
+        stream = ref.stream(batch, shuffle=Blocks(4, 8, 4), seed=1, shard=(shard, 3), remainder=remainder)
+        items = [item[0] if remainder == "pad" else item for item in stream]
+        for step, item in enumerate(items):
+            np.testing.assert_array_equal(stream.records(step), item)
+            found = stream[step]
+            np.testing.assert_array_equal(found[0] if remainder == "pad" else found, item)
+
+
 def test_random_numbers_are_those_of_the_position_of_a_row() -> None:
     ref = cachelayer.wrap(list(range(30)), identity="numbers")
     options: dict[str, Any] = {"shuffle": Blocks(3, 8, 8), "seed": 9, "remainder": "pad"}
@@ -283,6 +314,14 @@ def test_random_numbers_are_those_of_the_position_of_a_row() -> None:
             generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, 0]))
             assert draw == generator.integers(1 << 62)
             assert valid or position == 29
+
+
+def test_padding_rows_come_last_and_repeat_the_last_record() -> None:
+    stream = cachelayer.wrap(list(range(30)), identity="n").stream(8, shuffle=Blocks(3, 8, 8), seed=9, remainder="pad")
+    batch, mask = stream[3]
+    assert mask.tolist() == [True] * 6 + [False] * 2
+    last = cachelayer.wrap(list(range(30)), identity="n").stream(1, shuffle=Blocks(3, 8, 8), seed=9).records(29)
+    assert batch[6:].tolist() == [last[0]] * 2
 
 
 @pytest.mark.parametrize(
@@ -335,6 +374,14 @@ def test_the_warning_says_how_many_shards_read_a_block(shards: int, lanes: int, 
     assert len(all_) == 1
     order: Any = stream._reader.options.order
     assert 0.9 * float(readers) <= blocks_read(order, shards, batch, order.grid.dealt)[0] <= float(readers)
+
+
+@pytest.mark.parametrize("n", [5, 63])
+def test_blocks_that_do_not_fit_leave_all_records_to_the_exact_rest(n: int) -> None:
+    for order in (order_of(n, 64, 1, 1), order_of(n, 2, 64, 64)):
+        spans = order.blocks(0, 0, n)
+        assert (spans.end - spans.begin).tolist() == [1] * n
+        assert spans.last.tolist() == list(range(n))
 
 
 def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
@@ -438,6 +485,30 @@ def test_rows_of_a_mixture_are_sorted_by_the_lanes_of_its_parts(documented: dict
         assert stream.records(step).tolist() == order.at(0, np.array(expected)).tolist()
 
 
+def test_a_state_of_a_mixture_names_the_sizes_of_each_part(parts: list[Any]) -> None:
+    mixed = mixture(parts)
+    iterator = iter(mixed.stream(4, shuffle=Blocks(4, 16, 8), seed=3))
+    state = iterator.get_state()
+    assert state["order"]["blocks"] == {"records": [4, 4], "window": [16, 16], "lanes": [8, 8]}
+    iterator.set_state(state)
+    with pytest.raises(StateError, match="records of a block is"):
+        iter(mixed.stream(4, shuffle=Blocks(5, 16, 8), seed=3)).set_state(state)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_samplers_of_torch_give_each_shard_the_rows_of_its_stream(parts: list[Any], shards: int) -> None:
+    pytest.importorskip("torch")
+    from cachelayer.adapters import torch
+
+    options: dict[str, Any] = {"shuffle": Blocks(4, 8, 4), "seed": 1}
+    for shard in range(shards):
+        stream = parts[0].stream(8, shard=(shard, shards), **options)
+        batches = torch.BatchSampler(parts[0], 8, shards, shard, drop_last=False, **options)
+        assert list(batches) == [stream.records(step).tolist() for step in range(len(stream))]
+        sampler = torch.Sampler(parts[0], shards, shard, drop_last=False, **options)
+        assert list(sampler) == list(parts[0].stream(shard=(shard, shards), **options))
+
+
 # Statistics.
 
 
@@ -460,3 +531,13 @@ def test_batches_of_sorted_classes_are_as_mixed_as_exactly_shuffled_ones(block: 
     n, batch = 100_000, 256
     exact = mean_chi_square(Order(n, True, 1), batch, 10, 4)
     assert mean_chi_square(order_of(n, block, window, lanes, 1), batch, 10, 4) <= 1.05 * exact
+
+
+@pytest.mark.slow
+def test_the_records_that_are_left_out_are_others_in_each_epoch() -> None:
+    order = order_of(1000, 16, 64, 32, 1)
+    left = np.concatenate([order(epoch, 960, 1000) for epoch in range(200)])
+    expected = len(left) / 1000
+    statistic = ((np.bincount(left, minlength=1000) - expected) ** 2 / expected).sum()
+    # Records that lie together are left out together, so this varies more than chi-square does.
+    assert statistic < 1000 * 4

@@ -195,6 +195,14 @@ def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name() -> 
     refused(make_options(15, 4, shuffle=True, seed=1), "order version is 1 here and 3 in the state")
 
 
+def test_records_and_steps_of_two_epochs_differ() -> None:
+    options = options_of(Numbered((64, 64, 64)), 4, 3, num_epochs=2)
+    steps = steps_of(options)
+    first, second = steps[:48], steps[48:]
+    assert [bucket for bucket, _ in first] != [bucket for bucket, _ in second]
+    assert {frozenset(numbers) for _, numbers in first}.isdisjoint({frozenset(numbers) for _, numbers in second})
+
+
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=5))
 @settings(deadline=None, max_examples=examples(40))
 def test_without_shuffle_buckets_are_interleaved_evenly(counts: list[int]) -> None:
@@ -272,3 +280,15 @@ def test_buckets_and_blocks_are_refused_together() -> None:
     for shuffle in ("blocks", Blocks(records=2)):
         with pytest.raises(InvalidArgumentError, match="blocks"):
             options_of(Numbered((10, 5)), 4, 1, shuffle=shuffle)
+
+
+def test_an_endless_stream_without_a_whole_step_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="num_epochs=None"):
+        options_of(Numbered((3, 3, 3)), 4, 1, remainder="drop", num_epochs=None)
+    assert options_of(Numbered((3, 3, 3)), 4, 1, num_epochs=None).steps.count(0) is None
+    assert options_of(Numbered((3, 3, 3)), 4, 1, remainder="drop").steps.count(0) == 0
+
+
+def test_buckets_without_records_have_no_steps() -> None:
+    assert steps_of(options_of(Numbered((0, 0)), 4, 1)) == []
+    assert [bucket for bucket, _ in steps_of(options_of(Numbered((0, 4, 0, 3)), 2))] == [1, 3, 1, 3]

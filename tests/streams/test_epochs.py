@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import warnings
 from typing import Any
 
@@ -61,6 +62,24 @@ def test_epochs_go_on_from_any_state(stop: int) -> None:
     while len(seen) < 30:
         seen += next(rest)
     assert seen == order(10, 0) + order(10, 1) + order(10, 2)
+
+
+def test_an_epoch_that_is_left_early_is_followed_by_the_next() -> None:
+    epochs = numbers(10).stream(shuffle=True, seed=3).epochs()
+    assert next(next(epochs)) == order(10, 0)[0]
+    assert next(next(epochs)) == order(10, 1)[0]
+    assert epochs.get_state()["position"] == 11
+
+
+def test_an_iterator_over_an_epoch_has_a_state_and_can_be_pickled() -> None:
+    stream = numbers(10).stream(4, shuffle=True, seed=3)
+    iterator = stream.epoch(2)
+    next(iterator)
+    other, third = stream.epoch(2), pickle.loads(pickle.dumps(iterator))
+    other.set_state(iterator.get_state())
+    rest = [batch.tolist() for batch in iterator]
+    assert rest == [batch.tolist() for batch in other] == [batch.tolist() for batch in third]
+    assert [n for batch in rest for n in batch] == order(10, 2)[4:]
 
 
 def test_what_is_no_epoch_is_refused() -> None:

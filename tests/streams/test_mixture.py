@@ -137,6 +137,11 @@ def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[in
         first += size
 
 
+def test_parts_of_one_size_have_orders_of_their_own() -> None:
+    records = MixedOrder(turns_by_stage({0: (1, 1)}), (50, 50), shuffle=True, seed=1)(0, 0, 100)
+    assert (records[records < 50] + 50).tolist() != records[records >= 50].tolist()
+
+
 def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
     stages = {0: (0.7, 0.3), 100: (0.5, 0.5), 200: (0.1, 0.9)}
     whole = turns_by_stage(stages)
@@ -145,6 +150,21 @@ def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
         assert past["stages"] == count
         assert past == turns_by_stage(dict(list(stages.items())[: max(1, count)])).past(position)["mixture"]
     assert len({whole.past(position)["mixture"]["sha256"] for position in (0, 1, 101, 201)}) == 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 5000)), min_size=1, max_size=12), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_records_do_not_depend_on_what_was_asked_for_before(ranges: list[tuple[int, int]], is_shuffled: bool) -> None:
+    stages = {0: (5, 3, 0), 20_000: (1, 1, 2), 33_333: (0, 0.1, 0.9)}
+    sizes, seed = (1000, 70_000, 300), 3 if is_shuffled else None
+    turns = turns_by_stage(stages)
+    whole = MixedOrder(turns, sizes, is_shuffled, seed)(0, 0, 65_000)
+    order = MixedOrder(turns_by_stage(stages), sizes, is_shuffled, seed)
+    for start, count in ranges:
+        assert order(0, start, start + count).tolist() == whole[start : start + count].tolist()
+    ending = MixedOrder(turns, sizes, is_shuffled, seed, length=7001)
+    for epoch, start in ((0, 0), (1, 0), (3, 6900)):
+        assert ending(epoch, start, 7001).tolist() == whole[7001 * epoch + start : 7001 * (epoch + 1)].tolist()
 
 
 def test_the_records_are_these_for_ever() -> None:

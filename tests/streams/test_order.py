@@ -174,6 +174,14 @@ def test_places_undo_huge_orders(n: int) -> None:
         assert np.array_equal(found, np.arange(start, start + 100))
 
 
+def test_parts_are_the_callers_own() -> None:
+    for n in (100, 100_000):
+        part = permuted(n, 1, 0, 3, 9)
+        kept = part.copy()
+        part[:] = -1
+        np.testing.assert_array_equal(permuted(n, 1, 0, 3, 9), kept)
+
+
 @given(seed=WORDS, epoch=WORDS)
 def test_the_keys_determine_seed_and_epoch(seed: int, epoch: int) -> None:
     left, right = round_keys(seed, epoch)[:2]
@@ -192,6 +200,10 @@ def test_without_reshuffle_every_epoch_is_the_first() -> None:
     same, fresh = Order(100, shuffle=True, seed=3, reshuffle=False), Order(100, shuffle=True, seed=3)
     assert same(0, 0, 100).tolist() == same(5, 0, 100).tolist() == fresh(0, 0, 100).tolist()
     assert fresh(5, 0, 100).tolist() != fresh(0, 0, 100).tolist()
+
+
+def test_without_shuffle_records_come_as_they_are() -> None:
+    assert Order(10**12)(3, 10**12 - 3, 10**12).tolist() == [10**12 - 3, 10**12 - 2, 10**12 - 1]
 
 
 # Statistics. Each sample is one ordered pair of records from one permutation, so that samples are independent and the
@@ -244,6 +256,25 @@ def test_records_differences_and_pairs_are_uniform(n: int) -> None:
         one, one_is = binned(first, n, 6)
         other, other_is = binned(second - (second > first), n - 1, 6)
         assert abs(chi_square(one * len(other_is) + other, np.outer(one_is, other_is).reshape(-1))) < 4
+
+
+# In the order of 10**6 records, 1024 places are one in the upper half of a word, and 2**19 are its topmost bit.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n", "apart"),
+    [
+        (10, 5),
+        (100, 50),
+        (1000, 512),
+        pytest.param(10**6, 1024, marks=pytest.mark.soak),
+        pytest.param(10**6, 1 << 19, marks=pytest.mark.soak),
+    ],
+)
+def test_distant_pairs_are_uniform(n: int, apart: int) -> None:
+    first, second = pairs_of_records(n, apart)
+    one, one_is = binned(first, n, 8)
+    other, other_is = binned(second - (second > first), n - 1, 8)
+    assert abs(chi_square(one * len(other_is) + other, np.outer(one_is, other_is).reshape(-1))) < 4
 
 
 @pytest.mark.parametrize("n", [3, 4, 5])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -12,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from forks import in_a_fork
+from threads_denied import no_threads
 
 import cachelayer
-from cachelayer import SourceError
+from cachelayer import SourceError, StorageError
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
@@ -85,6 +89,20 @@ def test_with_prefetch_another_thread_reads_ahead() -> None:
     assert sorted(records.read) == list(range(10_000))
 
 
+def test_objects_that_are_wrapped_are_read_by_one_thread_at_a_time() -> None:
+    class Exclusive(Records):
+        busy = False
+
+        def __getitem__(self, index: int) -> int:
+            assert not self.busy
+            self.busy = True
+            os.sched_yield()
+            self.busy = False
+            return index
+
+    assert list(Exclusive(20_000).stream(prefetch=4)) == list(range(20_000))
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_reading_ahead_has_a_limit(depth: int) -> None:
     records = Records(100_000)
@@ -101,6 +119,16 @@ def test_the_thread_ends_with_its_iterator() -> None:
     next(iterator)
     threads = prefetch_threads()
     del iterator
+    assert_they_end(threads)
+
+
+def test_the_thread_of_an_iterator_in_a_cycle_ends_with_it() -> None:
+    cycle: list[Any] = [iter(Records(10_000).stream(10))]
+    cycle.append(cycle)
+    next(cycle[0])
+    threads = prefetch_threads()
+    del cycle
+    gc.collect()
     assert_they_end(threads)
 
 
@@ -135,6 +163,21 @@ def test_an_error_comes_in_its_place_and_the_iterator_goes_on(prefetch: int, bat
 
 
 @DEPTHS
+def test_a_step_that_fails_can_be_passed_over(prefetch: int) -> None:
+    iterator = iter(Records(100, fail_at=55).stream(10, prefetch=prefetch))
+    seen: list[int] = []
+    while True:
+        try:
+            seen += next(iterator).tolist()
+        except OSError:
+            state = iterator.get_state()
+            iterator.set_state({**state, "position": state["position"] + 10})
+        except StopIteration:
+            break
+    assert seen == [*range(50), *range(60, 100)]
+
+
+@DEPTHS
 def test_unbatched_errors_lose_and_repeat_nothing(prefetch: int) -> None:
     records = Records(2000, fail_at=1555)
     iterator = iter(records.stream(prefetch=prefetch))
@@ -148,6 +191,14 @@ def test_unbatched_errors_lose_and_repeat_nothing(prefetch: int) -> None:
 
 
 @DEPTHS
+@pytest.mark.parametrize("batch", [None, 10])
+def test_records_that_raise_stop_iteration_do_not_end_the_stream(prefetch: int, batch: int | None) -> None:
+    iterator = iter(Records(100, fail_at=0, error=StopIteration).stream(batch, prefetch=prefetch))
+    with pytest.raises(RuntimeError):
+        next(iterator)
+
+
+@DEPTHS
 def test_too_few_items_are_an_error(prefetch: int) -> None:
     class Forgetful(Records):
         def __getitems__(self, indices: list[int]) -> list[int]:
@@ -155,6 +206,16 @@ def test_too_few_items_are_an_error(prefetch: int) -> None:
 
     with pytest.raises(SourceError, match="getitems__"):
         list(Forgetful(100).stream(prefetch=prefetch))
+
+
+def test_going_elsewhere_forgets_what_was_read_ahead() -> None:
+    iterator = iter(Records(10_000).stream(500, prefetch=3))
+    begin = iterator.get_state()
+    for _ in range(5):
+        iterator.set_state({**begin, "position": 9000})
+        assert next(iterator)[0] == 9000
+        iterator.set_state(begin)
+        assert next(iterator)[0] == 0
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -187,6 +248,16 @@ def test_a_forked_child_and_its_parent_both_go_on(prefetch: int) -> None:
     assert [batch.tolist() for batch in iterator] == expected[3:]
 
 
+def test_a_forked_child_goes_on_with_cached_records(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit(range(5000), "numbers", "v1", shard_bytes=4000)
+    iterator = iter(ref.stream(100, shuffle=True, seed=2))
+    first = next(iterator).tolist()
+    theirs = in_a_fork(lambda: [record for batch in iterator for record in batch.tolist()])
+    ours = [record for batch in iterator for record in batch.tolist()]
+    assert theirs == ours
+    assert sorted(first + ours) == list(range(5000))
+
+
 def test_a_forked_child_ends_as_usual() -> None:
     script = """
 import os, sys, warnings
@@ -203,6 +274,15 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = run(script)
     assert (done.returncode, done.stderr) == (3, "")
+
+
+@DEPTHS
+def test_a_copy_of_an_iterator_goes_its_own_way(prefetch: int) -> None:
+    iterator = iter(cachelayer.wrap(list(range(100)), identity="n").stream(5, prefetch=prefetch))
+    next(iterator)
+    other, third = copy.copy(iterator), pickle.loads(pickle.dumps(iterator))
+    assert next(other).tolist() == next(iterator).tolist() == next(third).tolist() == [5, 6, 7, 8, 9]
+    assert len(list(other)) == len(list(iterator)) == 18
 
 
 @pytest.mark.parametrize("prefetch", [1, 3])
@@ -243,3 +323,11 @@ def test_a_function_of_batches_that_fails_is_called_again_and_nothing_is_lost(pr
     assert seen == list(range(100))
     # What failed ahead of an error that came before it is read again.
     assert raised >= 2
+
+
+def test_without_any_thread_reading_ahead_is_an_error_and_goes_on_when_there_are_threads(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit([bytes([number]) for number in range(20)], "d", "v1")
+    iterator, found = iter(ref.stream(prefetch=2)), []
+    with no_threads(), pytest.raises(StorageError, match="no thread to read in: can't start new thread"):
+        found.extend(iterator)
+    assert [*found, *iterator] == [bytes([number]) for number in range(20)]

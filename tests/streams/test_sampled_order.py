@@ -106,7 +106,21 @@ def test_frequencies_are_those_of_the_weights(records: int, seed: int) -> None:
     assert abs(chi_square(np.bincount(pairs, minlength=few * few), np.outer(single, single).ravel() * len(pairs))) < 5
 
 
+def test_neighbouring_seeds_are_uncorrelated() -> None:
+    draws = [order_of(np.ones(16), seed).at(0, np.arange(200_000)) for seed in (0, 1, 2)]
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        pairs = np.bincount(draws[one] * 16 + draws[other], minlength=256)
+        assert abs(chi_square(pairs, np.full(256, 200_000 / 256))) < 5
+
+
 def test_records_without_weight_never_come() -> None:
     weights = np.where(np.arange(5000) % 3, 0, 1.0)
     assert (order_of(weights, 3).at(0, np.arange(300_000)) % 3 == 0).all()
     assert set(order_of([0, 0, 1e-300, 0], 1).at(0, np.arange(1000)).tolist()) == {2}
+
+
+def test_a_positive_weight_counts_however_small_it_is() -> None:
+    sums = sums_of(np.array([1e-300, 0, 1e300, 5e-324]))
+    assert np.diff(sums, prepend=0).tolist() == [1, 0, sums[2] - 1, 1]
+    assert sums[-1] < 2**62
+    assert sums_of(np.full(3, 1.7e308))[-1] < 2**62

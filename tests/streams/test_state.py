@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,11 @@ def test_batch_epochs_remainder_shards_and_start_are_not_compared() -> None:
         assert other.get_state() == saved
 
 
+def test_without_shuffle_reshuffle_makes_no_difference() -> None:
+    unshuffled = {"shuffle": False, "seed": None}
+    iterator(reshuffle=True, **unshuffled).set_state(iterator(reshuffle=False, **unshuffled).get_state())
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
@@ -77,6 +83,29 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(target: dict[str
 def test_a_state_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(StateError, match=message):
         iterator().set_state(state(**changes))
+
+
+@pytest.mark.parametrize("name", ["format", "position", "digest", "records", "order"])
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), -1, -(10**5000), 10**5000, "7", [], {}, object(), np.arange(3)],
+    ids=["nan", "inf", "-1", "low", "high", "text", "list", "dict", "object", "array"],
+)
+def test_a_state_that_was_edited_is_refused_by_an_error_of_ours(name: str, value: Any) -> None:
+    found = iterator()
+    next(found)
+    for edited in (state(**{name: value}), state(order={**state()["order"], "seed": value})):
+        with pytest.raises(StateError):
+            found.set_state(edited)
+    assert found.position == 4
+
+
+@pytest.mark.parametrize(
+    "other", [None, 5, [], {}, {"position": 3}, {"format": 1}, "", "{", b"\xff", '"text"', object()]
+)
+def test_what_is_no_state_is_refused(other: Any) -> None:
+    with pytest.raises(StateError, match="not a sampler state"):
+        iterator().set_state(other)
 
 
 def test_a_refused_state_leaves_the_iterator_where_it_is() -> None:

@@ -87,3 +87,17 @@ def test_a_block_is_whole_steps_of_one_epoch(case: Case, least: int) -> None:
     following = expected[len(inside) : len(inside) + 1]
     ended = not following or following[0].begin // case.n > block.begin // case.n
     assert ended or block.end - block.begin >= least
+
+
+def test_an_endless_stream_has_every_step_and_no_count() -> None:
+    steps = Steps(10, 4, 1, "keep", None)
+    assert steps.end is None
+    assert steps.count(3) is None
+    assert steps.nth(0, 3 * 10**12 + 2) == Step(10**13 + 8, 10**13 + 10)
+
+
+def test_where_no_epoch_has_a_whole_step_all_are_dropped() -> None:
+    steps = Steps(3, 4, 1, "drop", 5)
+    assert [steps.next_start(position) for position in (0, 1, 3, 15)] == [15] * 4
+    assert steps.at(0) is None
+    assert steps.count(0) == 0

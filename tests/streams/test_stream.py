@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Batch, Case, cases
-from samples import examples
+from samples import examples, pairwise
 
 import cachelayer
 from cachelayer import RecordIndexError, Stream
@@ -249,6 +249,48 @@ def test_no_records_are_an_empty_stream(remainder: Any, prefetch: int) -> None:
         stream[0]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled
+@pytest.mark.parametrize(("batch", "shards", "prefetch"), pairwise([None, 1, 7, 300, 5000], [1, 3], [0, 2]))
+def test_streams_longer_than_what_is_read_at_once(batch: int | None, shards: int, prefetch: int) -> None:
+    n = 4001
+    case = Case(n, shards if batch is None else batch * shards, epochs=2, start=17, seed=9)
+    arguments = {**case.arguments(), "prefetch": prefetch}
+    for shard in range(shards):
+        stream = numbers(n).stream(None if batch is None else case.batch, shard=(shard, shards), **arguments)
+        expected = [record for part in case.batches(shard, shards) for record in part]
+        handed_out = list(stream)
+        assert (handed_out if batch is None else np.concatenate(handed_out).tolist()) == expected
+        assert len(stream) == len(handed_out)
+
+
+def test_a_step_far_away_is_found_at_once() -> None:
+    class Squares:
+        def __len__(self) -> int:
+            return 10**12
+
+        def __getitem__(self, index: int) -> int:
+            return index % 1000
+
+    stream = cachelayer.wrap(Squares(), identity="squares").stream(512, shuffle=True, seed=1, num_epochs=None)
+    per_epoch = -(-(10**12) // 512)
+    step = 3 * per_epoch + 10**9
+    iterator = iter(stream)
+    iterator.set_state({**iterator.get_state(), "position": 3 * 10**12 + 10**9 * 512})
+    records = stream.records(step)
+    assert len(set(records.tolist())) == 512
+    assert next(iterator).tolist() == (records % 1000).tolist() == stream[step].tolist()
+
+
+def test_iterators_of_one_stream_are_independent() -> None:
+    stream = numbers(20).stream(4)
+    one, other = iter(stream), iter(stream)
+    next(one), next(one)
+    assert plain(next(other)) == [0, 1, 2, 3]
+    assert plain(next(one)) == [8, 9, 10, 11]
+    assert iter(one) is one
+
+
 def test_an_exhausted_iterator_stays_exhausted_until_it_is_set_back() -> None:
     iterator = iter(numbers(4).stream(2))
     begin = iterator.get_state()
@@ -256,3 +298,11 @@ def test_an_exhausted_iterator_stays_exhausted_until_it_is_set_back() -> None:
     assert list(iterator) == []
     iterator.set_state(begin)
     assert len(list(iterator)) == 2
+
+
+def test_an_exhausted_state_goes_on_with_more_epochs() -> None:
+    done = iter(numbers(5).stream(2, shuffle=True, seed=1))
+    assert len(list(done)) == 3
+    longer = iter(numbers(5).stream(2, shuffle=True, seed=1, num_epochs=2))
+    longer.set_state(done.get_state())
+    assert np.concatenate(list(longer)).tolist() == Case(5, 1, 2, seed=1).order()[5:]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cachelayer
@@ -72,10 +73,20 @@ def test_a_value_of_another_kind_is_refused_by_name(arguments: dict[str, Any]) -
         REF.stream(**{"shuffle": True, "seed": 1, **arguments})
 
 
+def test_an_endless_stream_over_no_records_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="num_epochs=None"):
+        REF[:0].stream(4, num_epochs=None)
+
+
 def test_a_step_is_an_integer() -> None:
     for step in (1.0, "1", slice(1, 2), None, True):
         with pytest.raises(TypeError, match="step"):
             REF.stream(4)[step]
+
+
+def test_numpy_integers_are_integers() -> None:
+    stream = REF.stream(np.int32(4), shuffle=True, seed=np.uint64(2**64 - 1), start=np.int64(4), num_epochs=np.int8(2))
+    assert len(stream) == 2 + 3
 
 
 def test_shards_come_as_pairs_or_as_objects() -> None:
@@ -90,6 +101,15 @@ def test_a_shorter_last_step_is_kept_whatever_the_length() -> None:
     assert [batch.tolist() for batch in REF.stream(4, shard=(1, 2))] == [[2, 3], [6, 7], [9]]
 
 
+def test_options_that_drop_the_remainder_are_heeded() -> None:
+    @dataclass
+    class Dropping(ShardOptions):
+        drop_remainder: bool = True
+
+    assert reader_of(REF.stream(4, shard=Dropping(0, 2))).options.steps.remainder == "drop"
+    assert reader_of(REF.stream(4, shard=Dropping(0, 2), remainder="pad")).options.steps.remainder == "pad"
+
+
 def test_a_keyword_that_there_is_not_is_named_with_the_nearest(tmp_path: Path) -> None:
     mixture: Any = cachelayer.mix([(cachelayer.Storage(tmp_path).submit([1, 2], "a@v1"), 1)])
     for records in (REF, mixture):
@@ -98,3 +118,12 @@ def test_a_keyword_that_there_is_not_is_named_with_the_nearest(tmp_path: Path) -
     for fixed in ({"num_epochs": 2}, {"remainder": "keep"}):
         with pytest.raises(cachelayer.UnknownOptionError, match="no option"):
             mixture.stream(**fixed)
+
+
+def test_a_step_that_fits_no_memory_is_refused_by_name() -> None:
+    mixture = cachelayer.mix([(REF, 1)])
+    for size in (2**30 + 1, 2**36, 2**40, 2**63):
+        for stream in (REF.stream, mixture.stream):
+            with pytest.raises(InvalidArgumentError, match=f"global_batch_size {size}"):
+                stream(size)
+    assert len(REF.stream(2**30)) == 1
