@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -31,6 +32,7 @@ from cachelayer.user_warnings import warn
 
 # A caller that reads only a few records does not need copies of whole shards.
 _FEW_RECORDS = 64
+_BUSY_SECONDS = 0.2
 _UNREADABLE = (CorruptionError, StorageError)
 # What to copy, the index or the shard itself, and the number of the shard.
 _Job = tuple[int, int]
@@ -65,9 +67,7 @@ class RemoteShards:
         self._warned = False
         if copies is not None:
             self._local = copies.local_shards(records)
-            self._jobs: BackgroundJobs[_Job] = BackgroundJobs(
-                partial(_do_job, copies, ranged), self._use_finished_job, _job_order(len(records))
-            )
+            self._jobs: BackgroundJobs[_Job] = BackgroundJobs(partial(_do_job, copies, ranged), self._use_finished_job)
 
     def __len__(self) -> int:
         return int(self._splits[-1])
@@ -106,17 +106,19 @@ class RemoteShards:
         if copies is None:
             raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
         finished = _FinishedJobs(self._use_finished_job, on_copied)
-        rank = _job_order(len(self._is_local))
-        # In order of shards, index and shard together: nobody reads meanwhile, so indices need not come first.
-        jobs: BackgroundJobs[_Job] = BackgroundJobs(
-            partial(_do_job, copies, self._ranged), finished.take, lambda job: rank(job)[::-1]
-        )
-        for shard in range(len(self._is_local)):
+        jobs: BackgroundJobs[_Job] = BackgroundJobs(partial(_do_job, copies, self._ranged), finished.take)
+        count = len(self._is_local)
+        # Hosts that begin at once copy other shards first.
+        for shard in (number % count for number in range(_first_shard(count), _first_shard(count) + count)):
             if copies.has(shard):
                 finished.take((_SHARD, shard))
             else:
                 jobs.want([(_INDEX, shard), (_SHARD, shard)])
         jobs.wait()
+        while jobs.busy and jobs.failure is None:
+            time.sleep(_BUSY_SECONDS)
+            jobs.want(list(jobs.busy))
+            jobs.wait()
         if jobs.failure is not None:
             raise jobs.failure
         return [shard for shard in range(len(self._is_local)) if copies.has(shard)]
@@ -226,7 +228,9 @@ class RemoteShards:
         if last + 1 < len(self._is_local) and self._is_pass_in_order(numbers, last):
             shards.add(last + 1)
         remote = [shard for shard in shards if not self._is_local[shard] and not self._was_damaged[shard]]
-        self._jobs.want((what, shard) for shard in remote for what in (_INDEX, _SHARD))
+        first = _first_shard(len(self._is_local))
+        remote.sort(key=lambda shard: (shard - first) % len(self._is_local))
+        self._jobs.want((what, shard) for what in (_INDEX, _SHARD) for shard in remote)
 
     def _is_pass_in_order(self, numbers: Ints, last: int) -> bool:
         """Return whether consecutive records were read, up to the second half of a shard: its successor comes soon."""
@@ -295,10 +299,9 @@ class _FinishedJobs:
                 self._on_copied(job[1])
 
 
-def _job_order(count: int) -> Callable[[_Job], tuple[int, int]]:
-    """Return a sort key for jobs: indices come first, and each host begins with another shard."""
-    offset = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16)
-    return lambda job: (job[0], (job[1] - offset) % max(1, count))
+def _first_shard(count: int) -> int:
+    """Return the shard that this host copies first: each host begins with another."""
+    return int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16) % max(1, count)
 
 
 def _do_job(copies: CachedShards, ranged: RangedShards, job: _Job) -> CopyOutcome:
