@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import fsspec
 import pytest
 from PIL import Image
 
@@ -52,14 +51,6 @@ def test_files_are_followed_through_links_and_hidden_only_if_the_pattern_says_so
     assert paths_of(from_files(pets)) == ["ant/0.png", "bee/deep/1.png", "cat/0.png"]
     assert paths_of(from_files(pets, "*/._*")) == ["ant/._0.png", "cat/._0.png"]
     assert paths_of(from_files(pets, ".trash/*")) == [".trash/9.png"]
-
-
-def test_folders_of_other_stores_hide_the_same_files(pets: Path) -> None:
-    memory = fsspec.filesystem("memory")
-    for path, place in (("ant/0.png", "ant/0.png"), ("ant/._0.png", "ant/._0.png"), (".trash/9.png", ".trash/9.png")):
-        memory.pipe(f"/hidden/{place}", (pets / path).read_bytes())
-    assert paths_of(from_files("memory://hidden")) == ["ant/0.png"]
-    assert from_image_folder("memory://hidden").metadata == {"classes": ["ant"]}
 
 
 def test_a_link_that_leads_back_and_one_to_nothing_are_named(pets: Path) -> None:

@@ -105,15 +105,6 @@ def test_a_file_that_changes_while_it_is_read_ends_the_build_by_name(name: str, 
     assert not storage.datasets()
 
 
-def test_a_file_that_changes_between_planning_and_reading_ends_the_build(tmp_path: Path) -> None:
-    pq.write_table(TABLE, tmp_path / "x.parquet")
-    source = from_parquet(tmp_path / "x.parquet")
-    assert source.element_spec is not None
-    pq.write_table(TABLE.slice(7), tmp_path / "x.parquet")
-    with pytest.raises(SourceError, match=r"x\.parquet"):
-        cachelayer.Storage(tmp_path / "cache").submit(source, "d", "v1")
-
-
 def test_a_remote_file_that_changes_while_it_is_read_ends_the_build() -> None:
     with fsspec.open("memory://changing/x.csv", "wt") as file:
         file.write("x\n1\n")

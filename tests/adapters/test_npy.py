@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zipfile
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import cachelayer
 from cachelayer import SourceError
 from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.errors import CacheLayerError
-from cachelayer.records.codec import codec_for
 
 VALUES = np.arange(24, dtype=np.float32).reshape(6, 4)
 READ: dict[str, Callable[[Path], Any]] = {"npy": from_npy, "npz": from_npz}
@@ -92,13 +89,6 @@ def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(kind: str, ord
     assert not storage.datasets()
 
 
-def test_rows_of_no_bytes_are_rows_if_their_number_can_be_stored(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path / "cache")
-    path = write("npy", saved(np.zeros((1000, 0), np.int16)), tmp_path)
-    ref = storage.submit(from_npy(path), "d", "v1")
-    assert (len(ref), ref[999].shape, ref[999].dtype) == (1000, (0,), np.int16)
-
-
 @pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 3, 2), (0, 3), (7, 0)])
 @pytest.mark.parametrize("dtype", ["<f4", ">i8", "?", "<U3", "M8[ns]"])
 def test_rows_in_fortran_order_are_those_of_the_array(shape: Any, dtype: str, tmp_path: Path) -> None:
@@ -109,15 +99,3 @@ def test_rows_in_fortran_order_are_those_of_the_array(shape: Any, dtype: str, tm
     for start, stop in [(0, shape[0]), (shape[0] // 2, shape[0])]:
         rows = [row for batch in source.skipped(start).batches(stop - start) for row in batch.batch]
         np.testing.assert_array_equal(rows, list(values[start:stop]))
-
-
-def test_a_fortran_file_that_gets_shorter_while_it_is_read_is_an_error_and_no_crash(tmp_path: Path) -> None:
-    path = tmp_path / "x.npy"
-    np.save(path, np.asfortranarray(np.zeros((100_000, 100), np.uint8)))
-    source = from_npy(path)
-    codec = codec_for(source.element_spec)
-    batches = source.batches(None)
-    next(batches).columns(codec)
-    os.truncate(path, 5_000_000)
-    with pytest.raises(SourceError, match=r"x\.npy"):
-        deque((batch.columns(codec) for batch in batches), maxlen=0)

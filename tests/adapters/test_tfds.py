@@ -17,7 +17,7 @@ from source_conformance import SourceConformance
 from values_across import assert_same
 
 from cachelayer import ArraySpec, ImageSpec, Ragged, RaggedSpec, Storage
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -129,16 +129,6 @@ class TestDataSource(SourceConformance):
         }
 
 
-class TestBuilder(TestDataSource):
-    def source(self, count: int, folder: Path) -> Any:
-        return builder(folder, train=count)
-
-
-class TestBuilderOfTFRecords(TestDataSource):
-    def source(self, count: int, folder: Path) -> Any:
-        return builder(folder, "tfrecord", train=count)
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return builder(tmp_path_factory.mktemp("tiny"), train=100, test=7)
@@ -149,8 +139,9 @@ def cached(folder: Path, source: Any, **options: Any) -> Any:
 
 
 def test_the_spec_is_that_of_the_features(tmp_path: Path, tiny: Any) -> None:
-    spec = cached(tmp_path, tiny.as_data_source("test")).element_spec
-    assert spec == {
+    ref = cached(tmp_path, tiny.as_data_source("test"))
+    assert ref.metadata["tfds"] == {"dataset": "tiny/1.0.0", "split": "test", "class_names": {"['label']": CLASSES}}
+    assert ref.element_spec == {
         "boxes": {"name": ArraySpec(bytes, (None,)), "x": ArraySpec("int64", (None,))},
         "image": ArraySpec("uint8", (4, 4, 3)),
         "label": ArraySpec("int64"),
@@ -179,30 +170,11 @@ def test_the_edges_of_what_tfds_keeps_come_out_as_they_are(tmp_path: Path, form:
         assert_same(found[name], wanted)
 
 
-def test_a_builder_without_features_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTypeError, match=r"TFDS does not read tiny/1.0.0: .*empty"):
-        cached(tmp_path, builder(tmp_path, "tfrecord", {}, train=1))
-
-
 def test_the_data_sources_of_all_splits_are_a_dataset_each(tmp_path: Path, tiny: Any) -> None:
     refs = cached(tmp_path, tiny.as_data_source())
     assert {name: (ref.dataset_id, len(ref)) for name, ref in refs.items()} == {
         "train": ("d.train", 100),
         "test": ("d.test", 7),
-    }
-
-
-def test_parts_of_splits_are_taken(tmp_path: Path, tiny: Any) -> None:
-    ref = cached(tmp_path, tiny.as_data_source("train[90:]+test[:2]"))
-    assert [element["nested"]["half"] * 2 for element in ref] == [*range(90, 100), 0, 1]
-
-
-def test_names_of_classes_are_kept(tmp_path: Path, tiny: Any) -> None:
-    ref = cached(tmp_path, tiny.as_data_source("test"))
-    assert ref.metadata["tfds"] == {
-        "dataset": "tiny/1.0.0",
-        "split": "test",
-        "class_names": {"['label']": CLASSES},
     }
 
 
@@ -218,16 +190,6 @@ def test_files_that_are_not_decoded_may_be_images_of_ours(tmp_path: Path, tiny: 
     assert ref.raw()[5]["image"] == raw[5]["image"]
 
 
-def test_a_builder_of_several_splits_asks_which(tmp_path: Path, tiny: Any) -> None:
-    with pytest.raises(InvalidTypeError, match="'train'"):
-        cached(tmp_path, tiny)
-
-
-def test_a_builder_without_files_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="download_and_prepare"):
-        as_source(Tiny({"train": 1}, data_dir=tmp_path))
-
-
 def test_an_example_that_does_not_decode_names_its_record(tmp_path: Path, tiny: Any) -> None:
     class Failing(tfds.decode.Decoder):  # type: ignore[misc]
         def decode_example(self, example: Any) -> Any:
@@ -241,13 +203,11 @@ def test_an_example_that_does_not_decode_names_its_record(tmp_path: Path, tiny: 
         cached(tmp_path, source)
 
 
-def test_a_spec_that_does_not_fit_is_refused_by_record_and_leaf(tmp_path: Path, tiny: Any) -> None:
-    spec = {**cached(tmp_path, tiny.as_data_source("test")).element_spec, "list": ArraySpec("int64", (0,))}
-    with pytest.raises(ElementError, match=r"\['list'\]"):
-        cached(tmp_path / "other", tiny.as_data_source("test"), element_spec=spec)
-
-
-def test_examples_are_no_batches(tiny: Any) -> None:
+def test_what_is_not_one_prepared_split_is_refused_or_nothing_of_tfds(tmp_path: Path, tiny: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="'train'"):
+        cached(tmp_path, tiny)
+    with pytest.raises(InvalidArgumentError, match="download_and_prepare"):
+        as_source(Tiny({"train": 1}, data_dir=tmp_path))
     with pytest.raises(InvalidArgumentError, match="leave it out"):
         as_source(tiny.as_data_source("test"), unbatch=True)
     assert as_source({"train": 1}) is None
