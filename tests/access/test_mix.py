@@ -387,12 +387,13 @@ def test_what_cannot_be_mixed_says_so(
         (lambda r: [(cachelayer.mix([(r[0], 1)]), 1)], InvalidTypeError),
         (lambda r: [(r[0].sample(np.ones(30), seed=0), 1)], InvalidTypeError),
         (lambda r: 5, InvalidTypeError),
+        (lambda r: [(r[0], 1), (cachelayer.wrap([1], identity="x"), 1)], InvalidArgumentError),
     ],
 )
 def test_parts_are_pairs_of_a_dataset_with_records_and_a_weight(
     refs: list[Any], make: Any, error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match="mix"):
+    with pytest.raises(error, match=r"mix|element_spec"):
         cachelayer.mix(make(refs))
 
 

@@ -19,6 +19,7 @@ from cachelayer import (
     RecordIndexError,
     StateError,
     Storage,
+    UnknownOptionError,
 )
 
 N = 60
@@ -241,3 +242,14 @@ def test_weights_that_change_later_change_nothing(ref: Ref) -> None:
     before = drawn(sample, 50).tolist()
     weights[:] = -1
     assert drawn(pickle.loads(pickle.dumps(sample)), 50).tolist() == before
+
+
+@pytest.mark.parametrize(
+    "options", [{"shuffle": "blocks"}, {"seed": 1}, {"num_epochs": 2}, {"remainder": "pad"}], ids=str
+)
+def test_options_that_contradict_and_joins_are_refused(ref: Ref, options: dict[str, Any]) -> None:
+    sample = ref.sample("weight", seed=1)
+    with pytest.raises(UnknownOptionError, match=next(iter(options))):
+        sample.stream(4, **options)
+    with pytest.raises(InvalidTypeError, match="Sampled"):
+        cachelayer.concat([sample])  # type: ignore[list-item]

@@ -506,3 +506,14 @@ def test_numbers_at_once_are_what_they_are_one_by_one(dtype: Any) -> None:
                 one_by_one[index] = conform(spec, row, index)
             assert stacked.dtype == spec.dtype
             assert same_array(stacked, one_by_one), rows
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(">i4"), np.dtype(">U3"), np.dtype("M8[ns]").newbyteorder(">")], ids=str)
+def test_ragged_and_sparse_normalise_byte_order(dtype: Any) -> None:
+    values = np.arange(3).astype(dtype) if dtype.kind != "U" else np.array(["a", "bc", "def"], dtype)
+    ragged = Ragged(values, np.array([0, 1, 3], ">i8"))
+    sparse = Sparse(np.array([[0], [1], [2]], ">i8"), values, np.array([4], ">i8"))
+    for value in (ragged, sparse):
+        found = round_trip(from_element(value), [value, value])[1]
+        assert same_leaf(value, found)
+        assert all(part.dtype.isnative for part in arrays_in(found))

@@ -200,3 +200,9 @@ def test_without_its_package_the_error_names_the_extra_and_raw_still_reads(
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("b'x' ArraySpec(")
     assert f"cachelayer[{extra}]" in found.stdout
+
+
+@pytest.mark.parametrize("make", [lambda: ImageSpec("P"), lambda: AudioSpec(0), lambda: AudioSpec(channels=True)])
+def test_hints_that_cannot_be_are_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"it must be one of 1, L|a positive integer"):
+        make()

@@ -200,3 +200,19 @@ def test_every_call_takes_masks_and_refuses_what_are_no_numbers(
     for wrong in ([2.9], ["1"], [True, 2], np.array([2**64 - 1], np.uint64), MASK[:-1], [None], [[1]]):
         with pytest.raises(CacheLayerError):
             call(ref, wrong)
+
+
+def test_records_are_no_record_numbers_and_none_is_read(ref: Any) -> None:
+    class Unread:
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> int:
+            raise AssertionError("read")
+
+    view: Any = cachelayer.wrap(Unread(), identity="unread", element_spec="int64")
+    for given_records in (view, view.stream(2), iter(view.stream(2, prefetch=0))):
+        with pytest.raises(InvalidTypeError, match="indices"):
+            ref.select(given_records)
+    with pytest.raises(InvalidTypeError, match="concat"):
+        cachelayer.concat(view.stream(2))
