@@ -109,13 +109,6 @@ def test_a_declared_spec_chooses_suffixes_and_how_they_are_kept(storage: cachela
     assert ref.raw().element_spec["left.png"] == ImageSpec("L")
 
 
-@pytest.mark.parametrize("spec", [np.int64, {"cls": np.int64}, {"__key__": str, "cls": {"a": np.int64}}], ids=str)
-def test_a_declared_spec_of_no_samples_is_refused(storage: cachelayer.Storage, tmp_path: Path, spec: Any) -> None:
-    write(tmp_path / "a.tar", [sample(0)])
-    with pytest.raises(InvalidArgumentError, match="element_spec"):
-        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)
-
-
 @pytest.mark.parametrize(("suffix", "data"), [("cls", b"cat"), ("txt", b"\xff"), ("npy", b"no array")])
 def test_what_its_suffix_does_not_hold_is_named(
     storage: cachelayer.Storage, tmp_path: Path, suffix: str, data: bytes
