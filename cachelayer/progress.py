@@ -109,8 +109,9 @@ class Progress:
                 # tqdm draws nothing in a terminal that reports no size, such as those of containers and CI.
                 columns, rows = shutil.get_terminal_size()
                 size = {} if in_notebook else {"ncols": columns, "nrows": rows}
+                # With a delay, tqdm draws nothing before it is asked to.
                 self._bar = tqdm_of_process()(
-                    desc=self._title, total=self._total, unit=self._unit, unit_scale=True, **size
+                    desc=self._title, total=self._total, unit=self._unit, unit_scale=True, delay=1e-9, **size
                 )
         if self._bar is None and self._enabled:
             self._write("started")
@@ -152,7 +153,10 @@ class Progress:
             else:
                 # Set n instead of calling update(): tqdm then shows the rate of the whole run.
                 self._bar.n, self._bar.initial = done, self._skipped
-                self._bar.set_postfix_str(text)
+                self._bar.set_postfix_str(text, refresh=False)
+                # tqdm itself keeps its lock if stderr fails, and every bar of the process would stand still.
+                with self._bar.get_lock():
+                    self._bar.refresh(nolock=True)
 
     def _write(self, text: str) -> None:
         self._has_line = True

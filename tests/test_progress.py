@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.progress import Progress, Waiting, current, notice
+from cachelayer.progress import Progress, Waiting, current, notice, tqdm_of_process
 
 QUICK = 0.02
 """Seconds between two signs of life."""
@@ -51,6 +52,13 @@ class Broken(io.StringIO):
 
     def write(self, text: str) -> int:
         raise OSError(28, "No space left on device")
+
+
+class LostTerminal(Broken):
+    """A terminal that went away."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -188,7 +196,9 @@ class WriteAlone:
         raise RuntimeError(text)
 
 
-@pytest.mark.parametrize("stream", [lambda: None, closed, Broken, WriteAlone], ids=["none", "closed", "full", "odd"])
+@pytest.mark.parametrize(
+    "stream", [lambda: None, closed, Broken, LostTerminal, WriteAlone], ids=["none", "closed", "full", "lost", "odd"]
+)
 @pytest.mark.parametrize("enabled", [None, True])
 def test_a_stderr_that_cannot_be_written_to_ends_no_work(
     monkeypatch: pytest.MonkeyPatch, stream: Callable[[], object], enabled: bool | None
@@ -196,6 +206,21 @@ def test_a_stderr_that_cannot_be_written_to_ends_no_work(
     monkeypatch.setattr(sys, "stderr", stream())
     shown(100, enabled)
     notice("waiting", enabled)
+
+
+def test_a_terminal_that_goes_away_stops_no_other_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", LostTerminal())
+    shown(100, enabled=True)
+    lock = tqdm_of_process().get_lock()
+
+    def is_free() -> bool:
+        taken: bool = lock.acquire(blocking=False)
+        if taken:
+            lock.release()
+        return taken
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(is_free).result()
 
 
 def test_the_work_around_a_source_is_the_innermost() -> None:
