@@ -216,12 +216,6 @@ class LocalShards:
         check_inside(logical, lengths, self._room[shard_of], name)
         return logical, lengths
 
-    def checksums(self, numbers: Ints) -> NDArray[np.uint32]:
-        """Return the CRC32C of each of these records, from the index; only if ``verify`` is ``"always"``."""
-        shard_of, within = self._located(numbers)
-        checksums: NDArray[np.uint32] = index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"]
-        return checksums
-
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
         shard_of, within = self._located(numbers)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Sequence
-from itertools import chain
 
 from cachelayer.records.record_buffers import Frames
 
@@ -19,12 +16,6 @@ class ShardDigest:
     def add(self, frames: Frames) -> None:
         """Add encoded records; their frames have the form that is hashed."""
         self._sha256.update(frames.memory())
-
-    def add_records(self, records: Sequence[bytes]) -> None:
-        """Add records without their lengths."""
-        lengths = struct.pack(f"<{len(records)}Q", *map(len, records))
-        prefixes = (lengths[place : place + 8] for place in range(0, len(lengths), 8))
-        self._sha256.update(b"".join(chain.from_iterable(zip(prefixes, records, strict=True))))
 
     def hexdigest(self) -> str:
         """Return the digest in hexadecimal."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.file import StockReader
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
@@ -20,16 +17,14 @@ from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
-from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
-from cachelayer.system_threads import Pool
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.stored_version import StoredVersion, plan_problems
 
 _BATCH_NBYTES = 4 << 20
 _GROWTH = 8
-_FEW_RECORDS = 64
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class VerifyReport:
     Args:
         reference: the version.
         shards: number of shards checked.
-        records: number of records that both we and array_record could read, and that had the right checksum.
+        records: number of records that were read, and had the right checksum.
         problems: one sentence for each problem, which names the file; empty if all is well.
     """
 
@@ -130,11 +125,11 @@ class _Lengths:
         except CacheLayerError as error:
             self.problem = error
 
-    def check(self, start: int, records: list[bytes]) -> None:
+    def check(self, start: int, records: Records) -> None:
         """Compare the stored lengths from a record on with those of these records."""
         if self._stored is None:
             return
-        found = self._varying.lengths(RecordBuffer.of(records))
+        found = self._varying.lengths(records)
         sums = self._stored[start : start + len(records) + 1]
         wrong = np.flatnonzero((found != sums[1:] - sums[:-1]).any(axis=1))
         if len(wrong) and self.problem is None:
@@ -145,54 +140,22 @@ class _Lengths:
 
 
 def _checked_file(path: Path, stats: ShardStats, lengths: _Lengths) -> Iterator[tuple[int, int]]:
-    index_path = Path(paths.index_of(str(path)))
-    files = nullcontext(ShardFiles(path, index_path, stats))
-    checked = LocalShards.of_file(files, stats, "always")
+    files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
+    shard, digest = LocalShards.of_file(files, stats, "always"), ShardDigest()
+    start, count = 0, 1
+    while start < stats.records:
+        stop = min(start + count, stats.records)
+        records = shard.records(np.arange(start, stop))
+        lengths.check(start, records)
+        digest.add(Frames.of(records))
+        nbytes = int(records.lengths.sum())
+        yield stop - start, nbytes
+        start, count = stop, _next_count(stop - start, nbytes)
+    # Not before: a damaged record is named by its number.
     if file_checksum(path) != stats.crc32c:
-        # Do not let array_record read a damaged file: it may end the process.
-        for start in range(0, stats.records, _FEW_RECORDS):
-            checked.records(np.arange(start, min(start + _FEW_RECORDS, stats.records)))
         raise CorruptionError(f"{path}: the file does not match its CRC32C")
-    plain, digest = LocalShards.of_file(files, stats, "never"), ShardDigest()
-    with closing(StockReader(path)) as stock, Pool(1, "cachelayer-verify") as beside:
-        if len(stock) != stats.records:
-            raise CorruptionError(f"{path}: array_record finds {len(stock)} records, expected {stats.records}")
-        start, count, hashed = 0, 1, beside.submit(digest.add_records, [])
-        while start < stats.records:
-            stop = min(start + count, stats.records)
-            records = stock.read_range(start, stop)
-            nbytes = _compare(path, start, records, plain.records(np.arange(start, stop)))
-            _check(path, start, records, checked.checksums(np.arange(start, stop)))
-            lengths.check(start, records)
-            hashed.result()
-            hashed = beside.submit(digest.add_records, records)
-            yield len(records), nbytes
-            start, count = stop, _next_count(len(records), nbytes)
-        hashed.result()
     if digest.hexdigest() != stats.sha256:
         raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
-
-
-def _compare(path: Path, start: int, records: list[bytes], found: Records) -> int:
-    """Return the number of bytes of some records, if we read the same ones as array_record.
-
-    Raises:
-        CorruptionError: if we read others; it names the first.
-    """
-    values = found.ranges(np.zeros(len(found.lengths), np.int64), found.lengths)
-    if list(map(len, records)) == found.lengths.tolist() and b"".join(records) == values.tobytes():
-        return len(values)
-    ends = np.cumsum(found.lengths)
-    ours = (values[end - length : end].tobytes() for end, length in zip(ends, found.lengths, strict=True))
-    number = next(number for number, pair in enumerate(zip_longest(records, ours), start) if len(set(pair)) > 1)
-    raise CorruptionError(f"{path}: record {number} of the shard is not what array_record reads")
-
-
-def _check(path: Path, start: int, records: list[bytes], checksums: NDArray[np.uint32]) -> None:
-    found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
-    wrong = np.flatnonzero(found != checksums)
-    if len(wrong):
-        raise CorruptionError(f"{path}: record {start + int(wrong[0])} of the shard does not match its checksum")
 
 
 def _next_count(records: int, nbytes: int) -> int:
