@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,14 +19,15 @@ Job = TypeVar("Job")
 
 # While one thread checks a copy and writes it to the disk, the others download the next ones.
 _THREADS = 3
+_BUSY_SECONDS = 0.1
 _MOST_FAILURES = 3
 
 
 class BackgroundJobs(Generic[Job]):
     """Does jobs in a few threads, which end when no job is left and die with the process.
 
-    A job that failed, or that another process is doing, is tried when it is wanted again, unless its failure was a
-    CorruptionError. After several failures in a row, no more jobs are done.
+    A job that somebody else is doing is tried again after a while; one that failed is tried when it is wanted again,
+    unless its failure was a CorruptionError. After several failures in a row, no more jobs are done.
 
     Args:
         do: does a job and returns the outcome. It must not refer to the owner of this object: when the owner is
@@ -34,7 +36,6 @@ class BackgroundJobs(Generic[Job]):
 
     Attributes:
         failure: the last failure; None if there was none.
-        busy: the jobs that another process was doing when they were tried last.
     """
 
     def __init__(self, do: Callable[[Job], CopyOutcome], done: Callable[[Job], None]) -> None:
@@ -50,7 +51,6 @@ class BackgroundJobs(Generic[Job]):
         """The jobs that are queued, at work or done for good."""
         self._threads: set[threading.Thread] = set()
         self._failures_in_a_row = 0
-        self.busy: set[Job] = set()
         self.failure: CacheLayerError | None = None
 
     def want(self, jobs: Iterable[Job]) -> None:
@@ -99,7 +99,6 @@ class BackgroundJobs(Generic[Job]):
             except CacheLayerError as error:
                 outcome = error
         with self._lock:
-            self.busy.discard(job)
             if isinstance(outcome, CacheLayerError):
                 self.failure = outcome
                 self._failures_in_a_row += 1
@@ -108,10 +107,8 @@ class BackgroundJobs(Generic[Job]):
             else:
                 self._failures_in_a_row = 0
             if outcome is CopyOutcome.BUSY:
-                self.busy.add(job)
-            if outcome is CopyOutcome.BUSY or (
-                isinstance(outcome, CacheLayerError) and not isinstance(outcome, CorruptionError)
-            ):
+                self._queue.append(job)
+            elif isinstance(outcome, CacheLayerError) and not isinstance(outcome, CorruptionError):
                 self._known.discard(job)
 
 
@@ -129,6 +126,8 @@ def _run(reference: weakref.ref[BackgroundJobs[Job]]) -> None:
             if threading.main_thread().is_alive():
                 raise
             return
+        if outcome is CopyOutcome.BUSY:
+            time.sleep(_BUSY_SECONDS)
         if (jobs := reference()) is not None:
             jobs.note_outcome(job, outcome)
         del jobs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -32,7 +31,6 @@ from cachelayer.user_warnings import warn
 
 # A caller that reads only a few records does not need copies of whole shards.
 _FEW_RECORDS = 64
-_BUSY_SECONDS = 0.2
 _UNREADABLE = (CorruptionError, StorageError)
 # What to copy, the index or the shard itself, and the number of the shard.
 _Job = tuple[int, int]
@@ -115,10 +113,6 @@ class RemoteShards:
             else:
                 jobs.want([(_INDEX, shard), (_SHARD, shard)])
         jobs.wait()
-        while jobs.busy and jobs.failure is None:
-            time.sleep(_BUSY_SECONDS)
-            jobs.want(list(jobs.busy))
-            jobs.wait()
         if jobs.failure is not None:
             raise jobs.failure
         return [shard for shard in range(len(self._is_local)) if copies.has(shard)]
