@@ -10,10 +10,10 @@ import cachelayer
 
 
 @pytest.mark.parametrize("text", ["a text that was meant as a record " * 200, "x" * 300 + ".csv", "nul\0.csv", "nul\0"])
-def test_a_text_that_cannot_be_a_path_is_refused_with_the_way_to_store_texts(tmp_path: Path, text: str) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match="iterable") as caught:
+def test_a_text_that_cannot_be_a_path_is_refused_in_a_few_lines(tmp_path: Path, text: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match=text[:3]) as caught:
         cachelayer.Storage(tmp_path).cache(text, "texts", "v1")
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.needs("pyarrow")
@@ -39,7 +39,7 @@ def test_a_list_of_texts_is_one_of_files_only_if_each_is_a_file(tmp_path: Path) 
     assert len(storage.cache(["http://a/b.csv", "http://a/c.csv"], "texts", "v2")) == 2
     with pytest.raises(cachelayer.InvalidArgumentError, match="absent"):
         storage.cache([tmp_path / "absent.csv", tmp_path / "other.csv"], "texts", "v3")
-    with pytest.raises(cachelayer.InvalidArgumentError, match="2 are files"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"a\.txt"):
         storage.cache([file, file], "texts", "v3")
 
 
