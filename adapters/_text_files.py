@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 
 from cachelayer.adapters._arrow_columns import is_text, spec_of
 from cachelayer.adapters._arrow_source import ArrowPart
-from cachelayer.adapters._files import File, Files, find, reading
+from cachelayer.adapters._files import File, Files, reading
 from cachelayer.adapters._python_rows import Unreadable, first_rows, packer, spec_of_rows
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
@@ -61,6 +61,7 @@ class JsonLinesSource:
     length: int | None = None
 
     def __init__(self, files: Files, schema: Any, declared: Tree | None = None) -> None:
+        self.is_local = files.is_local
         self._files = files
         self._schema = schema
         self._declared = declared
@@ -68,11 +69,6 @@ class JsonLinesSource:
     def with_element_spec(self, spec: Tree) -> Self:
         """Return this source with an element spec that a user declares."""
         return type(self)(self._files, self._schema, spec)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the files lie on this host."""
-        return self._files.is_local
 
     def file_facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
@@ -99,7 +95,7 @@ class JsonLinesSource:
 
     def _rows(self) -> Iterator[Any]:
         names = None if self._schema is None else self._schema.names
-        for file in find(self._files.paths, self._files.storage_options):
+        for file in self._files.find():
             for number, line in enumerate(_lines(file), 1):
                 if line.strip():
                     row = _parsed(line, f"line {number} of {file.name}")
