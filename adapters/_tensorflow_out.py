@@ -159,8 +159,8 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
     rows = share if even else None
     signature = [_batch_signature(leaf, rows) for leaf in leaves]
     buckets = reader_of(stream).buckets
-    if buckets is not None and not reader_of(stream).is_mapped:
-        for place, (_, leaf) in enumerate(tree.leaves(buckets.stacking().spec)):
+    if buckets and not reader_of(stream).is_mapped:
+        for place, (_, leaf) in enumerate(tree.leaves(buckets[0].stacking().spec)):
             if None in leaves[place].shape and None not in leaf.shape:
                 # Padded to the bound of a bucket, which differs from batch to batch.
                 signature[place] = tf.TensorSpec((rows, *leaves[place].shape), _tf_dtype(leaf))

@@ -148,14 +148,11 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
 
 
-class BucketedRecords(Protocol):
-    """Records as batches of each bucket have them: padded to its bound."""
+class PaddedRecords(RandomAccess[T_co], Protocol[T_co]):
+    """Records padded to the bound of a bucket."""
 
-    def reads(self, buckets: Sequence[int], /) -> RecordReads[Any]:
-        """Return what reads a batch of each of these buckets at once; elements are those of the first."""
-
-    def stacking(self) -> Stacker:
-        """Return what makes batches of elements."""
+    def padded(self, indices: NDArray[np.int64], batch: Any, /) -> Any:
+        """Return a batch of these records, padded."""
 
 
 class HasRecords(Protocol[T_co]):

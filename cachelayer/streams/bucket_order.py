@@ -1,21 +1,25 @@
 """An order of batches from buckets: the records of a step have similar lengths.
 
 Version 3 of the order, which docs/order.md specifies. It never changes under its number. A bucket of n records has
-``n // G`` whole steps of G records, and a short one if G does not divide n. The steps of an epoch are arrays in memory.
+``n // G`` whole steps of G records, and a short one if G does not divide n. In each epoch the whole steps come first,
+shuffled, and then the short ones, bucket by bucket: steps begin at the same places in all epochs, and any step is
+computed alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from cachelayer.locks import cached_property
 from cachelayer.streams.buckets import BucketTable
 from cachelayer.streams.order import Order
-from cachelayer.streams.permutation import Indices, permuted, permuted_pieces, round_keys
+from cachelayer.streams.permutation import Indices, permuted, round_keys
 from cachelayer.streams.steps import Step, Steps
 
 BUCKET_ORDER_VERSION = 3
@@ -23,7 +27,7 @@ BUCKET_ORDER_VERSION = 3
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """The steps of buckets in every epoch.
+    """The steps of an epoch, numbered from 0.
 
     Args:
         sizes: number of records in each bucket.
@@ -37,93 +41,54 @@ class BucketPlan:
     seed: int | None
     reshuffle: bool
 
-    def count(self, *, whole: bool) -> int:
-        """Return the number of steps of an epoch, or only of the whole ones."""
-        return sum(size // self.global_batch if whole else -(-size // self.global_batch) for size in self.sizes)
+    @cached_property
+    def whole_before(self) -> tuple[int, ...]:
+        """The number of whole steps of the buckets before each, and of all."""
+        return tuple(accumulate((size // self.global_batch for size in self.sizes), initial=0))
 
-    def epoch(self, epoch: int) -> EpochSteps:
-        """Return the steps of an epoch."""
-        return _epoch_steps(self, epoch if self.reshuffle and self.seed is not None else 0)
+    @property
+    def whole(self) -> int:
+        """The number of whole steps."""
+        return self.whole_before[-1]
 
+    @cached_property
+    def short(self) -> Mapping[int, int]:
+        """The number of records of the short step of each bucket that has one."""
+        rests = (size % self.global_batch for size in self.sizes)
+        return {bucket: rest for bucket, rest in enumerate(rests) if rest}
 
-@dataclass(frozen=True, eq=False)
-class EpochSteps:
-    """The steps of one epoch, numbered from 0.
-
-    Args:
-        plan: the plan.
-        keys: the keys of (seed, epoch); None if nothing is shuffled.
-        buckets: the bucket of each step.
-        turns: how many steps come before each in the order of its bucket.
-        begins: the place where each step begins; then the number of records.
-        whole: the numbers of the whole steps.
-    """
-
-    plan: BucketPlan
-    keys: tuple[int, ...] | None
-    buckets: Indices
-    turns: Indices
-    begins: Indices
-    whole: Indices
+    @cached_property
+    def short_begins(self) -> tuple[int, ...]:
+        """The places where short steps begin; then the number of records."""
+        return tuple(accumulate(self.short.values(), initial=self.whole * self.global_batch))
 
     def step_at(self, place: int) -> int:
         """Return the number of the step in which a place lies."""
-        return int(self.begins.searchsorted(place, side="right")) - 1
+        number = place // self.global_batch
+        return number if number < self.whole else self.whole + bisect_right(self.short_begins, place) - 1
 
-    def range(self, number: int) -> tuple[int, int]:
-        """Return the place where a step begins, and the one after it."""
-        return int(self.begins[number]), int(self.begins[number + 1])
+    def begin(self, number: int) -> int:
+        """Return the place where a step begins; after the last, the number of records."""
+        return number * self.global_batch if number < self.whole else self.short_begins[number - self.whole]
 
-    def ranks(self, number: int, start: int, stop: int) -> tuple[int, Indices]:
-        """Return the bucket of a step, and the ranks in it of the records at some places of the step."""
-        bucket = int(self.buckets[number])
-        first = int(self.turns[number]) * self.plan.global_batch - int(self.begins[number])
-        if self.keys is None:
-            return bucket, np.arange(first + start, first + stop)
-        return bucket, permuted(self.plan.sizes[bucket], self.keys[5], bucket, first + start, first + stop)
+    def bucket(self, epoch: int, number: int) -> tuple[int, int]:
+        """Return the bucket of a step, and how many steps come before it in the order of its bucket."""
+        if number >= self.whole:
+            bucket = list(self.short)[number - self.whole]
+            return bucket, self.sizes[bucket] // self.global_batch
+        if self.seed is not None:
+            number = int(permuted(self.whole, self._key(epoch, 4), 0, number, number + 1)[0])
+        bucket = bisect_right(self.whole_before, number) - 1
+        return bucket, number - self.whole_before[bucket]
 
+    def ranks(self, epoch: int, bucket: int, start: int, stop: int) -> Indices:
+        """Return the ranks in a bucket of the records at some places of the order of the bucket."""
+        if self.seed is None:
+            return np.arange(start, stop)
+        return permuted(self.sizes[bucket], self._key(epoch, 5), bucket, start, stop)
 
-@lru_cache(maxsize=4)
-def _epoch_steps(plan: BucketPlan, epoch: int) -> EpochSteps:
-    keys = None if plan.seed is None else round_keys(plan.seed, epoch)
-    sizes = np.array(plan.sizes, np.int64)
-    counts, rest = np.divmod(sizes, plan.global_batch)
-    firsts, short_of = np.append(0, counts.cumsum()), np.flatnonzero(rest)
-    whole, total = int(firsts[-1]), int(firsts[-1]) + len(short_of)
-    if keys is None:
-        # Short steps come at the end, bucket by bucket.
-        short, (of_whole, turns) = np.arange(whole, total), interleaved(counts.tolist())
-    else:
-        short = permuted(total, keys[3], 0, 0, len(short_of))
-        chosen = np.concatenate([np.empty(0, np.int64), *permuted_pieces(whole, keys[4], 0, 0, whole)])
-        of_whole = firsts.searchsorted(chosen, side="right") - 1
-        turns = chosen - firsts[of_whole]
-    is_whole = np.ones(total, np.bool_)
-    is_whole[short] = False
-    buckets, all_turns, lengths = (np.empty(total, np.int64) for _ in range(3))
-    buckets[is_whole], all_turns[is_whole], lengths[is_whole] = of_whole, turns, plan.global_batch
-    buckets[short], all_turns[short], lengths[short] = short_of, counts[short_of], rest[short_of]
-    return EpochSteps(plan, keys, buckets, all_turns, np.append(0, lengths.cumsum()), np.flatnonzero(is_whole))
-
-
-def interleaved(counts: Sequence[int]) -> tuple[Indices, Indices]:
-    """Return the bucket of each step if those of all buckets are spread evenly, and its number among that bucket's.
-
-    The steps of the first bucket are spread over all, those of the second over what is left, and so on.
-
-    Args:
-        counts: number of steps of each bucket.
-    """
-    left = sum(counts)
-    buckets, turns = np.full(left, len(counts) - 1), np.arange(left)
-    rows = np.arange(left)
-    for bucket, count in enumerate(counts[:-1]):
-        ends = (2 * np.arange(left + 1) * count + left) // max(1, 2 * left)
-        is_mine = ends[1:] > ends[:-1]
-        buckets[rows[is_mine]], turns[rows[is_mine]] = bucket, ends[:-1][is_mine]
-        rows, left = rows[~is_mine], left - count
-    turns[rows] = np.arange(left)
-    return buckets, turns
+    def _key(self, epoch: int, number: int) -> int:
+        return round_keys(self.seed or 0, epoch if self.reshuffle else 0)[number]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,21 +111,23 @@ class BucketOrder(Order):
             **super().described,
             "version": BUCKET_ORDER_VERSION,
             "buckets": {
-                "leaves": list(buckets.names),
-                "bounds": list(buckets.lengths),
+                "leaves": list(buckets.leaves),
+                "bounds": list(buckets.bounds),
                 "global_batch_size": self.plan.global_batch,
             },
         }
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
-        steps, found = self.plan.epoch(epoch), [np.empty(0, np.int64)]
+        numbers = [np.empty(0, np.int64)]
         while start < stop:
-            number = steps.step_at(start)
-            end = min(stop, steps.range(number)[1])
-            found.append(self.table.take(*steps.ranks(number, start, end)))
+            step = self.plan.step_at(start)
+            end = min(stop, self.plan.begin(step + 1))
+            bucket, turn = self.plan.bucket(epoch, step)
+            first = turn * self.plan.global_batch + start - self.plan.begin(step)
+            numbers.append(self.table.take(bucket, self.plan.ranks(epoch, bucket, first, first + end - start)))
             start = end
-        return np.concatenate(found)
+        return np.concatenate(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,20 +143,15 @@ class BucketSteps(Steps):
     @property
     def short_steps(self) -> tuple[int, ...]:
         """The numbers of records of the short steps of an epoch."""
-        return tuple(size % self.global_batch for size in self.plan.sizes if size % self.global_batch)
-
-    def _located(self, position: int) -> tuple[int, EpochSteps, int]:
-        """Return the epoch of a position, its steps, and the number of the step that the position lies in."""
-        epoch, place = divmod(position, self.records)
-        steps = self.plan.epoch(epoch)
-        return epoch, steps, steps.step_at(place)
+        return tuple(self.plan.short.values())
 
     def refusal(self, position: int) -> str | None:
         """Return why no step can begin at a position; None if one can."""
-        if self.records == 0:
+        if self.records == 0 or position % self.records == 0:
             return None
-        epoch, steps, number = self._located(position)
-        begin, end = (epoch * self.records + place for place in steps.range(number))
+        epoch, place = divmod(position, self.records)
+        step = self.plan.step_at(place)
+        begin, end = (epoch * self.records + self.plan.begin(number) for number in (step, step + 1))
         if begin == position:
             return None
         return (
@@ -199,58 +161,42 @@ class BucketSteps(Steps):
 
     def bucket(self, step: Step) -> int:
         """Return the bucket that the records of a step come from."""
-        _, steps, number = self._located(step.begin)
-        return int(steps.buckets[number])
-
-    def next_start(self, position: int) -> int:
-        """Return where the next step from a position begins: short steps that are dropped are skipped."""
-        if self.remainder != "drop" or self.records == 0 or (self.end is not None and position >= self.end):
-            return position
-        if not self.per_epoch():
-            return position if self.end is None else self.end
-        epoch, steps, number = self._located(position)
-        index = self._index(steps, number)
-        if index == len(steps.whole):
-            epoch, index = epoch + 1, 0
-            if epoch == self.num_epochs:
-                return epoch * self.records
-            steps = self.plan.epoch(epoch)
-        return epoch * self.records + steps.range(int(steps.whole[index]))[0]
-
-    def at(self, position: int) -> Step | None:
-        """Return the step from a position; None after the last."""
-        begin = self.next_start(position)
-        if self.records == 0 or (self.end is not None and begin >= self.end):
-            return None
-        epoch, steps, number = self._located(begin)
-        return Step(begin, epoch * self.records + steps.range(number)[1])
+        epoch, place = divmod(step.begin, self.records)
+        return self.plan.bucket(epoch, self.plan.step_at(place))[0]
 
     def per_epoch(self, place: int = 0, offset: int = 0) -> int:  # noqa: ARG002
-        """Return the number of steps of an epoch."""
-        return self.plan.count(whole=self.remainder == "drop")
+        """Return the number of steps from a place to the end of an epoch."""
+        steps = self.plan.whole + (0 if self.remainder == "drop" else len(self.plan.short))
+        return max(0, steps - self.plan.step_at(place))
 
-    def _index(self, steps: EpochSteps, number: int) -> int:
-        """Return how many steps are handed out before a step of an epoch."""
-        return int(steps.whole.searchsorted(number)) if self.remainder == "drop" else number
+    def _steps_before(self, position: int) -> int:
+        epoch, place = divmod(position, self.records)
+        return (epoch + 1) * self.per_epoch() - self.per_epoch(place)
 
     def nth(self, start: int, number: int) -> Step | None:
         """Return step ``number``, counted from a position; None if there is no such step."""
-        if self.records == 0 or self.per_epoch() == 0:
+        if self.per_epoch() == 0:
             return None
-        epoch, steps, first = self._located(start)
-        more, index = divmod(self._index(steps, first) + number, self.per_epoch())
-        steps = self.plan.epoch(epoch + more)
-        chosen = int(steps.whole[index]) if self.remainder == "drop" else index
-        return self.at((epoch + more) * self.records + steps.range(chosen)[0])
+        epoch, step = divmod(self._steps_before(start) + number, self.per_epoch())
+        if self.num_epochs is not None and epoch >= self.num_epochs:
+            return None
+        first = epoch * self.records
+        return Step(first + self.plan.begin(step), first + self.plan.begin(step + 1))
+
+    def at(self, position: int) -> Step | None:
+        """Return the step from a position; None after the last."""
+        return self.nth(position, 0)
+
+    def next_start(self, position: int) -> int:
+        """Return where the next step from a position begins: short steps that are dropped are skipped."""
+        step = self.at(position)
+        return step.begin if step is not None else max(position, self.end or 0)
 
     def count(self, start: int, offset: int = 0) -> int | None:  # noqa: ARG002
         """Return the number of steps from a position; None if there is no end."""
-        if self.num_epochs is None:
-            return None
-        if self.records == 0 or start >= self.num_epochs * self.records:
-            return 0
-        epoch, steps, first = self._located(start)
-        return (self.num_epochs - epoch) * self.per_epoch() - self._index(steps, first)
+        if self.num_epochs is None or self.records == 0:
+            return None if self.num_epochs is None else 0
+        return max(0, self.num_epochs * self.per_epoch() - self._steps_before(start))
 
     def sizes(self, position: int) -> set[int]:  # noqa: ARG002
         """Return the numbers of records that steps from a position on may have."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,20 +40,25 @@ class Buckets:
     long: Literal["refuse", "truncate"] = "refuse"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "leaves", _names(self.leaves))
-        object.__setattr__(self, "bounds", _bounds(self.bounds))
+        leaves = (self.leaves,) if isinstance(self.leaves, str) else self.leaves
+        if not isinstance(leaves, (tuple, list)) or not leaves or not all(isinstance(leaf, str) for leaf in leaves):
+            raise InvalidTypeError(f"buckets of {leaves!r}: pass {_SHOWN}")
+        if isinstance(self.bounds, (str, bytes, dict)) or not isinstance(self.bounds, Iterable):
+            raise InvalidTypeError(f"bounds {self.bounds!r} of buckets: pass {_SHOWN}")
+        bounds = tuple(integer("a bound of buckets", bound, 1) for bound in self.bounds)
+        ascending = sorted(set(bounds))
+        if len(set(leaves)) < len(leaves):
+            raise InvalidArgumentError(f"buckets of {leaves}: name each leaf once")
+        if not 1 <= len(bounds) <= MOST_BUCKETS:
+            raise InvalidArgumentError(f"{len(bounds)} bounds of buckets: pass 1 to {MOST_BUCKETS} of them")
+        if ascending[-1] > LONGEST:
+            raise InvalidArgumentError(f"bound {ascending[-1]} of buckets: it must be at most {LONGEST}")
+        if list(bounds) != ascending:
+            raise InvalidArgumentError(f"bounds {list(bounds)} of buckets: bounds ascend, pass {ascending}")
         if self.long not in ("refuse", "truncate"):
             raise InvalidArgumentError(f"long {self.long!r}: pass 'refuse' or 'truncate'")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the leaves."""
-        return cast(tuple[str, ...], self.leaves)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The bounds, as a tuple."""
-        return cast(tuple[int, ...], self.bounds)
+        object.__setattr__(self, "leaves", tuple(leaves))
+        object.__setattr__(self, "bounds", bounds)
 
 
 def buckets_of(argument: Any) -> Buckets:
@@ -68,33 +72,6 @@ def buckets_of(argument: Any) -> Buckets:
     if not isinstance(argument, (tuple, list)) or len(argument) != 2:
         raise InvalidTypeError(f"buckets {argument!r}: pass {_SHOWN}")
     return Buckets(*argument)
-
-
-def _names(leaves: Any) -> tuple[str, ...]:
-    names = (leaves,) if isinstance(leaves, str) else tuple(leaves) if isinstance(leaves, (tuple, list)) else ()
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidTypeError(f"buckets of {leaves!r}: pass {_SHOWN}")
-    if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"buckets of {names}: name each leaf once")
-    return names
-
-
-def _bounds(bounds: Any) -> tuple[int, ...]:
-    if isinstance(bounds, (str, bytes, dict)) or not isinstance(bounds, Iterable):
-        raise InvalidTypeError(f"bounds {bounds!r} of buckets: pass {_SHOWN}")
-    found = tuple(integer("a bound of buckets", bound, 1) for bound in bounds)
-    if not 1 <= len(found) <= MOST_BUCKETS:
-        raise InvalidArgumentError(f"{len(found)} bounds of buckets: pass 1 to {MOST_BUCKETS} of them")
-    if found[-1] > LONGEST:
-        raise InvalidArgumentError(f"bound {found[-1]} of buckets: it must be at most {LONGEST}")
-    for before, after in pairwise(found):
-        if before >= after:
-            repaired = sorted(set(found))
-            raise InvalidArgumentError(
-                f"bounds {list(found)} of buckets: {after} does not exceed {before}, which comes before it: bounds "
-                f"ascend, pass {repaired}"
-            )
-    return found
 
 
 class BucketTable(Protocol):

@@ -105,6 +105,7 @@ def mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
+@lru_cache(maxsize=256)
 def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     """Return eight 64-bit keys; the first two determine seed and epoch, so that no two pairs share them."""
     left, right = seed & MASK, epoch & MASK

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacker
+from cachelayer.protocols import Failed, PaddedRecords, RandomAccess, RecordReads, Stacker
 from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.block_rows import BlockRows, joined
 from cachelayer.streams.failures import Failure, bare, failure_of, is_of_element, none_left, too_many
@@ -38,7 +38,7 @@ class StepReader:
         batch_maps: functions of batches.
         rows: given the size of a global batch, returns the rows to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
-        buckets: the records as batches of each bucket have them; None if there are no buckets.
+        buckets: for each bucket, the records padded to its bound; empty if there are no buckets.
         sent: given an item and the number of rows of its global batch, returns what to hand out; None to hand it out.
     """
 
@@ -48,16 +48,17 @@ class StepReader:
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
     rows: Callable[[int], Indices] | None = None
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
-    buckets: BucketedRecords | None = None
+    buckets: Sequence[PaddedRecords[Any]] = ()
     sent: Callable[[Any, int], Any] | None = None
 
     @cached_property
     def _stacking(self) -> Stacker:
-        return self.records.stacking() if self.buckets is None else self.buckets.stacking()
+        # Elements of all buckets have the same leaves of fixed shape, only other shapes.
+        return (self.buckets[0] if self.buckets else self.records).stacking()
 
-    def _reads_of(self, steps: Sequence[Step]) -> RecordReads[Any]:
-        """Return the records as the batches of some steps have them."""
-        return self.records if self.buckets is None else self.buckets.reads(list(map(self.options.steps.bucket, steps)))
+    def _reads_of(self, step: Step) -> RecordReads[Any]:
+        """Return the records as the batch of a step has them."""
+        return self.buckets[self.options.steps.bucket(step)] if self.buckets else self.records
 
     @property
     def identity(self) -> StreamIdentity:
@@ -129,7 +130,7 @@ class StepReader:
     def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
         # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
-        together = len(steps) > 1 and not (self.maps and self.buckets is not None)
+        together = len(steps) > 1 and not (self.maps and self.buckets)
         read = reading.tried(lambda: self._read_at_once(steps, reading)) if together else None
         if read is None:
             out.extend(self._finished(step, self._read(step, reading), reading) for step in steps)
@@ -139,12 +140,15 @@ class StepReader:
     def _read_at_once(self, steps: Sequence[Step], reading: Reading) -> Iterable[Any]:
         numbers = self.read_rows.numbers_of(steps)
         together = np.concatenate(numbers)
+        if self.buckets:
+            batches = zip(steps, numbers, self.records.read_batches(numbers), strict=True)
+            return [self.buckets[self.options.steps.bucket(step)].padded(rows, batch) for step, rows, batch in batches]
         source = self._source(steps, together, reading)
         if not self.maps:
             return source.read_batches(numbers)
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self.read_rows.positions(step) for step in steps])
-        elements, collate = self._collated(together, positions, reading, source, self._reads_of(steps))
+        elements, collate = self._collated(together, positions, reading, source, self.records)
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
         return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
 
@@ -158,7 +162,7 @@ class StepReader:
     def _source(self, steps: Sequence[Step], numbers: Indices, reading: Reading) -> RecordReads[Any]:
         """Return what reads the records of some steps."""
         if reading.blocks is None:
-            return self._reads_of(steps)
+            return self._reads_of(steps[0])
         return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading.check)
 
     def block(self, block: Step, out: list[Any], reading: Reading) -> None:
@@ -183,7 +187,7 @@ class StepReader:
         source = self._source([step], numbers, reading)
         if not self.maps:
             return source.read(numbers)
-        found = self._collated(numbers, self.read_rows.positions(step), reading, source, self._reads_of([step]))
+        found = self._collated(numbers, self.read_rows.positions(step), reading, source, self._reads_of(step))
         return self._stacked(step, *found, reading)
 
     def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
@@ -195,7 +199,7 @@ class StepReader:
         number = self.options.order(epoch, place, place + 1)
         # Another shard counts it if it fails.
         apart = Reading(reading.closed)
-        reads = self._reads_of([step])
+        reads = self._reads_of(step)
         element, collate = self._collated(number, one(step.begin), apart, reads, reads)
         return collate(element, 0)
 

@@ -16,7 +16,6 @@ from repository import ROOT
 from samples import examples
 
 from cachelayer import Blocks, Buckets, InvalidArgumentError, StateError
-from cachelayer.streams.bucket_order import interleaved
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.stream_options import StreamOptions, make_options
 
@@ -25,14 +24,12 @@ WORDS = st.integers(0, 2**64 - 1)
 
 # (records of each bucket, G, seed, epoch): the first four steps, each as its bucket and its first four records.
 GOLDEN = {
-    ((5, 0), 2, 0, 0): "0: 2; 0: 0, 1; 0: 3, 4",
-    ((10, 7, 3), 4, None, 0): "0: 0, 1, 2, 3; 1: 10, 11, 12, 13; 0: 4, 5, 6, 7; 0: 8, 9",
-    ((10, 7, 3), 4, 0, 0): "0: 2, 8; 0: 5, 7, 0, 1; 1: 10, 14, 16; 0: 3, 9, 6, 4",
-    ((10, 7, 3), 4, 0, 1): "0: 0, 6, 1, 9; 1: 16, 13, 12, 10; 1: 15, 11, 14; 0: 7, 4",
-    ((100, 0, 250, 31), 8, 42, 7): (
-        "0: 82, 24, 95, 25; 0: 80, 54, 86, 1; 2: 216, 313, 300, 105; 2: 123, 305, 242, 323"
-    ),
-    ((3, 2, 1), 8, 1, 0): "1: 4, 3; 2: 5; 0: 0, 2, 1",
+    ((5, 0), 2, 0, 0): "0: 0, 1; 0: 3, 4; 0: 2",
+    ((10, 7, 3), 4, None, 0): "0: 0, 1, 2, 3; 0: 4, 5, 6, 7; 1: 10, 11, 12, 13; 0: 8, 9",
+    ((10, 7, 3), 4, 0, 0): "0: 5, 7, 0, 1; 0: 3, 9, 6, 4; 1: 12, 15, 13, 11; 0: 2, 8",
+    ((10, 7, 3), 4, 0, 1): "0: 0, 6, 1, 9; 1: 16, 13, 12, 10; 0: 5, 2, 8, 3; 0: 7, 4",
+    ((100, 0, 250, 31), 8, 42, 7): "0: 82, 24, 95, 25; 0: 80, 54, 86, 1; 2: 216, 313, 300, 105; 2: 123, 305, 242, 323",
+    ((3, 2, 1), 8, 1, 0): "0: 0, 2, 1; 1: 4, 3; 2: 5",
     ((65536, 1000000, 12345), 32, 18446744073709551615, 3): (
         "1: 191375, 703694, 744061, 647345; 1: 255196, 927779, 674503, 660517; "
         "0: 53383, 27421, 48848, 5895; 1: 442057, 516938, 115154, 1030992"
@@ -203,20 +200,6 @@ def test_records_and_steps_of_two_epochs_differ() -> None:
     assert {frozenset(numbers) for _, numbers in first}.isdisjoint({frozenset(numbers) for _, numbers in second})
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=examples(40))
-def test_without_shuffle_buckets_are_interleaved_evenly(counts: list[int]) -> None:
-    total = sum(counts)
-    buckets, turns = interleaved(counts)
-    for bucket, count in enumerate(counts):
-        mine = np.flatnonzero(buckets == bucket)
-        assert turns[mine].tolist() == list(range(count))
-        # The turns of a bucket are nowhere further from even than the buckets before it allow.
-        assert np.all(
-            np.abs(mine - (2 * np.arange(count) + 1) * total / (2 * max(1, count))) <= total / max(1, count) + bucket
-        )
-
-
 @pytest.mark.parametrize("case", GOLDEN)
 def test_the_order_of_buckets_never_changes(case: tuple[tuple[int, ...], int, int | None, int]) -> None:
     sizes, batch, seed, epoch = case
@@ -246,8 +229,8 @@ def test_large_buckets_give_the_records_of_the_page(documented: dict[str, Any]) 
     sizes, batch, seed, epoch = (100_003, 70_000), 1000, 9, 2
     options = options_of(Numbered(sizes), batch, seed, num_epochs=3)
     keys = documented["keys_of"](seed, epoch)
-    short = documented["record_at"](172, keys[3], 0, 0)
-    step = options.steps.nth(epoch * sum(sizes), short)
+    assert options.steps.count(epoch * sum(sizes)) == 171
+    step = options.steps.nth(epoch * sum(sizes), 170)
     assert step is not None
     assert options.steps.bucket(step) == 0
     assert step.end - step.begin == 3
@@ -291,4 +274,4 @@ def test_an_endless_stream_without_a_whole_step_is_refused() -> None:
 
 def test_buckets_without_records_have_no_steps() -> None:
     assert steps_of(options_of(Numbered((0, 0)), 4, 1)) == []
-    assert [bucket for bucket, _ in steps_of(options_of(Numbered((0, 4, 0, 3)), 2))] == [1, 3, 1, 3]
+    assert [bucket for bucket, _ in steps_of(options_of(Numbered((0, 4, 0, 3)), 2))] == [1, 1, 3, 3]

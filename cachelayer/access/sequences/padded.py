@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -24,7 +24,6 @@ from cachelayer.records.tree import Tree
 
 Long = Literal["truncate", "refuse"]
 _UNNAMED = "values"
-_MAPPINGS = "padded() adds leaves beside the one that it pads, so it pads values of dicts"
 
 
 @dataclass(frozen=True)
@@ -165,12 +164,8 @@ class PaddedBase(Elements):
         return found if names is None else {name: found[name] for name in self.element_spec if name in names}
 
     def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        found = self.unpadded(batches)
+        found = self.view._elements.batches([self.view._selection.take(numbers) for numbers in batches])
         return [self.padded(numbers, batch) for numbers, batch in zip(batches, found, strict=True)]
-
-    def unpadded(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        """Return the batches as the view has them."""
-        return self.view._elements.batches([self.view._selection.take(numbers) for numbers in batches])
 
     def padded(self, numbers: NDArray[np.int64], batch: Any) -> Any:
         """Return a batch of the view with its leaves padded.
@@ -190,22 +185,17 @@ class PaddedBase(Elements):
         added = {key: name for name in spec for key in _added(name)}
         return [name for name in spec if name in names or any(added.get(key) == name for key in names)]
 
-    def _changed(
-        self, value: Any, make: Callable[[Padding, Any], Sequence[Any]], place: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
+    def _changed(self, value: Any, make: Callable[[Padding, Any], Sequence[Any]], place: tuple[str, ...] = ()) -> Any:
         """Return the structure of an element, or of a batch, with three leaves in place of each that is padded."""
         if place in self.paddings:
             key = place[-1] if place else _UNNAMED
             return dict(zip((key, *_added(key)), make(self.paddings[place], value), strict=True))
+        if not isinstance(value, dict):
+            return value
         out: dict[str, Any] = {}
         for key, child in value.items():
-            inner = (*place, key)
-            if inner in self.paddings:
-                out.update(self._changed(child, make, inner))
-            elif any(each[: len(inner)] == inner for each in self.paddings):
-                out[key] = self._changed(child, make, inner)
-            else:
-                out[key] = child
+            changed = self._changed(child, make, (*place, key))
+            out |= changed if (*place, key) in self.paddings else {key: changed}
         return out
 
 
@@ -245,46 +235,42 @@ def padded_of(view: View[Any], lengths: Mapping[str, int], value: Any, long: Lon
     """Return the records of a view with leaves padded.
 
     Raises:
-        InvalidArgumentError: if there is no such leaf, it is of another kind, or a value does not fit it.
+        InvalidArgumentError: if there is no such leaf, it is of another kind or lies in something else than dicts, or a
+            value does not fit it.
         InvalidTypeError: if a value is of another kind.
     """
     if not lengths:
         raise InvalidArgumentError('no leaf is named: pass a name and a length, such as {"tokens": 2048}')
     spec = view.element_spec
-    specs = [leaf for _, leaf in tree.leaves(spec)]
+    numbers = {leaf_number(spec, name) for name in lengths}
     paddings = {}
-    for leaf, name in sorted((leaf_number(spec, name), name) for name in lengths):
-        if type(specs[leaf]) is not ArraySpec or specs[leaf].shape != (None,) or specs[leaf].dtype in (bytes, str):
-            raise InvalidArgumentError(f"{name!r} is {specs[leaf].describe()}: only arrays of shape [None] are padded")
-        fill = checked_fill("value", _value_of(value, name), np.dtype(specs[leaf].dtype))
-        paddings[_place_of(spec, leaf, name)] = Padding(name, lengths[name], fill, long)
+    for place, leaf, siblings in _leaves_of_dicts(spec):
+        name = "/".join(place)
+        if name not in lengths:
+            continue
+        if type(leaf) is not ArraySpec or leaf.shape != (None,) or leaf.dtype in (bytes, str):
+            raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded")
+        clashes = [added for added in _added(place[-1] if place else _UNNAMED) if added in siblings]
+        if clashes:
+            raise InvalidArgumentError(f"elements have a leaf {clashes[0]!r}, which padded() would add: rename it")
+        if isinstance(value, Mapping) and name not in value:
+            raise InvalidArgumentError(f"value {dict(value)!r}: it has none for {name!r}")
+        fill = checked_fill("value", value[name] if isinstance(value, Mapping) else value, np.dtype(leaf.dtype))
+        paddings[place] = Padding(name, lengths[name], fill, long)
+    if len(paddings) < len(numbers):
+        raise InvalidArgumentError(
+            f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds leaves beside the one that it "
+            "pads, so it pads values of dicts"
+        )
     return Padded(PaddedBase(view, paddings))
 
 
-def _value_of(value: Any, name: str) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    if name not in value:
-        raise InvalidArgumentError(f"value {dict(value)!r}: it has none for {name!r}")
-    return value[name]
-
-
-def _place_of(spec: Tree, leaf: int, name: str) -> tuple[str, ...]:
-    """Return the keys of the dicts that lead to a leaf.
-
-    Raises:
-        InvalidArgumentError: if it lies in something else, or beside a key that padding would add.
-    """
+def _leaves_of_dicts(
+    spec: Tree, place: tuple[str, ...] = (), siblings: Collection[str] = ()
+) -> Iterator[tuple[tuple[str, ...], LeafSpec, Collection[str]]]:
+    """Yield the keys that lead to each leaf that lies in nothing but dicts, the leaf, and the keys of its dict."""
     if isinstance(spec, LeafSpec):
-        return ()
-    if not isinstance(spec, dict):
-        raise InvalidArgumentError(f"{name!r} lies in {tree.describe(spec)}: {_MAPPINGS}")
-    for key, child in spec.items():
-        count = len(tree.leaves(child))
-        if leaf < count:
-            clashes = [added for added in _added(key) if added in spec and isinstance(child, LeafSpec)]
-            if clashes:
-                raise InvalidArgumentError(f"elements have a leaf {clashes[0]!r}, which padded() would add: rename it")
-            return (key, *_place_of(child, leaf, name))
-        leaf -= count
-    raise IndexError(leaf)
+        yield place, spec, siblings
+    elif isinstance(spec, dict):
+        for key, child in spec.items():
+            yield from _leaves_of_dicts(child, (*place, key), spec)
