@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.background_jobs import BackgroundJobs
 from cachelayer.access.cached_shards import CachedShards
-from cachelayer.access.held import Held, InPlace, joined
+from cachelayer.access.held import Held, joined
 from cachelayer.arrayrecord.places import GroupedRecords
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.errors import (
@@ -146,7 +146,7 @@ class RemoteShards:
         return records
 
     def hold(self, numbers: Ints, share: float) -> Held:
-        """Fetch a block of records; those of copied shards are read from the copies later. This starts no copies.
+        """Fetch a block of records, those of copied shards from the copies. This starts no copies.
 
         In an epoch in blocks, each host reads some blocks of every shard, and their records once.
         Copies of whole shards would multiply the bytes.
@@ -160,17 +160,12 @@ class RemoteShards:
         groups = []
         if is_local.any():
             rows = np.flatnonzero(is_local)
-            groups.append((rows, Held.of(InPlace(self._held_locally, numbers[rows]), len(rows))))
+            groups.append((rows, Held.of_local(self._read(numbers[rows], shard_of[rows], is_local[rows]))))
         if not is_local.all():
             rows = np.flatnonzero(~is_local)
             within = numbers[rows] - self._splits[shard_of[rows]]
-            groups.append((rows, Held.of(self._ranged.fetch(shard_of[rows], within, share), len(rows))))
+            groups.append((rows, Held.of(self._ranged.fetch(shard_of[rows], within, share))))
         return joined(len(numbers), groups)
-
-    def _held_locally(self, numbers: Ints) -> Records:
-        """Return records that had local copies; over the network if a copy is damaged or gone meanwhile."""
-        shard_of = self._splits[1:].searchsorted(numbers, side="right")
-        return self._read(numbers, shard_of, self._find_copies(shard_of))
 
     def announce(self, numbers: Ints) -> bool:
         """Start to load records of local copies if they are not in memory; return whether any was not."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.cached_shards import CachedShards
-from cachelayer.access.held import Held, InPlace
+from cachelayer.access.held import Held
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -128,8 +128,7 @@ class VersionRecords:
     def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
         shards = self.shards
         if isinstance(shards, LocalShards):
-            shards.announce(numbers)
-            return Held.of(InPlace(shards.records, numbers), len(numbers))
+            return Held.of_local(shards.records(numbers))
         return shards.hold(numbers, share)
 
     @property

@@ -29,7 +29,7 @@ class FetchedRecords:
         buffer: what was fetched; no block header lies in a record.
         starts: where each record begins in the buffer.
         lengths: the stored bytes of each.
-        checksums: the CRC32C of each, decompressed.
+        checksums: the CRC32C of each, decompressed; None if they were checked already.
         compressed: whether each is compressed.
         name: returns what errors call a record, by its row.
 
@@ -46,7 +46,7 @@ class FetchedRecords:
     buffer: Bytes
     starts: Ints
     lengths: Ints
-    checksums: NDArray[np.uint32]
+    checksums: NDArray[np.uint32] | None
     compressed: NDArray[np.bool_]
     name: Callable[[int], str]
     damaged: frozenset[int] = field(init=False)
@@ -61,11 +61,12 @@ class FetchedRecords:
         # google_crc32c takes read-only memory alone.
         self.buffer.setflags(write=False)
         plain = np.flatnonzero(~self.compressed)
-        spans = zip(self.starts[plain].tolist(), (self.starts + self.lengths)[plain].tolist(), strict=True)
-        found = np.fromiter(
-            (google_crc32c.value(self.buffer[start:end]) for start, end in spans), np.uint32, len(plain)
-        )
-        damaged = frozenset(plain[found != self.checksums[plain]].tolist())
+        damaged = frozenset[int]()
+        if self.checksums is not None:
+            spans = zip(self.starts[plain].tolist(), (self.starts + self.lengths)[plain].tolist(), strict=True)
+            found = (google_crc32c.value(self.buffer[start:end]) for start, end in spans)
+            wrong = np.fromiter(found, np.uint32, len(plain)) != self.checksums[plain]
+            damaged = frozenset(plain[wrong].tolist())
         table = np.stack([self.starts, self.lengths], 1)
         is_plain = len(plain) == len(table) and not damaged
         addresses = (each.__array_interface__["data"][0] for each in (self.buffer, table))
@@ -80,7 +81,7 @@ class FetchedRecords:
     def nbytes(self) -> int:
         """The bytes that they take in memory."""
         kept = (self.buffer, self.starts, self.lengths, self.checksums, self.compressed, self.table)
-        return sum(each.nbytes for each in kept)
+        return sum(each.nbytes for each in kept if each is not None)
 
     def stored(self, row: int) -> bytes:
         """Return a record as it is stored.
@@ -159,7 +160,7 @@ def _copied(places: Sequence[tuple[FetchedRecords, int]]) -> RecordBuffer:
     found = decompressed(RecordBuffer.of([records[number] for number in packed]), name).to_list()
     for number, record in zip(packed, found, strict=True):
         part, row = places[number]
-        if google_crc32c.value(record) != part.checksums.item(row):
+        if part.checksums is not None and google_crc32c.value(record) != part.checksums.item(row):
             raise part.mismatch(row)
         records[number] = record
     return RecordBuffer.of(records)
