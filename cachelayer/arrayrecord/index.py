@@ -61,16 +61,6 @@ class IndexHeader:
     record_nbytes: int | None
     shard_nbytes: int
 
-    def stride(self) -> int:
-        """Return the logical bytes from one record to the next.
-
-        Raises:
-            ValueError: if records have different sizes.
-        """
-        if self.record_nbytes is None:
-            raise ValueError("records of this shard have different sizes")
-        return chunk_nbytes(self.record_nbytes)
-
 
 def nbytes_of(records: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the bytes of an index, for each number of records."""
