@@ -126,10 +126,6 @@ class StockReader:
                 f"{self._path}: array_record cannot read records {start} to {stop - 1}: {error}"
             ) from error
 
-    def close(self) -> None:
-        """Close the file."""
-        self._reader.close()
-
 
 class RangedFile:
     """A file in an object store, read by ranges. Its end is kept in memory.
