@@ -118,7 +118,7 @@ def test_any_position_is_found_without_those_before_it(
         assert turns_of_parts.positions_of(part, turns[mine]).tolist() == np.array(positions)[mine].tolist()
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=6).map(tuple), st.data())
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=5).map(tuple), st.data())
 @settings(max_examples=examples(40), deadline=None)
 def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[int, ...], data: st.DataObject) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 60), min_size=len(weights), max_size=len(weights))))
