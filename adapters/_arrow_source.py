@@ -85,7 +85,7 @@ class TableSource:
         kind: the kind of source, for the provenance.
         length: the number of rows.
         nbytes: their approximate size.
-        fetch: returns the rows of a slice as a table.
+        fetch: returns the rows of a slice, or of a sequence of numbers, as a table.
         columns_of: returns the columns of such a table.
         element_spec: the spec of the columns.
         metadata: what the metadata of the version keep.
@@ -96,7 +96,7 @@ class TableSource:
         kind: str,
         length: int,
         nbytes: int,
-        fetch: Callable[[slice], Any],
+        fetch: Callable[[slice | Sequence[int]], Any],
         columns_of: Callable[[Any], list[Column]],
         element_spec: Tree,
         metadata: Mapping[str, Any] | None = None,
@@ -117,6 +117,10 @@ class TableSource:
             some = self._fetch(slice(start, min(start + _BATCHES_AT_ONCE * self._size, rows.stop)))
             for first in range(0, len(some), self._size):
                 yield TableRows(some[first : first + self._size], self._columns_of)
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers."""
+        return TableRows(self._fetch(numbers), self._columns_of)
 
     def skipped(self, records: int) -> Self:
         """Return this source without its first records."""

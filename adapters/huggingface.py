@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -81,8 +81,8 @@ def _source_of(dataset: datasets.Dataset, declared: Tree | None) -> TableSource:
     return TableSource("datasets", len(dataset), nbytes, fetch, columns, spec, {METADATA: dataset.features.to_dict()})
 
 
-def _rows_of_dataset(dataset: datasets.Dataset, rows: slice) -> pa.RecordBatch:
-    return rows_of_table(dataset[rows], slice(None))
+def _rows_of_dataset(dataset: datasets.Dataset, rows: slice | Sequence[int]) -> pa.RecordBatch:
+    return rows_of_table(dataset[rows if isinstance(rows, slice) else list(rows)], slice(None))
 
 
 def _stream_of(dataset: datasets.IterableDataset, declared: Tree | None) -> ArrowStream:

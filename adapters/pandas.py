@@ -142,7 +142,7 @@ def _spec_of_objects(name: str, column: pd.Series[Any]) -> Tree:
     return spec_of_values(present, f"[{name!r}]")
 
 
-def _rows_of_frame(frame: pd.DataFrame, rows: slice) -> pd.DataFrame:
+def _rows_of_frame(frame: pd.DataFrame, rows: slice | Sequence[int]) -> pd.DataFrame:
     return frame.iloc[rows]
 
 

@@ -104,7 +104,7 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _rows_of_frame(frame: pl.DataFrame, rows: slice) -> pa.RecordBatch:
+def _rows_of_frame(frame: pl.DataFrame, rows: slice | Sequence[int]) -> pa.RecordBatch:
     from cachelayer.adapters.pyarrow import rows_of_table
 
     return rows_of_table(_to_arrow(frame[rows]), slice(None))

@@ -58,9 +58,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     return ArrowStream("pyarrow", lambda: [_part_of(obj)], element_spec)
 
 
-def rows_of_table(table: pa.Table, rows: slice) -> pa.RecordBatch:
+def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
     """Return some rows of a table as one batch."""
-    return joined(table[rows].to_batches())
+    some = table[rows] if isinstance(rows, slice) else pa.concat_tables([table.slice(number, 1) for number in rows])
+    return joined(some.to_batches())
 
 
 def _part_of(obj: Any) -> ArrowPart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -72,6 +72,10 @@ class ArraySource:
     def rows(self, start: int, stop: int) -> Tree:
         """Return a range of rows of the arrays."""
         return tree.map_structure(self._columns, partial(_rows, slice(start, stop)))
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers."""
+        return Stacked(tree.map_structure(self._columns, partial(_rows, np.asarray(numbers))), len(numbers))
 
 
 def columns_of(obj: Any) -> Tree | None:

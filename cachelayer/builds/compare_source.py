@@ -6,6 +6,7 @@ Records are compared by CRC32C, which the index of each shard holds, so no shard
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import google_crc32c
@@ -14,7 +15,7 @@ from cachelayer.arrayrecord.index import record_checksum, row_range
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_shards import EarlierShards
 from cachelayer.builds.encode import Encoder
-from cachelayer.builds.source import Seekable, Source
+from cachelayer.builds.source import Seekable, Source, Table
 from cachelayer.errors import ElementError, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
@@ -138,11 +139,21 @@ class SourceChecksums:
             SourceError: if the source fails.
         """
         encoder = Encoder(self._codec, "raise", self._first + record)
-        found = [raw for batch in self._source.skipped(record).batches(1) for raw in encoder.encode(batch).to_list()]
+        batches = (
+            [self._source.take([record])]
+            if isinstance(self._source, Table)
+            else self._source.skipped(record).batches(1)
+        )
+        found = [raw for batch in batches for raw in encoder.encode(batch).to_list()]
         return google_crc32c.value(found[0]) if len(found) == 1 else None
 
     def checksums(self, records: Sequence[int]) -> Iterator[int | None]:
         """Yield the CRC32C of each of some records; None if there is no such record, or it does not fit the spec."""
+        if isinstance(self._source, Table) and records:
+            with suppress(ElementError):
+                frames = Encoder(self._codec, "raise").encode(self._source.take(records))
+                yield from map(google_crc32c.value, frames.to_list())
+                return
         for record in records:
             try:
                 yield self.checksum(record)

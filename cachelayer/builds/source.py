@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,6 +81,14 @@ class Skippable(Protocol):
 
     def rest(self, records: int) -> Source:
         """Return the source from this record on; its errors go on counting from there."""
+
+
+@runtime_checkable
+class Table(Protocol):
+    """A source that can give any of its rows at once, at little cost, and without running code of the user."""
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Return the rows of these numbers, in this order."""
 
 
 def expected_length(source: Source) -> int | None:

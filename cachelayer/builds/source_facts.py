@@ -15,7 +15,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_shards import Built
 from cachelayer.builds.compare_source import SourceChecksums, by_first_record, spread, stored_checksums
 from cachelayer.builds.iterable_source import SequenceSource
-from cachelayer.builds.source import Seekable, Source, adapted_source
+from cachelayer.builds.source import Source, Table, adapted_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records import spec_json, tree
@@ -24,6 +24,8 @@ from cachelayer.records.tree import Tree
 
 _BETWEEN = 62
 """The number of records, between the first and the last, that are compared with a source that is passed again."""
+_BETWEEN_OF_TABLES = 254
+"""The same for tables, whose rows cost little and run none of the user's code."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class SourceFacts:
                 table = adapted_source(obj, unbatch=False, element_spec=options.element_spec)
             except CacheLayerError as error:
                 return cls(_length(obj), None, str(error))
-            return cls(_length(obj), table if isinstance(table, Source) and isinstance(table, Seekable) else None)
+            return cls(_length(obj), table if isinstance(table, Table) else None)
         if isinstance(obj, (Sequence, np.ndarray)) and not isinstance(obj, (str, bytes, bytearray)):
             items = _items(obj)
             return cls(None if items is None else items.length, items)
@@ -81,9 +83,13 @@ class SourceFacts:
             return {}
         begins = by_first_record(shard for shard in built.shards if shard.stats.records)
         firsts = list(begins)
-        found = [(firsts[bisect_right(firsts, number) - 1], number) for number in spread(count, _BETWEEN)]
+        found = [(firsts[bisect_right(firsts, number) - 1], number) for number in spread(count, self._between)]
         places = [(begins[begin], number - begin) for begin, number in found]
         return {"sample": list(stored_checksums(store, dataset_id, places))}
+
+    @property
+    def _between(self) -> int:
+        return _BETWEEN if isinstance(self.source, SequenceSource) else _BETWEEN_OF_TABLES
 
     def changes(self, built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
         """Return a phrase for each difference from what a version recorded; unknown facts count as equal.
@@ -110,7 +116,7 @@ class SourceFacts:
             return [f"the source cannot be stored as it is now: {error}"]
         if own is not None and not _is_alike(own, spec):
             return ["the dtypes, shapes or names of the columns changed"]
-        numbers = spread(options.expected(self.length) or 0, _BETWEEN)
+        numbers = spread(options.expected(self.length) or 0, self._between)
         checksums = SourceChecksums(self.source, spec).checksums(numbers)
         changed = (number for number, now, stored in zip(numbers, checksums, sample, strict=False) if now != stored)
         return [f"record {number} of the source changed" for number in islice(changed, 1)]
