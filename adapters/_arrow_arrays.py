@@ -36,10 +36,6 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
 
     Returns:
         The Arrow types, the batch, and its number of rows.
-
-    Raises:
-        InvalidTypeError: if elements are not dicts, or if Arrow has no type for a leaf.
-        RecordIndexError: if a record does not exist.
     """
     check_ref(ref)
     stored = records_of(ref).stored()
@@ -54,11 +50,7 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
 
 
 def type_of(spec: Tree, path: str) -> pa.DataType:
-    """Return the Arrow type of an element spec.
-
-    Raises:
-        InvalidTypeError: if Arrow has none; names the path of the leaf.
-    """
+    """Return the Arrow type of an element spec."""
     if spec is None:
         return pa.null()
     if isinstance(spec, dict) or tree.is_namedtuple(spec):
@@ -93,13 +85,7 @@ def to_arrow(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
     A dict of lists may become lists of structs, and bytes structs of bytes and a path, if the type says so.
 
     Args:
-        kind: the type.
         values: an array, a :class:`cachelayer.Ragged`, a :class:`cachelayer.Nullable` of either, or a dict of these.
-        rows: the number of rows.
-        path: the path of the leaf.
-
-    Raises:
-        InvalidTypeError: if Arrow cannot hold a value, such as text that is not UTF-8; names the leaf.
     """
     if kinds.is_null(kind):
         return pa.nulls(rows)

@@ -38,7 +38,6 @@ class FileLeaf:
     """A struct with the bytes and the name of a file, which is one leaf.
 
     Args:
-        spec: the spec of the leaf.
         read: returns the bytes of each file of such structs.
     """
 
@@ -69,11 +68,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def dtype_of(kind: pa.DataType, path: str) -> Any:
-    """Return the dtype of the values of a type: dates since 1970, times since midnight, instants in UTC.
-
-    Raises:
-        InvalidTypeError: if no dtype stands for the type; names the path of the leaf.
-    """
+    """Return the dtype of the values of a type: dates since 1970, times since midnight, instants in UTC."""
     if is_text(kind) or is_bytes(kind):
         return str if is_text(kind) else bytes
     if kinds.is_date(kind):
@@ -97,11 +92,7 @@ def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
 
 
 def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
-    """Return the spec that a type implies, found in an array of no values; None for the type of nulls.
-
-    Raises:
-        InvalidTypeError: if a leaf cannot be stored; names its path.
-    """
+    """Return the spec that a type implies, found in an array of no values; None for the type of nulls."""
 
     def spec(path: str, lists: Lists) -> LeafSpec | None:
         if path in files and not lists.dims:
@@ -112,11 +103,7 @@ def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
 
 
 def check_declared(own: Tree, declared: Tree) -> None:
-    """Raise if a declared spec contradicts that of a schema. Lengths of lists and the decoding of bytes may differ.
-
-    Raises:
-        InvalidArgumentError: if structure, dtype or shape differ.
-    """
+    """Raise if a declared spec contradicts that of a schema. Lengths of lists and the decoding of bytes may differ."""
     try:
         own_leaves = tree.flatten_like(declared, own)
     except ElementError as error:
@@ -156,7 +143,6 @@ class Lists:
     """Values in nested lists, one outermost list for each row; without lists, one value for each row.
 
     Args:
-        values: the values within all lists.
         levels: for each level of lists, outermost first, the length of each of its lists.
         nulls: bool of shape ``[rows]``, True for rows that are null; None if no row is null.
         dims: for each level, the length that the type says all lists have, or None.
@@ -187,12 +173,7 @@ class Lists:
 
 
 def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
-    """Return the leaves of nested values, in the structure of an element.
-
-    Raises:
-        ElementError: if a struct, or a value within a list, is null.
-        InvalidTypeError: if no element has such a structure.
-    """
+    """Return the leaves of nested values, in the structure of an element."""
     kind = lists.values.type
     if isinstance(kind, pa.BaseExtensionType) and hasattr(kind, "shape"):
         order = getattr(kind, "permutation", None) or ()
@@ -220,11 +201,7 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
 
 
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
-    """Return the values of a leaf as a column of the codec.
-
-    Raises:
-        ElementError: if a length differs from the spec, a value within a list is null, or text is not UTF-8.
-    """
+    """Return the values of a leaf as a column of the codec."""
     if kinds.is_null(lists.values.type) and not lists.levels:
         leaf, rows = leaf_codec(spec), len(lists.values)
         filled = leaf.from_rows([leaf.filler()] * rows)

@@ -86,8 +86,6 @@ class TableSource:
         length: the number of rows.
         nbytes: their approximate size.
         fetch: returns the rows of a slice, or of a sequence of numbers, as a table.
-        columns_of: returns the columns of such a table.
-        element_spec: the spec of the columns.
         metadata: what the metadata of the version keep.
     """
 
@@ -111,7 +109,6 @@ class TableSource:
         self._rows = range(length)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the rows, in batches."""
         rows = self._rows[:limit]
         for start in range(rows.start, rows.stop, _BATCHES_AT_ONCE * self._size):
             some = self._fetch(slice(start, min(start + _BATCHES_AT_ONCE * self._size, rows.stop)))
@@ -119,7 +116,6 @@ class TableSource:
                 yield TableRows(some[first : first + self._size], self._columns_of)
 
     def take(self, numbers: Sequence[int]) -> Batch:
-        """Return the rows of these numbers."""
         return TableRows(self._fetch(numbers), self._columns_of)
 
     def skipped(self, records: int) -> Self:
@@ -191,11 +187,6 @@ class ArrowStream:
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the rows, in batches.
-
-        Raises:
-            SourceError: if a part cannot be read, or its schema differs from that of the first.
-        """
         first = 0
         stop = math.inf if limit is None else self._begin + limit
         for part in self._parts():
@@ -235,8 +226,6 @@ class ArrowFiles(ArrowStream):
     """The record batches of files.
 
     Args:
-        kind: the kind of source.
-        files: the files.
         parts: returns the part of each file, in order.
     """
 
@@ -267,13 +256,7 @@ class ArrowFiles(ArrowStream):
 
 
 def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves, name: str = "") -> Tree:
-    """Return the declared element spec, or the one that a schema implies.
-
-    Raises:
-        InvalidTypeError: if a column cannot be stored; names its path.
-        InvalidArgumentError: if the declared spec does not fit the schema, or if a column holds only nulls and no spec
-            is declared.
-    """
+    """Return the declared element spec, or the one that a schema implies."""
     origin = f" in {name}" if name else ""
     try:
         own = spec_of(pa.struct(list(schema)), leaves)
@@ -297,14 +280,9 @@ def columns_of(
     """Return the columns of some rows.
 
     Args:
-        spec: the element spec.
         leaves: the structs that stand for files.
         schema: the types to cast the rows to, if a user declares them.
         name: the name of their file, for errors.
-        rows: the rows.
-
-    Raises:
-        ElementError: if the spec cannot hold a value, such as null within a list, or text that is not UTF-8.
     """
     try:
         cast = rows if schema is None else cast_rows(rows, schema)
@@ -335,11 +313,7 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
-    """Raise if columns differ from those of the first part.
-
-    Raises:
-        SourceError: names both parts and the first column that differs.
-    """
+    """Raise if columns differ from those of the first part."""
     mine = first.schema
     if mine.names == schema.names and mine.types == schema.types:
         return
@@ -354,11 +328,7 @@ def check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
 
 
 def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast rows to the types of a schema. Each value stays the same; only floats may be rounded to narrower ones.
-
-    Raises:
-        ElementError: if a type cannot hold a value.
-    """
+    """Cast rows to the types of a schema. Each value stays the same; only floats may be rounded to narrower ones."""
     columns = []
     for field in schema:
         array = rows.column(field.name)

@@ -90,12 +90,7 @@ class Files:
         return find(self.paths, self.storage_options)
 
     def facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file.
-
-        Raises:
-            SourceError: if a file cannot be inspected.
-            InvalidArgumentError: if no file matches.
-        """
+        """Return the current size and modification time of each file."""
         with Pool(_REQUESTS, "cachelayer-files") as pool:
             return list(pool.map(lambda file: file.facts, self.find()))
 
@@ -119,10 +114,6 @@ def find(paths: Paths, storage_options: Options = None) -> list[File]:
     Args:
         paths: one or more; ``*``, ``?`` and ``[...]`` are patterns.
         storage_options: options of fsspec's client.
-
-    Raises:
-        InvalidTypeError: if a path is not one.
-        InvalidArgumentError: if a path or a pattern names no file, or a pattern with an ending matches a folder.
     """
     each = _as_list(paths)
     if not each:
@@ -190,11 +181,7 @@ class Folder:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str], storage_options: Options = None) -> Folder:
-        """Return the folder at a path or URL.
-
-        Raises:
-            InvalidArgumentError: if there is no such folder.
-        """
+        """Return the folder at a path or URL."""
         text = os.fspath(path)
         with reading(text):
             fs, inner = _file_system(text, storage_options)
@@ -212,10 +199,6 @@ class Folder:
 
         Args:
             hidden: whether to include files whose name, or the name of a folder above them, begins with a dot.
-
-        Raises:
-            SourceError: if a folder or a link cannot be followed.
-            InvalidArgumentError: if the folder is itself a dataset of a storage.
         """
         with reading(self.path):
             self.fs.invalidate_cache(self.path)
@@ -258,11 +241,7 @@ def _raise(error: OSError) -> NoReturn:
 
 @contextmanager
 def reading(name: str, what: str = "cannot be read") -> Iterator[None]:
-    """Name the file in every error that is raised within the block.
-
-    Raises:
-        SourceError: from an error that is not of this package.
-    """
+    """Name the file in every error that is raised within the block."""
     try:
         yield
     except InvalidArgumentError as error:

@@ -36,12 +36,7 @@ def plain(feature: Any) -> Any:
 
 
 def leaves_and_spec(features: Any, declared: Tree | None) -> tuple[FileLeaves, Tree]:
-    """Return the leaves that are images and sounds, and the declared spec or the one that features imply.
-
-    Raises:
-        InvalidTypeError: if a leaf cannot be stored; names its path.
-        InvalidArgumentError: if the declared spec does not fit.
-    """
+    """Return the leaves that are images and sounds, and the declared spec or the one that features imply."""
     leaves = dict(_file_leaves(dict(features), ""))
     own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), leaves)
     if declared is None:
@@ -141,11 +136,7 @@ def _of_dtype(feature: Any, value: Any) -> Any:
 
 
 def feature_of(spec: Tree, path: str) -> Any:
-    """Return the feature of a spec that did not come from ``datasets``.
-
-    Raises:
-        InvalidTypeError: if there is no feature for a leaf.
-    """
+    """Return the feature of a spec that did not come from ``datasets``."""
     if isinstance(spec, dict):
         return {name: feature_of(child, f"{path}[{name!r}]") for name, child in spec.items()}
     if isinstance(spec, ImageSpec):
@@ -156,10 +147,5 @@ def feature_of(spec: Tree, path: str) -> Any:
 
 
 def table_of(features: datasets.Features, batch: Any, rows: int) -> pa.Table:
-    """Return a batch as a table.
-
-    Raises:
-        InvalidTypeError: if Arrow cannot hold a value; names the path of the leaf.
-    """
     schema = features.arrow_schema
     return pa.Table.from_arrays([to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema], schema=schema)

@@ -47,9 +47,7 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
     """The rows of a stream; its state is the stream's.
 
     Args:
-        stream: the stream.
         spec: the spec that its elements are to be fitted to; None if they are those of a version.
-        features: the features of the rows.
         reached: where an endless stream goes on.
     """
 
@@ -150,7 +148,6 @@ def row_of(feature: Any, value: Any, path: str) -> Any:
 
 
 def _zipped(feature: Any, lists: dict[str, Any]) -> Any:
-    """Return lists of dicts for a dict of lists."""
     if None in lists.values():
         return None
     rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]

@@ -35,12 +35,7 @@ _SHOWN = 200
 
 
 def source_of(path: str | list[str]) -> Any:
-    """Return the source of the file or folder at a path or URL, or of the files that a pattern or a list names.
-
-    Raises:
-        InvalidArgumentError: if there is no such file or folder, or its name does not tell how to read it.
-        SourceError: if it cannot be read.
-    """
+    """Return the source of the file or folder at a path or URL, or of the files that a pattern or a list names."""
     paths = [path] if isinstance(path, str) else path
     for each in paths:
         _refuse_credentials(each)
@@ -48,11 +43,7 @@ def source_of(path: str | list[str]) -> Any:
 
 
 def format_of(paths: Sequence[str], chosen: str | None) -> str:
-    """Return the format of files: the chosen one, or what their names or the names in a folder show.
-
-    Raises:
-        InvalidArgumentError: if the names show no format or several, or there are several of what is read alone.
-    """
+    """Return the format of files: the chosen one, or what their names or the names in a folder show."""
     if chosen is not None and chosen not in FORMATS:
         raise InvalidArgumentError(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")
     kind = chosen or _by_names(paths)

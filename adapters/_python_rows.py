@@ -38,11 +38,7 @@ _QUICK: dict[Any, type] = {
 
 
 class Unreadable:
-    """Stands for a value that cannot be read, so that the build refuses its record alone.
-
-    Args:
-        reason: what is wrong with it.
-    """
+    """Stands for a value that cannot be read, so that the build refuses its record alone."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -52,11 +48,7 @@ class Unreadable:
 
 
 def first_rows(rows: Iterator[Any], most: int = FIRST_ROWS) -> list[Any]:
-    """Take as many rows as decide the spec: a batch at most.
-
-    Raises:
-        SourceError: if the iterator fails; names the record.
-    """
+    """Take as many rows as decide the spec: a batch at most."""
     first: list[Any] = []
     nbytes = 0
     while len(first) < most and nbytes < BATCH_NBYTES:
@@ -74,11 +66,7 @@ def first_rows(rows: Iterator[Any], most: int = FIRST_ROWS) -> list[Any]:
 
 
 def spec_of_rows(rows: Sequence[Any]) -> Tree:
-    """Return the element spec that rows show; a leaf that is None in all of them is None.
-
-    Raises:
-        ElementError: if a value cannot be stored; names the record.
-    """
+    """Return the element spec that rows show; a leaf that is None in all of them is None."""
     rows = [row for row in rows if not isinstance(row, Unreadable)]
     try:
         return spec_of_values(rows, "")
@@ -163,7 +151,6 @@ def packer(spec: Tree, *, fill: bool = False, declared: bool = False) -> Callabl
     does not fit the spec stays as it is: the codec refuses it.
 
     Args:
-        spec: the spec of the value.
         fill: whether a key that a dict lacks stands for None.
         declared: whether the spec is declared, so that floats may be rounded to its dtypes.
     """

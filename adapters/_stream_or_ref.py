@@ -10,11 +10,7 @@ from cachelayer.streams.stream import Stream
 
 
 def check_stream(value: Any) -> None:
-    """Raise unless a value is a stream.
-
-    Raises:
-        InvalidTypeError: says what to pass instead.
-    """
+    """Raise unless a value is a stream."""
     if not isinstance(value, Stream):
         raise InvalidTypeError(
             f"a {type(value).__name__} is not a stream: pass ref.stream(...) itself, which decides the order of "
@@ -23,11 +19,7 @@ def check_stream(value: Any) -> None:
 
 
 def check_ref(value: Any) -> None:
-    """Raise unless a value gives random access to records.
-
-    Raises:
-        InvalidTypeError: says what to pass instead.
-    """
+    """Raise unless a value gives random access to records."""
     if not isinstance(value, View):
         raise InvalidTypeError(
             f"a {type(value).__name__} is not a DataRef: pass the DataRef itself, without stream(...), or wrap() "

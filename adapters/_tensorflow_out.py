@@ -219,11 +219,7 @@ def _check_outward(spec: Tree) -> None:
 
 
 def _tf_dtype(leaf: LeafSpec) -> Any:
-    """Return TensorFlow's dtype for a leaf.
-
-    Raises:
-        TypeError: if there is no such dtype, or datasets cannot hold it.
-    """
+    """Return TensorFlow's dtype for a leaf."""
     if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
         return tf.string
     if leaf.dtype.name == "float8_e5m2":
@@ -280,12 +276,7 @@ class _Outward:
         return tf.convert_to_tensor(self._plain(path, leaf, value), _tf_dtype(leaf))
 
     def _plain(self, path: str, leaf: LeafSpec, value: Any) -> Any:
-        """Return an array or a scalar, with bytes for text.
-
-        Raises:
-            ElementError: if the value has another dtype, which can happen to wrapped objects: TensorFlow would cast it
-                silently.
-        """
+        """Return an array or a scalar, with bytes for text."""
         if not _fits(leaf, value):
             hint = "Pass the element_spec= of all items to wrap()."
             raise ElementError(leaf.describe(), tree.describe(value), path=path, hint=hint)

@@ -32,11 +32,7 @@ _LONG_NUMBER = re.compile(rb"[0-9][eE][+-]?[0-9]{3}|[0-9]{300}")
 
 
 def stream_of(file: File) -> Any:
-    """Return the bytes of a file as a pyarrow stream, decompressed if its name ends in ``.gz``, ``.bz2`` or the like.
-
-    Raises:
-        SourceError: if it is empty although its name shows a compression.
-    """
+    """Return the bytes of a file as a pyarrow stream, decompressed if its name ends in ``.gz`` or the like."""
     raw = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
     try:
         codec = pa.Codec.detect(file.path.lower())
@@ -52,7 +48,6 @@ class JsonLinesSource:
     """Files with one JSON object a line; see :func:`cachelayer.adapters.pyarrow.from_json`.
 
     Args:
-        files: the files.
         schema: a ``pyarrow.Schema`` of the columns to read, or None.
         declared: the element spec that the user declares, in place of the one that the first lines show.
     """
@@ -84,11 +79,7 @@ class JsonLinesSource:
         return spec_of_rows(first_rows(self._rows(), _FIRST_LINES))
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the rows, in batches; a line that is no object is refused as a record.
-
-        Raises:
-            SourceError: if a file cannot be read.
-        """
+        """Yield the rows, in batches; a line that is no object is refused as a record."""
         is_declared = self._declared is not None or self._schema is not None
         pack = packer(self.element_spec, fill=True, declared=is_declared)
         return IterableSource(map(pack, self._rows()), self.kind, None).batches(limit)
@@ -141,11 +132,7 @@ def _float(text: str) -> float:
 
 
 def check_convert_options(schema: Any, convert: Any) -> None:
-    """Raise for options that would be ignored: cells are read as text, and cast by rules that lose no digit.
-
-    Raises:
-        InvalidArgumentError: names the option.
-    """
+    """Raise for options that would be ignored: cells are read as text, and cast by rules that lose no digit."""
     default = pa_csv.ConvertOptions()
     names = [name for name in dir(default) if not name.startswith("_") and not callable(getattr(default, name))]
     for name in names if convert is not None else ():
@@ -205,9 +192,7 @@ class _Text:
     """A stream that never ends a read within a line break, of which pyarrow would drop the second half.
 
     Args:
-        stream: the stream to read.
         quote: the quotation mark; empty if there is none.
-        name: the name of the file.
     """
 
     closed = False
@@ -220,11 +205,7 @@ class _Text:
         self._rest = b""
 
     def read(self, size: int) -> bytes:
-        """Return up to ``size`` of the next bytes.
-
-        Raises:
-            SourceError: if the stream ends within quotes: pyarrow takes the rest of the file for one value.
-        """
+        """Return up to ``size`` of the next bytes."""
         new: bytes = self._stream.read(max(1, size - len(self._rest)))
         if self._quote:
             self._quotes += new.count(self._quote)
@@ -239,5 +220,4 @@ class _Text:
         return data
 
     def close(self) -> None:
-        """Close the stream."""
         self._stream.close()

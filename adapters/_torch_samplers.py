@@ -97,11 +97,7 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         return self._identity.state(self._position)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Begin the next iteration at a saved state, on any number of ranks.
-
-        Raises:
-            StateError: if the state belongs to other records or another order.
-        """
+        """Begin the next iteration at a saved state, on any number of ranks."""
         self._go_to(replace(self._options.steps, num_epochs=None).next_start(self._identity.position(state_dict)))
 
 
@@ -116,12 +112,8 @@ class Sampler(_ResumableSampler):
         num_replicas, rank: by default those of ``torch.distributed`` if it is initialised, else 1 and 0.
         shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets; or in blocks, with
             ``"blocks"`` or a :class:`cachelayer.Blocks`.
-        seed: an integer in [0, 2**64).
         drop_last: what to do with the last few records of an epoch if the records do not divide evenly into the ranks:
             True skips them, False gives the first ranks one more. Then it is required.
-
-    Raises:
-        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
     def __init__(
@@ -155,13 +147,9 @@ class BatchSampler(_ResumableSampler):
     The global batch, and the order within it, is the same for any number of ranks that divides it.
 
     Args:
-        ref, num_replicas, rank, shuffle, seed: as in :class:`Sampler`.
         global_batch_size: the number of records in a batch over all ranks.
         drop_last: what to do with a shorter last batch of an epoch: True skips it, False divides it, so that a rank may
             get fewer records, or none. Required if there are several ranks and the records do not divide evenly.
-
-    Raises:
-        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
     def __init__(

@@ -32,9 +32,6 @@ def tensors(value: Any) -> Any:
     Args:
         value: the element or batch. Arrays of str or bytes become lists, a Ragged becomes a list of its rows, a Sparse
             becomes a sparse COO tensor, and a Nullable keeps tensors inside.
-
-    Raises:
-        InvalidTypeError: if PyTorch does not have the dtype of an array; names the path of the leaf.
     """
     return tree.map_structure(value, tensor_leaf)
 

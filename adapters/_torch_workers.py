@@ -34,7 +34,6 @@ class WorkerBlocks:
     """The steps of a stream as tensors, read by the worker processes of a ``DataLoader``.
 
     Args:
-        stream: the stream.
         workers: the number of processes.
         parts: into how many parts each step is cut, as :func:`parts_of_step` says.
         context: the multiprocessing context that starts them.
@@ -151,12 +150,7 @@ def _same(item: Any) -> Any:
 
 
 def _joined(parts: Sequence[_BatchPart]) -> Any:
-    """Return the batch that consists of some parts, one after another.
-
-    Raises:
-        ElementError: if their structures, dtypes or shapes differ, so that stacking all elements at once might make
-            another batch of them, or an error.
-    """
+    """Return the batch that consists of some parts, one after another."""
     if any(part.leaves.keys() != parts[0].leaves.keys() for part in parts):
         raise _unlike("", [list(part.leaves) for part in parts])
     return tree.map_structure(parts[0].paths, lambda _, path: _joined_leaf(path, [part.leaves[path] for part in parts]))

@@ -223,11 +223,7 @@ class Sampler:
         return sys.maxsize if end is None else end - self._options.start
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
-        """Return the record number at an index, and the record's generator.
-
-        Raises:
-            RecordIndexError: if the index is past the end.
-        """
+        """Return the record number at an index, and the record's generator."""
         index = operator.index(index)
         if not 0 <= index < len(self):
             raise RecordIndexError(f"index {index} of a sampler of {len(self)} records")

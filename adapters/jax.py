@@ -116,11 +116,6 @@ class GlobalBatches(Generic[T]):
         return replace(reader, sent=lambda batch, size: _sent(batch, size, sharding, wide=wide))
 
     def __len__(self) -> int:
-        """Return the number of batches.
-
-        Raises:
-            TypeError: if the stream has no end.
-        """
         return len(self._stream)
 
 
@@ -191,14 +186,7 @@ def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
 
 
 def _sent(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
-    """Return a batch of this process's rows as global arrays of ``size`` rows.
-
-    Args:
-        batch: the rows that this process holds.
-        size: the number of rows of the global batch.
-        sharding: where the rows go.
-        wide: whether JAX has 64 bits. The thread that reads ahead cannot ask.
-    """
+    """Return a batch of this process's rows as global arrays of ``size`` rows."""
     rows = _local_rows(sharding, size)
     leaves, structure = jax.tree.flatten(batch)
     for place, leaf in enumerate(leaves):
@@ -243,11 +231,7 @@ def _is_known(dtype: np.dtype[Any]) -> bool:
 
 
 def _narrowed(array: NDArray[Any], name: functools.partial[str]) -> NDArray[Any]:
-    """Return a 64-bit array in the dtype that JAX has for it.
-
-    Raises:
-        InvalidArgumentError: if that changes a value; floats may be rounded.
-    """
+    """Return a 64-bit array in the dtype that JAX has for it."""
     dtype = _NARROW[array.dtype]
     with np.errstate(over="ignore"):
         narrow: NDArray[Any] = array.astype(dtype)

@@ -185,12 +185,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return self.steps.per_epoch()
 
     def __getitem__(self, index: int) -> Any:
-        """Return a batch of the current epoch; negative numbers count from its end.
-
-        Raises:
-            RecordIndexError: if the epoch has no such batch.
-            InvalidTypeError: if Keras does not take the batch; the message names the leaf.
-        """
+        """Return a batch of the current epoch; negative numbers count from its end."""
         number, count = operator.index(index), self.num_batches
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")

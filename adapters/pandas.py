@@ -147,11 +147,6 @@ def _rows_of_frame(frame: pd.DataFrame, rows: slice | Sequence[int]) -> pd.DataF
 
 
 def _columns(spec: dict[str, Any], is_declared: bool, rows: pd.DataFrame) -> list[Column]:
-    """Return the columns of some rows.
-
-    Raises:
-        ElementError: if the spec cannot hold a value.
-    """
     import pyarrow as pa
 
     from cachelayer.adapters._arrow_source import columns_of

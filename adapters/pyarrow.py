@@ -233,11 +233,7 @@ def _ipc_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPa
 
 
 def _check_end(source: Any, name: str) -> None:
-    """Raise if a stream of batches has no end mark, or bytes follow it in the file: pyarrow accepts both as complete.
-
-    Raises:
-        SourceError: names the file.
-    """
+    """Raise if a stream of batches has no end mark, or bytes follow it: pyarrow accepts both as complete."""
     end = source.tell()
     source.seek(max(0, end - len(_END_OF_STREAM)))
     if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:

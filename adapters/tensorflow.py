@@ -304,11 +304,7 @@ def _batches_dtype(dtype: Any) -> bool:
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:
-    """Raise if a declared spec contradicts the dataset's own.
-
-    Raises:
-        InvalidArgumentError: if structure, kind, dtype or a known dimension differ.
-    """
+    """Raise if a declared spec contradicts the dataset's own."""
     try:
         wanted = tree.flatten_like(own, declared)
     except CacheLayerError as error:

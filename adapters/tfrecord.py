@@ -167,11 +167,6 @@ def _chunks(file: File, compression_type: str | None, damage: list[SourceError])
 
 
 def _records(file: File, compression_type: str | None) -> Iterator[bytes]:
-    """Yield the records of a file.
-
-    Raises:
-        SourceError: if the file is damaged or cut short; names the file and the number of the record in it.
-    """
     number = 0
     try:
         with file.open() as opened:

@@ -172,12 +172,7 @@ class WebDatasetSource:
 
 
 def _members(file: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
-    """Yield the files of an archive in webdataset's form, without those that it reserves.
-
-    Raises:
-        SourceError: if the archive is damaged or cut short, has bytes after its end, or contains a link.
-        tarfile.TarError, OSError, EOFError, lzma.LZMAError: if it is not an archive, or compressed data is damaged.
-    """
+    """Yield the files of an archive in webdataset's form, without those that it reserves."""
     start = file.read(len(max(_OPENERS, key=len)))
     file.seek(0)
     opened = next((opener(file) for magic, opener in _OPENERS.items() if start.startswith(magic)), file)
@@ -199,12 +194,7 @@ def _members(file: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
 
 
 def _checked(suffixes: Any) -> list[str]:
-    """Return suffixes as a list; raise if samples cannot have them.
-
-    Raises:
-        InvalidTypeError: if they are not a list of str.
-        InvalidArgumentError: if a suffix begins with a dot, or has a capital letter.
-    """
+    """Return suffixes as a list; raise if samples cannot have them."""
     names = [suffixes] if isinstance(suffixes, str) else list(suffixes)
     if isinstance(suffixes, str) or not all(isinstance(suffix, str) for suffix in names):
         raise InvalidTypeError(f"suffixes {suffixes!r}: pass a list of str, such as ['jpg', 'cls']")
@@ -234,11 +224,7 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
 
 
 def _number(text: str, dtype: np.dtype[Any]) -> Any:
-    """Return the number that a text stands for.
-
-    Raises:
-        ValueError: if it is no integer or float, or changes otherwise than by rounding: ``007`` would become 7.
-    """
+    """Return the number that a text stands for."""
     if dtype.kind not in "iuf":
         raise ValueError(f"a text is not read as {dtype}")
     with np.errstate(over="ignore"):

@@ -17,22 +17,14 @@ _NEAR = 0.6
 
 
 def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
-    """Return a required argument; its signature has a default only because ``"id@version"`` may come before it.
-
-    Raises:
-        CacheLayerError: if it is None; the argument ``error`` is the type.
-    """
+    """Return a required argument; its signature has a default only because ``"id@version"`` may come before it."""
     if value is None:
         raise error(f"missing argument: pass {name}=")
     return value
 
 
 def check_options(options: Iterable[str], known: Sequence[str]) -> None:
-    """Raise if a keyword is not an option of a call that lists its options elsewhere.
-
-    Raises:
-        UnknownOptionError: with the option that is spelled most like it, or all of them.
-    """
+    """Raise if a keyword is not an option of a call that lists its options elsewhere."""
     for name in options:
         if name not in known:
             near = get_close_matches(name, known, 1, _NEAR)
@@ -46,23 +38,12 @@ def is_choice(value: Any, choices: Iterable[str]) -> bool:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Return the argument as a bool.
-
-    Raises:
-        InvalidTypeError: if it is not a bool.
-    """
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidTypeError(f"{name} {value!r} of type {type(value).__name__}: pass True or False")
     return bool(value)
 
 
 def integer(name: str, value: Any, least: int | None = None) -> int:
-    """Return the argument as an int.
-
-    Raises:
-        InvalidTypeError: if it is not an integer; a bool is not one.
-        InvalidArgumentError: if it is less than ``least``.
-    """
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError

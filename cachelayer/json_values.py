@@ -28,12 +28,7 @@ def decoding(name: str, what: str) -> Iterator[None]:
     """Turn what decoding raises into the errors of a file.
 
     Args:
-        name: the file.
         what: what it should hold, for the message.
-
-    Raises:
-        FormatError: if a newer release wrote it.
-        CorruptionError: if decoding fails for any other reason.
     """
     try:
         yield
@@ -44,11 +39,7 @@ def decoding(name: str, what: str) -> Iterator[None]:
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object in these bytes.
-
-    Raises:
-        ValueError, TypeError: if they hold something else, or an object has the same key twice.
-    """
+    """Return the JSON object in these bytes."""
     return mapping("the document", json.loads(raw, object_pairs_hook=_without_duplicates))
 
 
@@ -60,12 +51,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
-    """Raise if this release cannot read the format of a document.
-
-    Raises:
-        FormatError: if a newer release wrote it.
-        KeyError, ValueError: if it states no format.
-    """
+    """Raise if this release cannot read the format of a document."""
     found = whole("format", document["format"], 1)
     if found > newest:
         raise FormatError(f"{what} of format {found}; this release reads up to {newest}: update cachelayer")
@@ -79,7 +65,6 @@ def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
 
 
 def text(what: str, value: Any) -> str:
-    """Return the value, a str."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is {_shown(value)}, not a string")
     return value
@@ -100,25 +85,19 @@ def flag(what: str, value: Any) -> bool:
 
 
 def items(what: str, value: Any) -> list[Any]:
-    """Return the value, a list."""
     if not isinstance(value, list):
         raise TypeError(f"{what} is {_shown(value)}, not a list")
     return value
 
 
 def mapping(what: str, value: Any) -> dict[str, Any]:
-    """Return the value, a dict."""
     if not isinstance(value, dict):
         raise TypeError(f"{what} is {_shown(value)}, not an object")
     return value
 
 
 def shallow(what: str, value: Any) -> Any:
-    """Return the value, unless it is nested deeper than :data:`DEEPEST`.
-
-    Raises:
-        ValueError: if it is.
-    """
+    """Return the value, unless it is nested deeper than :data:`DEEPEST`."""
     layer, depth = [value], 0
     while layer:
         if depth > DEEPEST:

@@ -17,11 +17,7 @@ def start(thread: threading.Thread, purpose: str) -> None:
     """Start a thread.
 
     Args:
-        thread: the thread.
         purpose: what it is for, such as ``"to read in"``.
-
-    Raises:
-        StorageError: if the system gives no thread.
     """
     try:
         thread.start()
@@ -33,12 +29,7 @@ class Pool(ThreadPoolExecutor):
     """Threads that do tasks; if the system gives only some of them, these do all tasks.
 
     Args:
-        threads: the most threads that are started.
         name: what the names of the threads begin with.
-
-    Raises:
-        StorageError: by ``submit``, if the system gives no thread at all, or the program ends. Then the task is never
-            done.
     """
 
     def __init__(self, threads: int, name: str) -> None:

@@ -12,32 +12,20 @@ from cachelayer.errors import StorageError
 
 
 def parent_folder() -> Path:
-    """Return the folder that temporary files are made in.
-
-    Raises:
-        StorageError: if there is none.
-    """
+    """Return the folder that temporary files are made in."""
     with _refusals():
         return Path(tempfile.gettempdir())
 
 
 def unnamed_file() -> IO[bytes]:
-    """Return a new file without a name, which is gone when it is closed.
-
-    Raises:
-        StorageError: if it cannot be made.
-    """
+    """Return a new file without a name, which is gone when it is closed."""
     with _refusals():
         return tempfile.TemporaryFile()
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a new empty folder, and remove it in the end.
-
-    Raises:
-        StorageError: if it cannot be made.
-    """
+    """Yield a new empty folder, and remove it in the end."""
     with _refusals():
         folder = tempfile.TemporaryDirectory(prefix="cachelayer-", ignore_cleanup_errors=True)
     with folder as name:

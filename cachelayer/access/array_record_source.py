@@ -153,22 +153,13 @@ class ArrayRecordDataSource:
             yield from self.__getitems__(range(start, min(start + 256, len(self))))
 
     def __getitem__(self, record_key: SupportsIndex) -> bytes:
-        """Return one record.
-
-        Raises:
-            RecordIndexError: if there is no such record; it is an IndexError.
-        """
         number = self._selection.number(record_key)
         file = int(np.searchsorted(self._splits, number, side="right")) - 1
         in_file = number - int(self._splits[file]) + self._ranges[file].start
         return self._file(file).read(np.array([in_file]))[0]
 
     def __getitems__(self, record_keys: Iterable[SupportsIndex] | NDArray[Any]) -> list[bytes]:
-        """Return many records, in the order of their keys; negative keys count from the end.
-
-        Raises:
-            RecordIndexError: if there is no such record.
-        """
+        """Return many records, in the order of their keys; negative keys count from the end."""
         numbers = self._selection.take(record_keys)
         file_of = np.searchsorted(self._splits, numbers, side="right") - 1
         out: list[bytes] = [b""] * len(numbers)

@@ -76,7 +76,6 @@ class BackgroundJobs(Generic[Job]):
                     return
 
     def wait(self) -> None:
-        """Return when no job is left."""
         # The threads of the parent are not alive in a child after a fork.
         while threads := [thread for thread in self._threads.copy() if thread.is_alive()]:
             for thread in threads:

@@ -24,10 +24,7 @@ class CachedShards:
     """The copies of the shards of a version in the local cache: finds, makes, opens and removes them.
 
     Args:
-        folder: the local cache.
         store: the store that the shards are downloaded from.
-        dataset_id: the dataset of the version.
-        shards: the shards.
         verify: what to check when copies are read.
     """
 
@@ -57,11 +54,7 @@ class CachedShards:
         return group.has(name, stats.nbytes) and group.has(index_name, stats.index_nbytes)
 
     def index(self, number: int) -> Bytes:
-        """Return the copy of an index, mapped.
-
-        Raises:
-            CorruptionError: if the copy does not exist any more.
-        """
+        """Return the copy of an index, mapped."""
         group, _, index_name = self._names(number)
         return MappedFile.open(group.path(index_name), nbytes=self._shards[number].stats.index_nbytes).buffer
 
@@ -132,11 +125,7 @@ class CachedShards:
         group.make(paths.lengths_of(name), file.nbytes, fill)
 
     def lengths(self, number: int) -> Bytes | None:
-        """Return the copy of the lengths of a shard, mapped and checked; None if there is none.
-
-        Raises:
-            StorageError: if the folder of the copies cannot be used.
-        """
+        """Return the copy of the lengths of a shard, mapped and checked; None if there is none."""
         file = self._shards[number].stats.lengths_file
         group, name, _ = self._names(number)
         name = paths.lengths_of(name)

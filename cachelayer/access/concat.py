@@ -75,8 +75,6 @@ class Member:
 
     Args:
         source: the records of the dataset.
-        selection: which of them, in order.
-        digest: the digest of these, in hexadecimal.
     """
 
     source: RecordSource
@@ -187,12 +185,6 @@ class JoinedElements(Elements):
 
     If all are views of stored records, with leaves that are stored in one way, it has the leaves of these records too,
     as a :class:`RecordElements` has them: their other leaves may differ.
-
-    Args:
-        members: one or more views.
-
-    Raises:
-        InvalidArgumentError: if their element specs differ; the message names the leaf.
     """
 
     def __init__(self, members: Sequence[View[Any]]) -> None:
@@ -290,11 +282,7 @@ class JoinedElements(Elements):
 
     @cached_property
     def _stored(self) -> Sequence[StoredView[Any]]:
-        """The members, if they have leaves of stored records.
-
-        Raises:
-            InvalidTypeError: if they have none.
-        """
+        """The members, if they have leaves of stored records."""
         if not self.has_leaves:
             raise InvalidTypeError(
                 "joined windows, packs and padded records have no leaves of stored records: call lengths(), total(), "
@@ -321,7 +309,6 @@ class JoinedElements(Elements):
         return JoinedElements([FieldsRef(each._elements.with_fields(leaves), each._selection) for each in self._stored])
 
     def lengths(self, leaf: int) -> LengthColumn:
-        """Return the lengths of a leaf."""
         return LengthColumn.joined(
             [selected_lengths(each._elements.lengths(leaf), each._selection) for each in self._stored]
         )
@@ -357,13 +344,7 @@ def _merge_values(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> 
 
 
 def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
-    """Return a batch of the rows of several batches.
-
-    Args:
-        spec: the spec of the elements.
-        batches: for each batch, the rows that it has, and the batch.
-        rows: the number of rows.
-    """
+    """Return a batch of the rows of several batches."""
     flat = [(own, tree.flatten_like(spec, batch)) for own, batch in batches]
     leaves = []
     for number, (_, leaf) in enumerate(tree.leaves(spec)):
@@ -416,11 +397,7 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
 
 
 def join_views(refs: Sequence[View[T]]) -> JoinedRef[T]:
-    """Concatenate views of any kind, whose element specs are equal.
-
-    Raises:
-        InvalidArgumentError: if they differ; the message names the leaf.
-    """
+    """Concatenate views of any kind, whose element specs are equal."""
     members: list[View[Any]] = []
     for ref in refs:
         base = ref._elements
@@ -429,11 +406,7 @@ def join_views(refs: Sequence[View[T]]) -> JoinedRef[T]:
 
 
 def _join_records(refs: Sequence[View[Any]]) -> RecordElements:
-    """Return the elements of views of stored records.
-
-    Raises:
-        InvalidArgumentError: if codecs differ, or specs are incompatible; the message names the leaf.
-    """
+    """Return the elements of views of stored records."""
     # A version that was built from an empty source has no element spec, so it fits every other.
     refs = [ref for ref in refs if ref.element_spec is not None] or refs[:1]
     bases = [ref._elements for ref in refs if isinstance(ref._elements, RecordElements)]

@@ -48,7 +48,6 @@ class DataRef(StoredView[T], Generic[T]):
 
     @property
     def _base(self) -> VersionRecords:
-        """The records of the version."""
         return cast(VersionRecords, self._elements.source)
 
     @property

@@ -92,7 +92,6 @@ class Elements(ABC):
     def __len__(self) -> int: ...
 
     def element(self, number: int) -> Any:
-        """Return one element."""
         return self.elements(np.array([number]))[0]
 
     @abstractmethod
@@ -100,7 +99,6 @@ class Elements(ABC):
         """Return the elements of these numbers, each in [0, len).
 
         Args:
-            numbers: the numbers.
             failed: gets the error of each row that does not decode, whose element is anything; None to raise it.
         """
 
@@ -116,7 +114,6 @@ class Elements(ABC):
         """Return what fetches blocks of elements; None if they are best read where they lie.
 
         Args:
-            selection: the elements that the view has.
             share: the fraction of them that is going to be fetched.
         """
         return None
@@ -131,8 +128,6 @@ class ViewRecords:
     """Some elements, in an order of their own: :class:`cachelayer.protocols.RandomAccess`.
 
     Args:
-        base: the elements.
-        selection: which of them, in order.
         named_digest: their digest, if it does not follow from these.
     """
 
@@ -201,9 +196,6 @@ class ViewRecords:
 
         Args:
             element_spec: the element spec that the user declares for the changed elements; None if there is none.
-
-        Raises:
-            InvalidArgumentError: if it is not an element spec.
         """
         return Stacking(self, None if element_spec is None else declared(element_spec))
 
@@ -219,11 +211,7 @@ class ViewRecords:
 
 
 def chosen_leaves(spec: Tree, names: Sequence[str]) -> set[int]:
-    """Return the indices of the leaves below these keys of a dict.
-
-    Raises:
-        InvalidArgumentError: if a field does not exist.
-    """
+    """Return the indices of the leaves below these keys of a dict."""
     if isinstance(names, str) or not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
     unknown = [name for name in names if name not in spec]

@@ -18,7 +18,6 @@ class Held:
     """A block of records.
 
     Args:
-        parts: where the records are.
         part_of: for each record the part that it is in.
         row_of: for each record its row in there; of one part, all rows in order.
         damaged: True if reading has found a damaged record, and fetching the block once more has not helped.
@@ -34,7 +33,6 @@ class Held:
 
     @classmethod
     def of(cls, part: FetchedRecords) -> Held:
-        """Return a block of one part."""
         return cls([part], np.zeros(len(part), np.int64), np.arange(len(part)))
 
     @classmethod
@@ -83,16 +81,6 @@ def joined(count: int, groups: Sequence[tuple[Ints, Held]]) -> Held:
 
 
 def records_of(blocks: Sequence[Held], owner: Ints, rows: Ints) -> RecordBuffer:
-    """Return some records of blocks.
-
-    Args:
-        blocks: the blocks.
-        owner: for each record the block that it is in.
-        rows: for each record its row in there.
-
-    Raises:
-        CorruptionError: if a record is not what was written.
-    """
     parts = [part for block in blocks for part in block.parts]
     if any(len(block.parts) != 1 for block in blocks):
         firsts = splits_of(np.array([len(block.parts) for block in blocks], np.int64))

@@ -143,10 +143,6 @@ class EndingMixture(Mixture[T], Generic[T]):
 
         ``remainder`` decides about a shorter last step. Further epochs, those of ``stream.epochs()``, are as long: in
         them each dataset goes on with the epochs of its own.
-
-        Raises:
-            InvalidArgumentError: if an argument is invalid; the message names it and the fix.
-            InvalidTypeError: if an argument is of the wrong type.
         """
         start = options.get("start", 0)
         if is_integer(start) and start > self._length:

@@ -39,12 +39,7 @@ def is_integer(weight: Any) -> bool:
 
 
 def checked_weight(weight: Any) -> Fraction:
-    """Return a weight as the fraction that its decimal digits say.
-
-    Raises:
-        InvalidTypeError: if it is not a number.
-        InvalidArgumentError: if it is negative, infinite or not a number in the sense of floats.
-    """
+    """Return a weight as the fraction that its decimal digits say."""
     if is_integer(weight):
         return Fraction(integer("weight", weight, 0))
     if not isinstance(weight, (float, np.floating, Fraction)):
@@ -57,12 +52,7 @@ def checked_weight(weight: Any) -> Fraction:
 
 
 def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
-    """Return the weights of all parts by the position at which they begin.
-
-    Raises:
-        InvalidArgumentError: if positions do not ascend from 0, are too large, or weights are invalid.
-        InvalidTypeError: if it is not a dict of integers and lists of numbers.
-    """
+    """Return the weights of all parts by the position at which they begin."""
     if not isinstance(schedule, Mapping):
         raise InvalidTypeError(
             f"schedule {schedule!r} of type {type(schedule).__name__}: pass a dict of positions and weights, such as "
@@ -95,12 +85,7 @@ def _stage(position: int, weights: Any, parts: int) -> Weights:
 
 
 def scheduled(stages: Mapping[int, Weights], parts: Sequence[View[Any]], by: str) -> Turns:
-    """Return the turns of parts whose weights are shares of records, of bytes, or of the values of a leaf.
-
-    Raises:
-        InvalidArgumentError: if no part has a weight in a stage, a part has none in any, a part has no length, or its
-            share is too small.
-    """
+    """Return the turns of parts whose weights are shares of records, of bytes, or of the values of a leaf."""
     for position, weights in stages.items():
         if not any(weights):
             raise InvalidArgumentError(f"all weights at position {position} are 0: give one dataset a weight or more")
@@ -127,9 +112,6 @@ def mean_length(part: View[Any], by: str) -> Fraction:
     Args:
         part: the part; it has at least one record.
         by: ``"records"``, ``"bytes"``, or the name of a leaf.
-
-    Raises:
-        InvalidArgumentError: if there is no such leaf, lengths are not known, or all are 0.
     """
     if is_choice(by, ["records"]):
         return Fraction(1)

@@ -102,7 +102,6 @@ class RecordSource(Protocol):
         """Fetch a block of records that is read later.
 
         Args:
-            numbers: the number of each record.
             share: the fraction of all records that the caller is going to fetch.
         """
 
@@ -115,7 +114,6 @@ class RecordElements(Elements):
     """Elements that are decoded from records of one codec.
 
     Args:
-        source: the records.
         decodes: whether images and audio are decoded.
         sizes: the sizes that images are decoded to, by the numbers of their leaves.
         chosen: the numbers of the leaves that elements have, ascending; None for all.
@@ -171,11 +169,7 @@ class RecordElements(Elements):
         return replace(self, decodes=True, sizes=tuple({**dict(self.sizes), **of_records}.items()))
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
-        """Return some leaves of the same records, by their numbers, ascending.
-
-        Raises:
-            InvalidArgumentError: if a tuple or a list would lose some of its items.
-        """
+        """Return some leaves of the same records, by their numbers, ascending."""
         chosen_spec(self.codec.spec, leaves)
         return replace(self, chosen=tuple(map(self._leaf, leaves)))
 
@@ -243,11 +237,7 @@ class RecordElements(Elements):
         return self.source.announce(numbers)
 
     def lengths(self, leaf: int) -> LengthColumn:
-        """Return the lengths of the leaf of this number.
-
-        Raises:
-            CorruptionError: if they are not what was published.
-        """
+        """Return the lengths of the leaf of this number."""
         return self.source.lengths(self._leaf(leaf))
 
     @cached_property

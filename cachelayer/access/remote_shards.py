@@ -95,10 +95,6 @@ class RemoteShards:
 
         Returns:
             The numbers of the shards that have a local copy.
-
-        Raises:
-            InvalidArgumentError: if the storage keeps no local copies.
-            CacheLayerError: if a copy could not be made.
         """
         copies = self._copies = self._cached_shards
         if copies is None:
@@ -152,7 +148,6 @@ class RemoteShards:
         Copies of whole shards would multiply the bytes.
 
         Args:
-            numbers: the records.
             share: the fraction of all records that the caller is going to fetch.
         """
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

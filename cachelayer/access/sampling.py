@@ -110,12 +110,7 @@ def sampled_of(view: Weighed, records: RandomAccess[T], weights: Any, seed: Any)
     """Return weighted samples of a view.
 
     Args:
-        view: the view.
-        records: its records.
         weights, seed: the arguments of :meth:`cachelayer.DataRef.sample`.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if an argument is invalid.
     """
     key = check_seed(seed)
     sums = sums_of(weights_of(view, weights))
@@ -124,11 +119,7 @@ def sampled_of(view: Weighed, records: RandomAccess[T], weights: Any, seed: Any)
 
 
 def weights_of(view: Weighed, weights: Any) -> Floats:
-    """Return the weights of all records: finite, not negative, and not all 0.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if one is not, by its number, or there are no records.
-    """
+    """Return the weights of all records: finite, not negative, and not all 0."""
     if len(view) == 0:
         raise InvalidArgumentError("there are no records to draw from: sample() needs at least one")
     if not isinstance(weights, str):
@@ -165,11 +156,7 @@ def _is_number(dtype: dtypes.DType) -> bool:
 
 
 def _positive(weights: Floats) -> Floats:
-    """Return weights if they are finite and not negative, and not all 0.
-
-    Raises:
-        InvalidArgumentError: if they are not; it names the first record whose weight is wrong.
-    """
+    """Return weights if they are finite and not negative, and not all 0."""
     wrong = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
     if len(wrong):
         record = int(wrong[0])
@@ -202,11 +189,7 @@ def _balanced(view: Weighed, name: str, leaf: LeafSpec) -> Floats:
 
 
 def _pieces(view: Weighed, name: str) -> Iterator[NDArray[Any]]:
-    """Yield a leaf of all records, some at a time.
-
-    Raises:
-        InvalidArgumentError: if it is None in a record; the message has its number.
-    """
+    """Yield a leaf of all records, some at a time."""
     spec, keys = _part_with(view.element_spec, leaf_number(view.element_spec, name))
     number = leaf_number(spec, name)
     for first in range(0, len(view), _AT_ONCE):

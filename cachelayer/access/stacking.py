@@ -52,7 +52,6 @@ class Stacking:
 
     @cached_property
     def spec(self) -> Tree:
-        """The spec of the elements."""
         known = self.source.declared_spec if self.declared is None else self.declared
         # Without a known spec there is no leaf that a function could pass on.
         return () if known is None else known
@@ -62,11 +61,7 @@ class Stacking:
         return codec_for(self.spec)
 
     def conform(self, elements: Sequence[Any]) -> list[Any]:
-        """Return elements converted to the dtypes of the spec, without any loss.
-
-        Raises:
-            ElementError: if one does not fit; its ``record`` is the index of the element in the argument.
-        """
+        """Return elements converted to the dtypes of the spec, without any loss."""
         columns = self._codec.columns(elements)
         for (path, leaf), column in zip(tree.leaves(self.spec), columns, strict=True):
             # Columns take nulls that the spec does not allow: builds learn from them that a leaf may be None.

@@ -37,9 +37,6 @@ class StoredRecords:
     """The records of a version, a view of one, or of several that were concatenated. Thread-safe and picklable.
 
     Args:
-        source: where they come from.
-        selection: which of them, in order.
-        digest: the digest of them.
         chosen: the numbers of the leaves that they keep, ascending; None to copy them as they are.
         reads_copies: whether to read local copies of remote shards, if all of them are there.
     """
@@ -67,10 +64,6 @@ class StoredRecords:
             view: a DataRef, a concatenation of DataRefs, or some fields of these.
             fields: the fields that they keep; None for all of the view.
             reads_copies: see the class.
-
-        Raises:
-            InvalidTypeError: if it is another object.
-            InvalidArgumentError: if there is no such field.
         """
         elements: Any = view._elements if isinstance(view, View) else None
         if not isinstance(elements, RecordElements):
@@ -94,7 +87,6 @@ class StoredRecords:
 
     @property
     def versions(self) -> list[StoredVersion]:
-        """The versions that they come from."""
         return [source.version for source in _versions(self._source)]
 
     @property
@@ -143,13 +135,6 @@ class StoredRecords:
         return float(self.frames(rows).lengths.mean()) if len(rows) else 1.0
 
     def frames(self, rows: Ints) -> Frames:
-        """Return the records of these rows.
-
-        Raises:
-            CorruptionError: if one is damaged.
-            StorageError: if the store cannot be read.
-            VersionNotFoundError: if the version was deleted, and its files are gone.
-        """
         numbers = self._selection.take(rows)
         records = self._source.records(numbers)
         if self._chosen is None or self._codec is None:

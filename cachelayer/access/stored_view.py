@@ -61,9 +61,6 @@ class StoredView(View[T], Generic[T]):
 
         Returns:
             uint32 of shape ``[len(self)]``, read-only.
-
-        Raises:
-            InvalidArgumentError: if there is no such leaf, or it is of another kind.
         """
         return self._length_column(leaf).values()
 
@@ -72,9 +69,6 @@ class StoredView(View[T], Generic[T]):
 
         Args:
             leaf: see :meth:`lengths`.
-
-        Raises:
-            InvalidArgumentError: see :meth:`lengths`.
         """
         return self._length_column(leaf).total
 
@@ -96,9 +90,6 @@ class StoredView(View[T], Generic[T]):
 
         Args:
             names: keys of the elements, and of dicts in them, such as ``"tokens"`` or ``"meta/url"``.
-
-        Raises:
-            InvalidArgumentError: if there is no such field.
         """
         chosen = leaf_numbers(self._elements.codec.spec, names)
         return FieldsRef(self._elements.with_fields(chosen), self._selection)
@@ -116,10 +107,6 @@ class StoredView(View[T], Generic[T]):
                 images.
             size: the height and the width.
             crop: True cuts off what makes the proportions differ, at both sides alike; False stretches the image.
-
-        Raises:
-            InvalidArgumentError: if there are no such images, or the size is less than 1.
-            InvalidTypeError: if an argument is of the wrong type.
         """
         stored = self._elements.stored()
         if stored is None:
@@ -157,10 +144,6 @@ class StoredView(View[T], Generic[T]):
         Returns:
             A view of ``{"tokens": [length]}``; the key is the last part of the leaf's name. With "pad" there are also
             ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for values.
-
-        Raises:
-            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
-            InvalidTypeError: if an argument has the wrong type.
         """
         if not isinstance(leaf, str):
             raise InvalidTypeError(f"leaf {leaf!r}: pass the name of a leaf, such as 'tokens'")
@@ -198,11 +181,6 @@ class StoredView(View[T], Generic[T]):
             A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
             ids, int32, number the documents of a row from 1; 0 is padding. Positions, int32, begin at 0 in each. The
             keys are the last parts of the names; ids and positions are named after the first leaf.
-
-        Raises:
-            InvalidArgumentError: if there is no such leaf, it is of another kind, the leaves of a record have different
-                lengths, or another argument is invalid.
-            InvalidTypeError: if an argument has the wrong type.
         """
         size = checked_length(length)
         if not is_choice(long, LONG):
@@ -226,10 +204,6 @@ class StoredView(View[T], Generic[T]):
             A view of the same elements, with ``tokens`` as ``[length]``, and beside it ``tokens_length``, int32, the
             number of values in it, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. If a
             leaf is None, its length is 0.
-
-        Raises:
-            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
-            InvalidTypeError: if an argument has the wrong type.
         """
         if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
             raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')
@@ -250,11 +224,7 @@ class FieldsRef(StoredView[T], Generic[T]):
 
 
 def checked_length(length: Any) -> int:
-    """Return the length of windows or packs.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if it is not an integer in [1, 2**31).
-    """
+    """Return the length of windows or packs."""
     return _at_most("length", integer("length", length, 1))
 
 
@@ -265,13 +235,7 @@ def _at_most(name: str, number: int) -> int:
 
 
 def checked_pack_arguments(arguments: Any) -> PackArguments:
-    """Return the arguments of ``packed`` that a user passed as a dict.
-
-    Raises:
-        InvalidTypeError: if they are no dict.
-        UnknownOptionError: if there is no such argument, with the nearest name.
-        InvalidArgumentError: if one is missing.
-    """
+    """Return the arguments of ``packed`` that a user passed as a dict."""
     if not isinstance(arguments, Mapping):
         raise InvalidTypeError(f'pack {arguments!r}: pass a dict such as {{"leaves": "tokens", "length": 2048}}')
     check_options(arguments, sorted(PackArguments.__required_keys__ | PackArguments.__optional_keys__))

@@ -15,11 +15,7 @@ _DEFAULT_LEVEL = 3
 
 @dataclass(frozen=True)
 class Compression:
-    """A way to compress records, each on its own.
-
-    Args:
-        zstd_level: the level of zstd; None for no compression.
-    """
+    """A way to compress records, each on its own."""
 
     zstd_level: int | None = None
 
@@ -39,11 +35,7 @@ class Compression:
 
     @classmethod
     def parse(cls, text: str | None) -> Compression:
-        """Return the compression that a user names: None or ``"none"``, ``"zstd"``, or ``"zstd:<level>"``.
-
-        Raises:
-            InvalidArgumentError: for anything else.
-        """
+        """Return the compression that a user names: None or ``"none"``, ``"zstd"``, or ``"zstd:<level>"``."""
         if text is None or text == "none":
             return cls()
         name, _, level = str(text).partition(":")

@@ -24,12 +24,7 @@ def decompressed(stored: RecordBuffer, name: Callable[[int], str]) -> RecordBuff
     """Decompress records, all in one call that releases the GIL.
 
     Args:
-        stored: the records as they are stored.
         name: returns what errors call the record of a row.
-
-    Raises:
-        CorruptionError: if a record does not decompress to its size.
-        MemoryError: if all do, but not all of them fit into memory.
     """
     try:
         return _at_once(stored)

@@ -30,7 +30,6 @@ class FetchedRecords:
         starts: where each record begins in the buffer.
         lengths: the stored bytes of each.
         checksums: the CRC32C of each, decompressed; None if they were checked already.
-        compressed: whether each is compressed.
         name: returns what errors call a record, by its row.
 
     Attributes:
@@ -38,9 +37,6 @@ class FetchedRecords:
         table: the starts and the lengths, side by side.
         at: whether no record is compressed or damaged, the number of records, and the addresses of the buffer and of
             the table, as int64.
-
-    Raises:
-        CorruptionError: if a record does not lie in the buffer.
     """
 
     buffer: Bytes
@@ -84,11 +80,6 @@ class FetchedRecords:
         return sum(each.nbytes for each in kept if each is not None)
 
     def stored(self, row: int) -> bytes:
-        """Return a record as it is stored.
-
-        Raises:
-            CorruptionError: if it is damaged.
-        """
         if row in self.damaged:
             raise self.mismatch(row)
         start = self.starts.item(row)
@@ -104,14 +95,6 @@ def read_fetched(parts: Sequence[FetchedRecords], owner: Ints, rows: Ints) -> Re
 
     A batch is made of records of hundreds of blocks that have left the cache of the processor. To look at each in
     Python would take longer than all else, so numpy reads their tables, and later the records, by their addresses.
-
-    Args:
-        parts: where they are.
-        owner: for each record, which of ``parts`` it is in.
-        rows: the row of each in there.
-
-    Raises:
-        CorruptionError: if there is no such row, or a record is not what was written.
     """
     if len(rows) == 0:
         return RecordBuffer.of([])

@@ -38,11 +38,6 @@ class RecordFile(Protocol):
 
 
 def map_file(path: Path) -> MappedFile:
-    """Map a file.
-
-    Raises:
-        StorageError: if it cannot be opened.
-    """
     try:
         return MappedFile.open(path)
     except OSError as error:
@@ -54,10 +49,6 @@ def open_file(path: Path, *, checks: bool) -> RecordFile:
 
     Our reader cannot read a footer that is transposed, or compressed by brotli or snappy. To check each chunk that is
     read takes array_record's reader too: the checksums of a foreign file are HighwayHashes.
-
-    Raises:
-        StorageError: if the file cannot be opened.
-        CorruptionError: if it is not a whole ArrayRecord file.
     """
     mapped = map_file(path)
     if checks:
@@ -84,14 +75,7 @@ def fingerprint(file: ByteFile) -> str:
 
 
 class StockReader:
-    """A local file that is read by array_record's own reader, which checks every chunk.
-
-    Args:
-        path: the file.
-
-    Raises:
-        CorruptionError: if array_record cannot open it.
-    """
+    """A local file that is read by array_record's own reader, which checks every chunk."""
 
     def __init__(self, path: Path) -> None:
         from array_record.python.array_record_module import ArrayRecordReader
@@ -114,11 +98,7 @@ class StockReader:
         return [self.read_range(number, number + 1)[0] for number in numbers.tolist()]
 
     def read_range(self, start: int, stop: int) -> list[bytes]:
-        """Return the records from ``start`` to before ``stop``, all within the file.
-
-        Raises:
-            CorruptionError: if array_record cannot read them.
-        """
+        """Return the records from ``start`` to before ``stop``, all within the file."""
         try:
             return list(self._reader.read(start, stop))
         except (RuntimeError, ValueError, IndexError) as error:
@@ -132,8 +112,6 @@ class RangedFile:
 
     Args:
         path: the name of the file in error messages.
-        name: the object.
-        nbytes: its size.
         read_ranges: reads ranges of objects, each given as its name, begin and end.
     """
 
@@ -153,11 +131,7 @@ class RangedFile:
             self._begin, self._end = begin, raw + self._end
 
     def records(self, logical: Ints, lengths: Ints) -> RecordBuffer:
-        """Return copies of ranges; fetch those that are not in memory, all at once.
-
-        Raises:
-            CorruptionError: if a range reaches past the end of the file.
-        """
+        """Return copies of ranges; fetch those that are not in memory, all at once."""
         check_inside(logical, lengths, int(to_logical(self.nbytes)), lambda _: f"{self.path}: a record")
         begins, ends = to_position(logical).tolist(), (to_position(logical + np.maximum(lengths, 1) - 1) + 1).tolist()
         spans = list(zip(begins, ends, strict=True))
@@ -180,11 +154,7 @@ class ArrayRecordFile:
     The structure of the file is checked, but not its bytes: the checksums of a foreign file are HighwayHashes.
 
     Args:
-        file, footer: the file and its footer.
         stock: the path at which array_record's reader reads chunks that ours cannot; None to refuse them.
-
-    Raises:
-        CorruptionError: if it is not a whole ArrayRecord file.
     """
 
     def __init__(self, file: ByteFile, footer: Footer, stock: Path | None = None) -> None:
@@ -204,7 +174,6 @@ class ArrayRecordFile:
         return [found[chunk][place] for chunk, place in places]
 
     def _chunks(self, chunks: Ints) -> list[Sequence[bytes]]:
-        """Return all records of these chunks."""
         stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks])
         if (stored.lengths <= CHUNK_HEADER).any():
             raise CorruptionError(f"{self._file.path}: a chunk is too short")
@@ -241,7 +210,6 @@ class ArrayRecordFile:
         return values.to_list()
 
     def _records(self, chunk: int, header: Bytes, data: RecordBuffer, row: int) -> Sequence[bytes]:
-        """Return the records of a chunk, given its header and data."""
         first, last = int(self._splits[chunk]), int(self._splits[chunk + 1])
         begin, end = data.starts.item(row), data.starts.item(row) + data.lengths.item(row)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +16,6 @@ from cachelayer.records.record_buffers import RecordBuffer
 
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53
-_MOST_RUNS = 64
 _OFFSET, _RECORDS = 0x08, 0x18
 """The tags of the fields of a message."""
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
@@ -47,8 +45,6 @@ class Footer:
     """The chunks of a file.
 
     Args:
-        chunk_offsets: the position of each chunk.
-        chunk_records: the number of records in each.
         footer_offset: the position of the footer chunk, where the last chunk of records ends.
     """
 
@@ -58,11 +54,7 @@ class Footer:
 
 
 def read_postscript(file: ByteFile) -> int:
-    """Return the position of the footer chunk.
-
-    Raises:
-        CorruptionError: if the file does not end as a whole ArrayRecord file does.
-    """
+    """Return the position of the footer chunk."""
     size = file.nbytes
     if size < 2 * BLOCK or size % BLOCK:
         raise CorruptionError(f"{file.path}: {size} bytes is not the size of a whole ArrayRecord file")
@@ -77,12 +69,6 @@ def read_postscript(file: ByteFile) -> int:
 
 
 def read_footer(file: ByteFile) -> Footer:
-    """Return the footer of a file.
-
-    Raises:
-        CorruptionError: if it is damaged.
-        FormatError: if it is transposed, or compressed by anything but zstd.
-    """
     footer_offset = read_postscript(file)
     values, sizes = simple_chunk(file, int(to_logical(footer_offset)))
     if len(sizes) == 0:
@@ -97,8 +83,7 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
     """
     if (sizes < 0).any() or int(sizes.sum(dtype=np.float64)) != len(values):
         raise CorruptionError("the records of the footer do not make up its bytes")
-    found = _in_runs(values, sizes)
-    offsets, records = _one_by_one(values, sizes) if found is None else found
+    offsets, records = _first_and_third_fields(values, sizes)
     if (offsets < 0).any() or (offsets > footer_offset).any():
         raise CorruptionError("the footer has chunks outside of the file")
     if (records < 0).any() or records.sum(dtype=np.float64) > _MOST_RECORDS:
@@ -106,32 +91,7 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
     return Footer(offsets, records, footer_offset)
 
 
-def _in_runs(values: Bytes, sizes: Ints) -> tuple[Ints, Ints] | None:
-    """Return the first and the third field of each message, read in runs of messages that are alike.
-
-    Records of one size have such messages: only their chunk offsets differ, which grow.
-
-    Returns:
-        None if there are many runs, or messages of one run differ in more than the values of their fields.
-    """
-    bounds = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(sizes)]
-    columns = {_OFFSET: np.zeros(len(sizes), np.int64), _RECORDS: np.zeros(len(sizes), np.int64)}
-    if len(bounds) > _MOST_RUNS or not len(sizes) or not sizes.all():
-        return None
-    place = 0
-    for start, stop in pairwise(bounds):
-        nbytes = (stop - start) * int(sizes[start])
-        numbers = varints.decode_alike(values[place : place + nbytes].reshape(stop - start, -1))
-        place += nbytes
-        if numbers is None or numbers.shape[1] % 2 or (numbers[:, ::2] != numbers[0, ::2]).any():
-            return None
-        for field, tag in enumerate(numbers[0, ::2].tolist()):
-            if tag in columns:
-                columns[tag][start:stop] = numbers[:, 2 * field + 1]
-    return columns[_OFFSET], columns[_RECORDS]
-
-
-def _one_by_one(values: Bytes, sizes: Ints) -> tuple[Ints, Ints]:
+def _first_and_third_fields(values: Bytes, sizes: Ints) -> tuple[Ints, Ints]:
     """Return the first and the third field of each message, whatever the messages hold."""
     numbers, starts = varints.decode_all(values)
     if len(numbers) % 2:
@@ -147,12 +107,7 @@ def _one_by_one(values: Bytes, sizes: Ints) -> tuple[Ints, Ints]:
 
 
 def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:
-    """Return the values and record sizes of the simple chunk at a logical offset.
-
-    Raises:
-        CorruptionError: if there is no simple chunk.
-        FormatError: if it is transposed, or compressed by anything but zstd.
-    """
+    """Return the values and record sizes of the simple chunk at a logical offset."""
     header = _range(file, logical, CHUNK_HEADER)
     data_nbytes = int(header[8:16].view("<u8")[0])
     is_simple = header[24] == ord("r") and data_nbytes <= file.nbytes
@@ -165,12 +120,7 @@ def _range(file: ByteFile, logical: int, nbytes: int) -> Bytes:
 
 
 def parse_chunk(header: Bytes, data: Bytes, name: str) -> tuple[Bytes, Ints]:
-    """Return the values and record sizes of a simple chunk.
-
-    Raises:
-        CorruptionError: if it is none.
-        FormatError: if it is transposed, or compressed by anything but zstd.
-    """
+    """Return the values and record sizes of a simple chunk."""
     if header[24] == ord("t"):
         raise FormatError(f"{name} is transposed")
     if header[24] != ord("r") or len(data) == 0:

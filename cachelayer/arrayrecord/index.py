@@ -48,11 +48,7 @@ class IndexHeader:
     """The header of an index.
 
     Args:
-        compression: ``none`` or ``zstd``.
-        records: the number of records.
-        first_position: the position of record 0.
         record_nbytes: the bytes of every record if places follow by arithmetic, else None.
-        shard_nbytes: the bytes of the shard.
     """
 
     compression: str
@@ -73,7 +69,6 @@ def chunk_nbytes(record_nbytes: int) -> int:
 
 
 def encode(header: IndexHeader, rows: NDArray[np.void]) -> bytes:
-    """Return an index as bytes."""
     raw = rows.tobytes()
     head = _HEADER.pack(
         _MAGIC,
@@ -90,12 +85,6 @@ def encode(header: IndexHeader, rows: NDArray[np.void]) -> bytes:
 
 
 def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
-    """Return the header of an index of ``index_nbytes`` bytes.
-
-    Raises:
-        FormatError: if it has another format.
-        CorruptionError: if it is damaged.
-    """
     if len(raw) < HEADER_NBYTES:
         raise CorruptionError(f"{name}: an index of {len(raw)} bytes was cut short")
     magic, version, compression, records, first, nbytes, shard_nbytes, _, _ = _HEADER.unpack(raw[: _HEADER.size])
@@ -119,12 +108,7 @@ def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
 
 
 def decode_published(raw: bytes, index_nbytes: int, checksum: int, records: int, name: str) -> IndexHeader:
-    """Return the header of an index whose checksum and number of records were published.
-
-    Raises:
-        FormatError: if it was published in another format.
-        CorruptionError: if it is not what was published.
-    """
+    """Return the header of an index whose checksum and number of records were published."""
     # A damaged version or magic must not look like another format.
     if google_crc32c.value(raw[: _HEADER.size]) != checksum:
         if len(raw) < HEADER_NBYTES or header_checksum(raw) == checksum:
@@ -157,7 +141,6 @@ def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.v
     """Return a copy of rows of indices that are in memory.
 
     Args:
-        memory: the memory.
         begin: where the index of each row begins in it: multiples of the bytes of a row.
         numbers: the number of each row in its index, which must have such a row.
     """

@@ -40,7 +40,6 @@ class LengthsFile:
     """What a manifest says of the file of lengths of a shard.
 
     Args:
-        records: the number of records.
         checksums: the CRC32C of the sums of each leaf.
         totals: the sum of the lengths of each leaf.
     """
@@ -61,15 +60,10 @@ class LengthsFile:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the file."""
         return self.place(len(self.totals))[0]
 
     def check_leaf(self, leaf: int, raw: Bytes, name: str) -> Ints:
-        """Return the sums of a leaf, read-only, from their bytes.
-
-        Raises:
-            CorruptionError: if they are not those that were published, or not the sums of lengths.
-        """
+        """Return the sums of a leaf, read-only, from their bytes."""
         if google_crc32c.value(raw) != self.checksums[leaf]:
             raise CorruptionError(f"{name}: the lengths do not match their checksum")
         sums: Ints = raw.view(_SUM)
@@ -79,11 +73,7 @@ class LengthsFile:
         return sums
 
     def check(self, raw: Bytes, name: str) -> list[Ints]:
-        """Return the sums of each leaf in a whole file.
-
-        Raises:
-            CorruptionError: if a byte of it is not what was published.
-        """
+        """Return the sums of each leaf in a whole file."""
         if len(raw) != self.nbytes:
             raise CorruptionError(f"{name}: expected {self.nbytes} bytes, found {len(raw)}")
         if raw[: len(self.header)].tobytes() != self.header:
@@ -130,9 +120,6 @@ class LengthColumn:
         readers: what reads sums.
         parts: consecutive records of shards, one after another: the number of the reader, of the shard, and of the
             first record in the shard, the number of records, and the sum of their lengths.
-
-    Raises:
-        InvalidArgumentError: from any method, for numbers and offsets that there are not.
     """
 
     def __init__(self, readers: Sequence[SumsReader], parts: NDArray[np.void]) -> None:
@@ -217,7 +204,6 @@ class LengthColumn:
         return numbers, places
 
     def values(self) -> NDArray[np.uint32]:
-        """Return all lengths, read-only."""
         out = np.concatenate([np.empty(0, LENGTH), *(piece.astype(LENGTH) for piece in self.pieces())])
         out.setflags(write=False)
         return out

@@ -50,7 +50,6 @@ class ShardFiles:
     """The files of a shard.
 
     Args:
-        path, index_path: the shard and its index.
         stats: the facts about them in the manifest.
     """
 
@@ -78,13 +77,9 @@ class LocalShards:
     Args:
         records, nbytes: the number of records of each shard, and the bytes of its file.
         record_nbytes: the bytes of every record if all have one size and lie where arithmetic says, else None.
-        files: finds the files of a shard.
         verify: ``"never"`` checks sizes, and the header of an index; ``"open"`` also checks the end of a shard and a
             few of its records when it is first read; ``"always"`` also checks the rows of its index then, and each
             record when it is read.
-
-    Raises:
-        CorruptionError: if a number is negative, or the numbers add up to too many.
     """
 
     def __init__(
@@ -131,18 +126,13 @@ class LocalShards:
 
     @classmethod
     def of_file(cls, files: AbstractContextManager[ShardFiles], stats: ShardStats, verify: Verify) -> LocalShards:
-        """Return one shard."""
         return cls([stats.records], [stats.nbytes], stats.record_nbytes, lambda _: files, verify)
 
     def __len__(self) -> int:
         return self._records
 
     def record(self, number: int) -> bytearray:
-        """Return one record; the caller may change it.
-
-        Raises:
-            CorruptionError: if there is no such record, or it is damaged.
-        """
+        """Return one record; the caller may change it."""
         if not 0 <= number < self._records:
             raise self._no_record(number)
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
@@ -173,12 +163,7 @@ class LocalShards:
         return bytearray().join(pieces)
 
     def records(self, numbers: Ints) -> Records:
-        """Return the records of these numbers; of uncompressed ones, no bytes are read before they are used.
-
-        Raises:
-            CorruptionError: if there is no such record, or one is damaged.
-            StorageError: if a shard cannot be mapped.
-        """
+        """Return the records of these numbers; of uncompressed ones, no bytes are read before they are used."""
         if len(numbers) == 0:
             return RecordBuffer.of([])
         shard_of, within = self._located(numbers)
@@ -298,11 +283,7 @@ class LocalShards:
                     self._open(shard, files, self._range)
 
     def _open(self, shard: int, files: ShardFiles, memory: MappedRange) -> None:
-        """Map a shard and check it.
-
-        Raises:
-            CorruptionError: if a file is missing or is not what was written.
-        """
+        """Map a shard and check it."""
         records, nbytes = int(self._splits[shard + 1]) - self._starts[shard], int(self._nbytes[shard])
         base, stats = int(self._base[shard]), files.stats
         self._paths[shard] = files.path
@@ -340,11 +321,7 @@ class LocalShards:
         self._all_are_open = bool(self._is_open.all())
 
     def _first_of(self, path: Path, header: index.IndexHeader, records: int, nbytes: int) -> int:
-        """Return the logical offset of the first of records of one size; 0 if they differ.
-
-        Raises:
-            CorruptionError: if the first or the last record does not lie in the file.
-        """
+        """Return the logical offset of the first of records of one size; 0 if they differ."""
         size = self._record_nbytes
         if size is None:
             return 0
@@ -371,9 +348,6 @@ def check_records(records: RecordBuffer, checksums: NDArray[np.uint32], name: Ca
 
     Args:
         name: returns what errors call a record, given its row.
-
-    Raises:
-        CorruptionError: with the first record that does not match.
     """
     # google_crc32c takes read-only memory alone.
     memory: Bytes = records.buffer.view()

@@ -40,12 +40,7 @@ _SHARE_OF_OTHERS = 16
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a file within the context, and yield its descriptor.
-
-    Raises:
-        CorruptionError: if it is missing.
-        StorageError: if it cannot be opened or read.
-    """
+    """Open a file within the context, and yield its descriptor."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -69,14 +64,10 @@ class MappedRange:
     """A range of addresses into which files are mapped. It is released when no array uses it any more.
 
     Args:
-        nbytes: its size.
         unit: files begin at multiples of this, and take as many bytes.
 
     Attributes:
         memory: all of it, read-only: uint8 of shape ``[nbytes]``. Each array made of it keeps its files mapped.
-
-    Raises:
-        StorageError: if the system does not grant so many addresses.
     """
 
     def __init__(self, nbytes: int, unit: int = UNIT) -> None:
@@ -101,13 +92,7 @@ class MappedRange:
         """Map an open file from its first byte, and check its size. Its descriptor may be closed afterwards.
 
         Args:
-            path, descriptor: the file.
             start: where it begins in the range: a multiple of the unit.
-            nbytes: its size.
-
-        Raises:
-            CorruptionError: if it has another size.
-            StorageError: if it cannot be mapped.
         """
         if self._mappings >= _mapping_limit():
             raise StorageError(_too_many(path))
@@ -175,7 +160,6 @@ class MappedFile:
     """A file in memory. It keeps no file descriptor open.
 
     Args:
-        path: the file.
         buffer: its bytes, with block headers, read-only. The file stays mapped as long as an array uses them.
     """
 
@@ -203,7 +187,6 @@ class MappedFile:
 
     @property
     def nbytes(self) -> int:
-        """The size of the file."""
         return len(self.buffer)
 
     def records(self, logical: Ints, lengths: Ints, name: Callable[[int], str] | None = None) -> RecordBuffer:
@@ -211,9 +194,6 @@ class MappedFile:
 
         Args:
             name: returns what errors call a range, by its number; by default they name the file.
-
-        Raises:
-            CorruptionError: if a range reaches past the end of the file.
         """
         name = name or (lambda _: f"{self.path}: a record")
         check_inside(logical, lengths, to_logical(self.nbytes), name)

@@ -46,13 +46,7 @@ class Packs:
 
 
 def write_plan(file: BinaryIO, groups: Iterable[Packs], digest: str) -> None:
-    """Write a plan to an empty file that can be read too.
-
-    Args:
-        file: the file.
-        groups: the packs, some at a time.
-        digest: the digest of the packed view.
-    """
+    """Write a plan to an empty file that can be read too."""
     sizes = [np.empty(0, np.int64)]
     file.write(npy_header(PIECE, (0,)))
     for group in groups:
@@ -70,12 +64,7 @@ def write_plan(file: BinaryIO, groups: Iterable[Packs], digest: str) -> None:
 
 
 def check_plan(path: Path) -> None:
-    """Raise unless a file is a whole plan of packs.
-
-    Raises:
-        FormatError, CorruptionError: if it is not, or is missing.
-        StorageError: if it cannot be read.
-    """
+    """Raise unless a file is a whole plan of packs."""
     _checked_arrays(MappedFile.open(path).buffer, str(path), path.name)
 
 
@@ -113,12 +102,7 @@ class PackPlan:
     Args:
         raw: the bytes of its file, mapped or in memory.
         name: the name of the file, for errors.
-        digest: the digest of the packed view.
         length: the number of values that a pack has room for.
-        documents: the number of documents.
-
-    Raises:
-        FormatError, CorruptionError: if the file is not the plan of these packs.
     """
 
     def __init__(self, raw: Bytes, name: str, digest: str, length: int, documents: int) -> None:
@@ -137,11 +121,7 @@ class PackPlan:
         return int(self._pieces["count"].sum(dtype=np.int64)) / cells if cells else 1.0
 
     def pieces(self, numbers: Ints) -> Pieces:
-        """Return the pieces of some packs, each in [0, len); row i is pack ``numbers[i]``.
-
-        Raises:
-            CorruptionError: if the plan contradicts itself, as whoever wrote it may have done.
-        """
+        """Return the pieces of some packs, each in [0, len); row i is pack ``numbers[i]``."""
         first, stop = self._splits[numbers], self._splits[numbers + 1]
         self._refuse((first < 0) | (first >= stop) | (stop > len(self._pieces)) | (stop - first > self._length))
         splits = splits_of(stop - first)

@@ -32,9 +32,6 @@ def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[
     Args:
         logical, lengths, room: see :func:`outside`.
         name: returns the name of a range in error messages, given its number.
-
-    Raises:
-        CorruptionError: with the first such range.
     """
     wrong = outside(logical, lengths, room)
     if wrong.any():
@@ -73,7 +70,6 @@ class MappedRecords:
         return group_of
 
     def _memories(self, rows: Ints) -> list[Bytes]:
-        """Return the memory of each of these rows."""
         if len(self.groups) == 1:
             return [self.groups[0][1]] * len(rows)
         return [self.groups[number][1] for number in self._group_of[rows].tolist()]
@@ -127,7 +123,6 @@ class MappedRecords:
         return out
 
     def whole(self) -> RecordBuffer:
-        """Return a copy of the records."""
         if self.uniform_nbytes is not None:
             memory = self.slab(0, self.uniform_nbytes).reshape(-1)
         else:
@@ -161,7 +156,6 @@ class GroupedRecords:
     """Records that were read in groups, for example some from memory and others over the network.
 
     Args:
-        rows: the number of records.
         groups: for each group, the rows that it has, and their records.
     """
 

@@ -38,7 +38,6 @@ class ShardObject:
     """A shard in an object store.
 
     Args:
-        name, index_name: the objects of the shard and of its index.
         stats: the facts about them in the manifest.
     """
 
@@ -54,8 +53,6 @@ class RangedShards:
     shard need one request each.
 
     Args:
-        read_pieces: reads ranges of objects.
-        shards: the shards, by their numbers.
         kept_nbytes: the bytes of indices to keep in memory.
 
     Attributes:
@@ -82,12 +79,7 @@ class RangedShards:
         """Return records.
 
         Args:
-            shard_of: the shard of each record.
             within: the number of each record in its shard.
-
-        Raises:
-            CorruptionError: if a record is not what was written, also when it is fetched once more.
-            StorageError: if the store cannot be read.
         """
         rows = np.arange(len(within))
         with suppress(CorruptionError):
@@ -99,14 +91,9 @@ class RangedShards:
         """Fetch records, and keep them as they are stored; a run of consecutive records is one range.
 
         Args:
-            shard_of: the shard of each record.
             within: the number of each record in its shard.
             share: the fraction of the records of every shard that the caller is going to fetch, so many at a time. If
                 that takes more requests for rows of an index than the index is worth, all of it is fetched first.
-
-        Raises:
-            CorruptionError: if a record does not lie where its index says.
-            StorageError: if the store cannot be read.
         """
 
         def name(row: int) -> str:
@@ -149,11 +136,7 @@ class RangedShards:
         return shard in self._indices or shard in self._copies
 
     def whole_index(self, shard: int) -> Bytes:
-        """Return the index of a shard; fetch it if it is not here.
-
-        Raises:
-            CorruptionError: if it is not what was published.
-        """
+        """Return the index of a shard; fetch it if it is not here."""
         raw = self._index(shard)
         return self._fetch_indices([shard])[shard] if raw is None else raw
 
@@ -161,11 +144,7 @@ class RangedShards:
         """Read an index from a local copy from now on.
 
         Args:
-            shard: the shard.
             open_copy: maps the copy. It is called for each read, so that indices do not stay open.
-
-        Raises:
-            CorruptionError: if the copy is not what was published.
         """
         header = self._checked(shard, open_copy())
         with self._lock:
@@ -174,7 +153,6 @@ class RangedShards:
             self.room += len(self._indices.pop(shard, b""))
 
     def _index(self, shard: int) -> Bytes | None:
-        """Return the index of a shard; None if it is not here."""
         raw = self._indices.get(shard)
         open_copy = self._copies.get(shard)
         if raw is not None or open_copy is None:
@@ -289,12 +267,7 @@ def _row_ranges(within: Ints) -> Iterator[tuple[int, int]]:
 def _check_arithmetic(
     rows: Any, stats: Sequence[ShardStats], shard_at: Ints, within: Ints, name: Callable[[int], str]
 ) -> None:
-    """Raise unless records of one size lie where arithmetic says: rows that come alone have no checksum.
-
-    Args:
-        rows, within: the index row of each record, and its number in its shard.
-        stats, shard_at: the shards, and which of them each record is in.
-    """
+    """Raise unless records of one size lie where arithmetic says: rows that come alone have no checksum."""
     first = to_logical(np.array([each.first_position or 0 for each in stats], np.int64))[shard_at]
     size = np.array([-1 if each.record_nbytes is None else each.record_nbytes for each in stats], np.int64)
     stride = np.array([index.chunk_nbytes(max(0, each)) for each in size.tolist()], np.int64)[shard_at]

@@ -18,11 +18,7 @@ def nbytes_of(values: Ints) -> Ints:
 
 
 def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
-    """Decode a buffer that holds only varints; return the values, and where each begins.
-
-    Raises:
-        CorruptionError: if the last varint is cut short, or one is too long.
-    """
+    """Decode a buffer that holds only varints; return the values, and where each begins."""
     ends = np.flatnonzero(buffer < 0x80)
     if len(buffer) and (len(ends) == 0 or ends[-1] != len(buffer) - 1):
         raise CorruptionError("a varint is cut short")
@@ -35,26 +31,6 @@ def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
         longer = slice(None) if byte == 0 else np.flatnonzero(lengths > byte)
         values[longer] |= (buffer[starts[longer] + byte] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
     return values.astype(np.int64), starts
-
-
-def decode_alike(rows: Bytes) -> Ints | None:
-    """Decode rows that hold as many varints of the same sizes as the first; return the values, one row for each.
-
-    Returns:
-        int64 of shape ``[rows, varints]``; None if a row differs in sizes, or the varints are cut short or too long.
-    """
-    goes_on = rows[:1] >= 0x80
-    if goes_on[0, -1] or ((rows >= 0x80) != goes_on).any():
-        return None
-    ends = np.flatnonzero(~goes_on[0]) + 1
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    if (ends - starts).max() > MAX_NBYTES:
-        return None
-    values = np.zeros((len(rows), len(ends)), np.uint64)
-    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        for byte in range(end - start):
-            values[:, number] |= (rows[:, start + byte] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
-    return values.astype(np.int64)
 
 
 def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
@@ -75,9 +51,6 @@ def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, I
 
     Args:
         ends: where each must end at the latest; nothing after that is read.
-
-    Raises:
-        CorruptionError: if a varint is cut short or too long.
     """
     stops = np.broadcast_to(ends, len(offsets))
     after = np.array(offsets, np.int64)

@@ -44,11 +44,9 @@ class ShardStats:
     """The facts about a shard that a manifest records.
 
     Args:
-        records: the number of records.
         nbytes: the bytes of the file.
         crc32c: the checksum of the file.
         sha256: the hex digest of the records, each preceded by its length as a little-endian uint64.
-        index_nbytes: the bytes of its index.
         index_crc32c: the checksum of the header of its index; the header holds the checksum of the rows.
         record_nbytes, first_position: the bytes of every record and the position of record 0, if all have one size and
             are not compressed, so that places follow by arithmetic; else None.
@@ -74,7 +72,6 @@ class ShardStats:
 
     @property
     def lengths_file(self) -> LengthsFile | None:
-        """Its file of lengths; None if it has no such file."""
         if self.lengths_crc32c is None or self.length_totals is None:
             return None
         return LengthsFile(self.records, self.lengths_crc32c, self.length_totals)
@@ -84,7 +81,6 @@ class ShardWriter:
     """Writes one shard. Not thread-safe, except that ``hash`` and ``write`` may run at the same time.
 
     Args:
-        path: the file to write.
         index_path: the index to write when the shard is finished.
         compression: how records are stored.
         lengths_path: the file of lengths to write then, if there are leaves of varying length.
@@ -124,11 +120,7 @@ class ShardWriter:
         self._digest.add(frames)
 
     def write(self, frames: Frames) -> None:
-        """Append records.
-
-        Raises:
-            StorageError: if the disk is full or fails.
-        """
+        """Append records."""
         if self._varying is not None:
             stored = RecordBuffer(frames.buffer, frames.starts, frames.lengths)
             self._leaf_lengths.append(self._varying.lengths(stored).astype(LENGTH))
@@ -164,10 +156,6 @@ class ShardWriter:
 
         Args:
             hashed: waits until all records are hashed.
-
-        Raises:
-            StorageError: if the disk is full or fails.
-            CorruptionError: if the file is not what was written.
         """
         try:
             self.close()
@@ -335,11 +323,7 @@ class EarlySync:
         self._thread.shutdown(cancel_futures=True)
 
     def wait(self) -> None:
-        """Wait until all is on the disk.
-
-        Raises:
-            StorageError: if the disk is full or fails.
-        """
+        """Wait until all is on the disk."""
         self._thread.shutdown()
         try:
             # The system reports a failure once, to whichever call comes first.

@@ -30,10 +30,6 @@ class ArraySource:
     Args:
         arrays: arrays of at least one dimension; of dtype object if they hold str, or bytes, and None.
         declared: the user's element spec, if any; it is needed for a column that holds nothing but None.
-
-    Raises:
-        InvalidTypeError: if lengths differ.
-        ElementError: if an array of objects holds anything else, or nothing but None and nothing is declared.
     """
 
     kind = "arrays"
@@ -74,7 +70,6 @@ class ArraySource:
         return tree.map_structure(self._columns, partial(_rows, slice(start, stop)))
 
     def take(self, numbers: Sequence[int]) -> Batch:
-        """Return the rows of these numbers."""
         return Stacked(tree.map_structure(self._columns, partial(_rows, np.asarray(numbers))), len(numbers))
 
 
@@ -82,9 +77,6 @@ def columns_of(obj: Any) -> Tree | None:
     """Return an object as arrays with rows if it is an array, or a dict or tuple of arrays alone; else None.
 
     Tensors of other frameworks and columns of tables count as arrays inside of a dict or tuple.
-
-    Raises:
-        InvalidTypeError: if one of these does not become an array, or a tuple is one of samples.
     """
     if isinstance(obj, np.ndarray):
         # An array of objects holds elements, not a column.
@@ -96,11 +88,7 @@ def columns_of(obj: Any) -> Tree | None:
 
 
 def _refuse_samples(items: tuple[Any, ...]) -> None:
-    """Raise for a tuple such as ``((image, label), (image, label))``: structures that are alike are samples.
-
-    Raises:
-        InvalidTypeError: with the fix.
-    """
+    """Raise for a tuple such as ``((image, label), (image, label))``: structures that are alike are samples."""
     if len(items) < 2 or not all(isinstance(item, (Mapping, tuple)) for item in items):
         return
     first, *others = [from_element(item) for item in items]
@@ -130,11 +118,7 @@ def _nested(obj: Any) -> Tree | None:
 
 
 def refuse_columns_in_a_list(items: list[Any]) -> None:
-    """Raise for a list such as ``[images, labels]``: arrays of equal length that do not share an element spec.
-
-    Raises:
-        InvalidTypeError: with the fix.
-    """
+    """Raise for a list such as ``[images, labels]``: arrays of equal length that do not share an element spec."""
     if not 2 <= len(items) <= _MOST_COLUMNS or not all(isinstance(item, np.ndarray) and item.ndim for item in items):
         return
     if len(set(map(len, items))) == 1 and len({(item.shape, item.dtype) for item in items}) > 1:

@@ -92,7 +92,6 @@ class RowBatch:
         return codec.columns(self.elements().items)
 
     def elements(self) -> ElementBatch:
-        """Return copies of the elements."""
         return ElementBatch([snapshot(row_of(self.batch, row)) for row in range(self.rows)])
 
     def apart(self) -> Iterator[Batch]:
@@ -129,7 +128,6 @@ class Framed:
 
 
 def row_of(batch: Tree, row: int) -> Tree:
-    """Return one element of a batch."""
 
     def taken(_path: str, leaf: Any) -> Any:
         if isinstance(leaf, Nullable):
@@ -140,12 +138,7 @@ def row_of(batch: Tree, row: int) -> Tree:
 
 
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:
-    """Return the number of records that make a batch.
-
-    Args:
-        record_nbytes: the bytes of a record.
-        most: the most records of a batch.
-    """
+    """Return the number of records that make a batch."""
     return int(min(most, max(1, BATCH_NBYTES // max(1, record_nbytes))))
 
 
@@ -153,13 +146,9 @@ def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int
     """Yield the batches of a source, and raise if their number of elements is not what the source promises.
 
     Args:
-        batches: the batches that the source yields.
         length: the total number of elements that the source promises; None if it promises none.
         first: the number of the first of these elements in the source.
         limit: the number of elements that were asked for; None for all.
-
-    Raises:
-        SourceError: if it gives fewer or more; the message has both numbers.
     """
     if length is None:
         yield from batches

@@ -29,8 +29,6 @@ class BuildJob:
     """The job of a build.
 
     Args:
-        source: the source.
-        options: the options.
         division: its parts; None if it is built in one piece.
         plan: what is built and how; another build resumes this one, or helps, only if its plan is equal.
         length: the number of elements, if it is known.
@@ -53,14 +51,8 @@ class BuildJob:
         Args:
             obj: the user's source.
             origin: the code and values that make it.
-            options: the options.
             base: the version to append to; None for none.
             apart: whether other hosts help.
-
-        Raises:
-            InvalidTypeError: if it is not a source.
-            InvalidArgumentError: if it does not fit the options, or the base.
-            SourceError: if the function fails.
         """
         source, how = _source(obj, options, base)
         division = divide(source, how, apart=apart or how.engine is not None)
@@ -77,11 +69,7 @@ class BuildJob:
 
 
 def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:
-    """Return an object as a source, and the options with a complete spec; if the base has records, both with its spec.
-
-    Raises:
-        InvalidArgumentError: if its elements do not fit the base.
-    """
+    """Return an object as a source, and the options with a complete spec: that of the base if it has records."""
     if base is None or base.manifest.records == 0:
         source = as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec)
         return source, _with_complete_spec(source, options)
@@ -97,12 +85,7 @@ def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tupl
 
 
 def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
-    """Return the options; if their element spec lacks keys of the first element, with these keys.
-
-    Raises:
-        SourceError: if the source fails.
-        ElementError: if the first element does not show the spec of a key.
-    """
+    """Return the options; if their element spec lacks keys of the first element, with these keys."""
     if not isinstance(source, IterableSource) or type(source) not in _PEEKABLE:
         return options
     # If elements may be left out, the first one may be such an element.
@@ -119,12 +102,8 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
     """Raise if a source cannot be appended to a version.
 
     Args:
-        name: the version.
         spec: its spec; a dimension that is None takes any size.
         added: the source's own spec; None if it declares none.
-
-    Raises:
-        InvalidArgumentError: with each leaf that differs.
     """
     differences = [] if added is None else _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
     if differences:

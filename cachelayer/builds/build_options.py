@@ -65,12 +65,7 @@ class BuildOptions:
         """Check options that a user passed by name.
 
         Args:
-            options: the options.
             beside: other keywords of the call, for the message.
-
-        Raises:
-            UnknownOptionError: if there is no such option, with the nearest name.
-            InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
         """
         check_options(options, [*SubmitOptions.__annotations__, *beside])
         return cls.checked(**options)
@@ -93,11 +88,7 @@ class BuildOptions:
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return the options if they are valid.
-
-        Raises:
-            InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
-        """
+        """Return the options if they are valid."""
         if on_error not in ON_ERROR:
             raise InvalidArgumentError(f"on_error {on_error!r}: it must be one of {', '.join(map(repr, ON_ERROR))}")
         workers = integer("workers", workers, 1)

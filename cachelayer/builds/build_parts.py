@@ -55,7 +55,6 @@ class PartDone:
     """What an engine hands back of a finished part; the rest lies in the store.
 
     Args:
-        records: number of its records.
         nbytes: bytes of its shards, without indices.
     """
 
@@ -70,9 +69,7 @@ class PartTask:
     Args:
         store: where shards go.
         copies: keeps local copies of them; None for none.
-        dataset_id, version: what is built.
         attempt: the build attempt that the parts belong to.
-        parts: the source.
         options: how; with the element spec.
     """
 
@@ -85,11 +82,7 @@ class PartTask:
     options: BuildOptions
 
     def __call__(self, number: int) -> PartDone:
-        """Build a part unless it has been built already, and note the result.
-
-        Raises:
-            CacheLayerError: with the number of the part, or of the record in the source.
-        """
+        """Build a part unless it has been built already, and note the result."""
         unfinished = Unfinished(self.store, self.dataset_id, self.version)
         try:
             made = unfinished.part(self.attempt, number)
@@ -100,7 +93,6 @@ class PartTask:
         return PartDone(made.records, made.nbytes)
 
     def describe(self, number: int) -> str:
-        """Return what errors call a part."""
         return self.parts.describe(number)
 
     def check_repeats(self, finished: Mapping[int, FinishedPart]) -> None:
@@ -108,9 +100,6 @@ class PartTask:
 
         This compares the first shard of the last part. If that part can begin at any record, it also compares some
         records of each shard of the other parts: of at most 18 parts if a function makes them, which may take long.
-
-        Raises:
-            CacheLayerError: with the number of the first record that differs.
         """
         # What was left out is not known by its number in the source.
         known = {number: done for number, done in finished.items() if done.shards and not done.left_out}
@@ -205,7 +194,6 @@ class Hosts:
     """The position of this process among those that build a version together.
 
     Args:
-        index: which of them this is, from 0.
         count: how many there are.
     """
 
@@ -214,11 +202,7 @@ class Hosts:
 
     @classmethod
     def checked(cls, hosts: Any) -> Self:
-        """Check the hosts that a user passes.
-
-        Raises:
-            InvalidArgumentError, InvalidTypeError: if they are invalid.
-        """
+        """Check the hosts that a user passes."""
         if not isinstance(hosts, tuple) or len(hosts) != 2:
             raise InvalidTypeError(
                 f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
@@ -236,9 +220,6 @@ def refuse_other_build(name: str, ours: Finished, theirs: Finished) -> None:
         name: the version, for the message.
         ours: what this host was asked to build.
         theirs: what the host that leads builds.
-
-    Raises:
-        InvalidArgumentError: if they differ, with each difference.
     """
     differ = differences(_described(ours), _described(theirs), HERE_AND_THERE)
     if differ:
@@ -263,7 +244,6 @@ class SharedParts:
     """The parts of one attempt, as one of the hosts that build them sees them.
 
     Args:
-        task: builds parts.
         attempts: knows which hosts are at work.
         hosts: the position of this host among them.
         name: the attempt whose lease shows others that this host is at work; the leader's is that of the parts.
@@ -337,12 +317,7 @@ class SharedParts:
                 yield number
 
     def check_built(self) -> None:
-        """Raise if the engine has ended without finishing a part that this host claimed.
-
-        Raises:
-            SourceError: with the first such part.
-            BuildRevokedError: if the attempt was published or abandoned meanwhile.
-        """
+        """Raise if the engine has ended without finishing a part that this host claimed."""
         if not self._unfinished.is_begun(self._attempt):
             raise BuildRevokedError(f"build attempt {self._attempt} was published or abandoned meanwhile: build again")
         missing = self._mine.intersection(self._left()) if self.are_left() else ()
@@ -363,11 +338,6 @@ class SharedParts:
 
 
 def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Mapping[int, FinishedPart]) -> None:
-    """Build the parts that are not finished.
-
-    Raises:
-        CacheLayerError: the error of the first part that failed.
-    """
     progress.skip(sum(part.records for part in finished.values()))
     progress.parts(len(finished), task.parts.count)
     _run(task, engine, progress, iter([number for number in range(task.parts.count) if number not in finished]))
@@ -377,12 +347,7 @@ def build_together(shared: SharedParts, engine: Engine, progress: Progress) -> N
     """Build this host's share of the parts, then those that others left, until all are finished or nobody wants them.
 
     Args:
-        shared: the parts.
-        engine: builds them on this host.
         progress: counts what is built here.
-
-    Raises:
-        CacheLayerError: the error of the first part that failed here.
     """
     progress.skip(shared.records_taken_over)
     while shared.are_left() and shared.are_wanted():
@@ -418,11 +383,7 @@ def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
     """Join the results of all parts.
 
     Args:
-        task: the task that built them.
         finished: the parts taken over from an interrupted attempt; the others are read from their notes.
-
-    Raises:
-        SourceError: if two parts have the same records, or one is missing.
     """
     unfinished = Unfinished(task.store, task.dataset_id, task.version)
 
@@ -449,11 +410,7 @@ def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
 
 
 def _refuse_twins(task: PartTask, parts: list[FinishedPart]) -> None:
-    """Raise if two parts hold the same records: the function ignored its part number.
-
-    Raises:
-        SourceError: with both numbers, unless all of their records are equal.
-    """
+    """Raise if two parts hold the same records: the function ignored its part number."""
     seen: dict[tuple[str, ...], int] = {}
     for number, part in enumerate(parts):
         twin = seen.setdefault(tuple(shard.stats.sha256 for shard in part.shards), number)
@@ -473,9 +430,7 @@ def remove_unnamed_shards(store: ObjectStore, dataset_id: str, attempt: str, sha
     """Remove files of parts that were built twice, after the version is published.
 
     Args:
-        store, dataset_id: where they are.
         attempt: the attempt that published it, or one that it took over.
-        shards: the shards of the version.
     """
     folder = paths.build(dataset_id, attempt)
     named = {Path(name).name for shard in shards for name in shard.files}

@@ -35,11 +35,8 @@ class Built:
     """The result of a build, before it is published.
 
     Args:
-        codec: name of the codec.
         spec: the spec that the elements were encoded with.
         nullable: the numbers of its leaves that are None in some element.
-        shards: the shards, durable.
-        left_out: the elements that were left out.
     """
 
     codec: str
@@ -105,8 +102,6 @@ def build(
     """Write the elements of a source into shards.
 
     Args:
-        source: the source.
-        stage: where to write them.
         attempt: the build attempt that the shards belong to.
         options: the options; an element spec among them overrides the source's.
         progress: counts what was written.
@@ -114,11 +109,6 @@ def build(
         notes: notes each finished shard; None if the build is not to be resumed.
         first_record: the number of the first element in error messages.
         files: the number in the name of the first shard.
-
-    Raises:
-        ElementError: for an element that does not fit the spec.
-        SourceError: if the source fails, or does not repeat what it gave to the earlier attempt.
-        StorageError: if the disk is full or fails.
     """
     keep_freed_memory()
     first_shard, start = _start(source, options, earlier)

@@ -68,12 +68,9 @@ class Publisher:
     """Builds one version and publishes it, whole or not at all.
 
     Args:
-        log: the log of the dataset.
         copies: keeps local copies of the new shards if the store is not local; None for none.
-        version: the name of the version.
         source: the user's source; a function is called when the build begins.
         origin: the code and values that make the source.
-        options: the options.
         base: the version to append to; None for none.
     """
 
@@ -103,13 +100,7 @@ class Publisher:
         self._progress: Progress | None = None
 
     def submit(self) -> StoredVersion:
-        """Build and publish the version, even if others build it too.
-
-        Raises:
-            AlreadyExistsError: if it is published already, or a tag has its name.
-            BuildRevokedError: if others revoked the attempt meanwhile.
-            VersionNotFoundError: if the base was deleted meanwhile.
-        """
+        """Build and publish the version, even if others build it too."""
         self._committer.refuse_if_published()
         attempt = new_attempt()
         with self._attempts.running(attempt, self._status):
@@ -239,11 +230,7 @@ class Publisher:
 
     @contextmanager
     def _undone_if_it_fails(self, notes: BuildNotes) -> Iterator[None]:
-        """Abandon the attempt if the build fails; what it finished stays if another build can resume it.
-
-        Raises:
-            BuildRevokedError: instead of an error of the store, if others had revoked the attempt.
-        """
+        """Abandon the attempt if the build fails; what it finished stays if another build can resume it."""
         attempt, builder = notes.attempt, os.getpid()
         try:
             yield
@@ -297,11 +284,7 @@ class Publisher:
         return join_parts(task, finished)
 
     def _refuse_if_empty(self, built: Built, source: Source) -> None:
-        """Raise if there are no records, unless the user allows that.
-
-        Raises:
-            SourceError: with what made the source.
-        """
+        """Raise if there are no records, unless the user allows that."""
         if built.shards or self._options.allow_empty:
             return
         made_by = self._origin.name if callable(self._origin.source) else None

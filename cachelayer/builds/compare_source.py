@@ -42,10 +42,6 @@ def check_earlier(
     """Raise if a source that is built in one piece does not repeat the records that an interrupted attempt stored.
 
     Sources that cannot begin at any record are compared by the build as they are read.
-
-    Raises:
-        SourceError: with the number of the first record that differs.
-        ElementError: if an element does not fit any more.
     """
     if isinstance(source, Seekable) and options.on_error == "raise":
         check_shards(store, dataset_id, source, earlier.element_spec, by_first_record(earlier.whole))
@@ -57,15 +53,9 @@ def check_shards(
     """Raise if a source does not repeat the first, the last and some other records of each shard.
 
     Args:
-        store, dataset_id: where the shards are.
         source: the source, which can begin at any record.
-        spec: the spec of its elements.
         shards: the shards, by the number of their first record in the source.
         first: the number by which errors call the first record of the source.
-
-    Raises:
-        SourceError: with the number of the first record that differs.
-        ElementError: if an element does not fit any more.
     """
     asked = [(begin, shard, row) for begin, shard in shards.items() for row in spread(shard.stats.records)]
     places = [(shard, row) for _, shard, row in asked]
@@ -93,11 +83,7 @@ def stored_checksums(store: ObjectStore, dataset_id: str, places: Sequence[tuple
     """Yield the CRC32C of stored records.
 
     Args:
-        store, dataset_id: where the shards are.
         places: pairs of a shard and the number of a record in it.
-
-    Raises:
-        CorruptionError: if an index is missing, or shorter than it was.
     """
     for start in range(0, len(places), _AT_ONCE):
         some = places[start : start + _AT_ONCE]
@@ -122,7 +108,6 @@ class SourceChecksums:
 
     Args:
         source: the source, which can begin at any record.
-        spec: the spec of its elements.
         first: the number by which errors call its first record.
     """
 
@@ -132,12 +117,7 @@ class SourceChecksums:
         self._first = first
 
     def checksum(self, record: int) -> int | None:
-        """Return the CRC32C that a record has when it is stored; None if there is no such record.
-
-        Raises:
-            ElementError: if the element does not fit the spec.
-            SourceError: if the source fails.
-        """
+        """Return the CRC32C that a record has when it is stored; None if there is no such record."""
         encoder = Encoder(self._codec, "raise", self._first + record)
         batches = (
             [self._source.take([record])]

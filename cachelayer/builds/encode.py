@@ -52,7 +52,6 @@ class EncodedChunk:
 
     Args:
         elements: the number of elements of the source.
-        frames: the records.
         nullable: the numbers of the leaves that are None in some element.
         left_out: the first elements that were left out.
         left_out_count: the number of elements that were left out.
@@ -70,9 +69,7 @@ class LeftOut:
     """The elements that were left out of a version.
 
     Args:
-        count: their number.
         of: the number of all elements.
-        first: descriptions of the first of them.
     """
 
     count: int
@@ -89,7 +86,6 @@ class LeftOut:
         return {"left_out": {"records": self.count, "first": list(self.first)}} if self.count else {}
 
     def warn(self) -> None:
-        """Warn if elements were left out."""
         if self.count:
             warn(f"{self.count} of {self.of} records were left out. The first: {self.first[0]}")
 
@@ -98,7 +94,6 @@ class Encoder:
     """Encodes the batches of a source one after another.
 
     Args:
-        codec: the codec.
         on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that does
             not decode; ``"raise"`` raises an error for the former.
         first: the number of the first element in the source.
@@ -114,11 +109,6 @@ class Encoder:
         self._left_out_count = 0
 
     def encode(self, batch: Batch) -> Frames:
-        """Return the records of a batch.
-
-        Raises:
-            ElementError: for an element that does not fit, with its record number in the source.
-        """
         if isinstance(batch, Framed):
             self._records += len(batch)
             return batch.frames
@@ -165,11 +155,7 @@ class Encoder:
         return ElementBatch(good)
 
     def _apart(self, batch: Batch) -> Iterator[Batch]:
-        """Return the elements of a batch, each as a batch of its own.
-
-        Raises:
-            ElementError: if the batch cannot be taken apart into elements.
-        """
+        """Return the elements of a batch, each as a batch of its own."""
         if isinstance(batch, Separable):
             return batch.apart()
         try:
@@ -196,7 +182,6 @@ class Encoder:
 
     @property
     def left_out(self) -> LeftOut:
-        """What was left out so far."""
         return LeftOut(self._left_out_count, self._records - self._first, tuple(map(str, self._left_out)))
 
 
@@ -219,15 +204,8 @@ def encode_with_workers(
 
     Args:
         source: the source, which can begin at any record; it is pickled, by value if the main program defines it.
-        spec: the element spec.
         on_error: what to do with elements that do not fit.
         workers: number of processes; each has two blocks in progress.
-        start, stop: the elements.
-
-    Raises:
-        InvalidTypeError: if the source cannot be pickled.
-        ElementError, SourceError: as if they had been encoded in this process.
-        SourceError: if a process dies; the message names the records that it was encoding.
     """
     encode_block = partial(encode, source, spec, on_error)
     with ProcessPool(encode_block, workers, "workers: the source") as pool:

@@ -36,8 +36,6 @@ class IterableSource:
     """Elements from an iterator.
 
     Args:
-        iterator: the iterator.
-        kind: what gives them, for the provenance.
         length: the number of elements in all; None if nobody promises it.
         first: the number of the first element.
         element_spec: the spec of the elements, if it is known.
@@ -75,20 +73,13 @@ class IterableSource:
 
         Args:
             spec: the spec that a user declares; a source may return nothing if it is complete.
-
-        Raises:
-            SourceError: if the source fails.
         """
         if not self._peeked:
             self._peeked = list(islice(watched(self._iterator, self._first), 1))
         return self._peeked
 
     def refuse_endless(self, limit: int | None) -> None:
-        """Raise if the source is known to be endless and there is no limit.
-
-        Raises:
-            InvalidArgumentError: with the fix.
-        """
+        """Raise if the source is known to be endless and there is no limit."""
         if limit is None and self._endless:
             raise InvalidArgumentError(f"the source is endless: {self._endless}, or pass max_records=")
 
@@ -116,13 +107,9 @@ class SequenceSource(IterableSource):
     """The items of an object, by number.
 
     Args:
-        items: the object.
         first: the number of the first item to yield.
         element_spec: the spec of the items, if it is known.
         by_number: ask for items by number even if the object has an iterator, which may be faster.
-
-    Raises:
-        InvalidTypeError: if the object has no length.
     """
 
     def __init__(
@@ -181,11 +168,7 @@ def has_own_iterator(items: Any) -> bool:
 
 
 def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[Any]:
-    """Yield the items from a number on.
-
-    Raises:
-        SourceError: if an item raises an error that would end an iteration, or is not found under its number.
-    """
+    """Yield the items from a number on."""
     for number in range(first, length):
         try:
             found = item(number)
@@ -198,11 +181,7 @@ def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[An
 
 
 def length_of(obj: Any) -> int | None:
-    """Return the length of a source; None if it is unknown.
-
-    Raises:
-        SourceError: if its ``__len__`` fails.
-    """
+    """Return the length of a source; None if it is unknown."""
     if not hasattr(obj, "__len__"):
         return None
     try:
@@ -218,9 +197,6 @@ def refuse_if_begun(iterator: Any) -> None:
     """Raise if elements were already taken from an iterator: the build would get only the rest.
 
     Generators and the iterators of lists and tuples show it; other iterators do not.
-
-    Raises:
-        InvalidArgumentError: with the fix.
     """
     if inspect.isgenerator(iterator):
         state = inspect.getgeneratorstate(iterator)
@@ -238,11 +214,7 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
     """Yield copies of elements and count them for the progress; if the iterator or a copy fails, name the record.
 
     Args:
-        elements: the iterator.
         first: the number of its first element in the source.
-
-    Raises:
-        SourceError: if the iterator fails, or a function that it calls raises StopIteration.
     """
     return map(_copy, watched(elements, first), count(first))
 
@@ -251,7 +223,6 @@ def watched(elements: Iterator[Any], first: int = 0, peeked: Sequence[Any] = ())
     """Yield elements and count them for the progress; if the iterator fails, name the record. See :func:`guarded`.
 
     Args:
-        elements: the iterator.
         first: the number of the first element in the source.
         peeked: elements that were taken from the iterator before; they come first.
     """
@@ -285,12 +256,7 @@ def _copy(element: Any, record: int) -> Any:
 
 
 def _copied(elements: Iterator[Any], first: int) -> list[Any]:
-    """Return copies of some elements, enough for a batch.
-
-    Args:
-        elements: the elements; no more are taken than are needed.
-        first: the number of the first of them.
-    """
+    """Return copies of some elements, enough for a batch."""
     items: list[Any] = []
     nbytes, until = 0, monotonic() + BATCH_SECONDS
     for item in islice(map(_copy, elements, count(first)), MAX_BATCH_RECORDS):
@@ -302,7 +268,6 @@ def _copied(elements: Iterator[Any], first: int) -> list[Any]:
 
 
 def failed(record: int, error: BaseException) -> SourceError:
-    """Return the error for a source that fails at a record."""
     return SourceError(f"the source failed at record {record}: {type(error).__name__}: {error}")
 
 

@@ -47,12 +47,7 @@ class PathSource:
 
     @cached_property
     def source(self) -> Any:
-        """What an adapter makes of the path.
-
-        Raises:
-            InvalidTypeError: if no adapter is installed that reads files.
-            InvalidArgumentError: if there is no such file, or its name does not tell how to read it.
-        """
+        """What an adapter makes of the path."""
         for entry in entry_points_of(PATH_ENTRY_POINTS):
             reader: Callable[[str | list[str]], Any] = entry.load()
             found = reader(self.path)

@@ -32,7 +32,6 @@ class BuildNotes:
 
     Args:
         unfinished: keeps the notes of all attempts at the version.
-        attempt: the attempt.
         plan: what is built and how.
         source_length: the number of elements of the source, if it is known.
         is_divided: whether it is built in parts, so that others may help.
@@ -115,9 +114,7 @@ class _Interrupted:
     """An attempt that nobody runs.
 
     Args:
-        attempt: the attempt.
         owner: the attempt that owned its files when this one was found.
-        finished: what it has finished.
     """
 
     attempt: str
@@ -129,8 +126,6 @@ class Resumption:
     """Takes over what an interrupted attempt at a version has finished.
 
     Args:
-        log: the log of the dataset.
-        version: what is built.
         attempts: knows which attempts are at work.
         unfinished: keeps the notes of all attempts at the version.
         notes: the notes of the attempt that builds now.
@@ -152,9 +147,6 @@ class Resumption:
         Args:
             spec: the element spec that is known before the first element; None for any.
             waiting: shows the user what this waits for, if it takes a while to see whether an attempt has ended.
-
-        Raises:
-            SourceError: if the source had another length in that attempt.
         """
         source_length = self._notes.source_length
         wanted = None if spec is None else canonical_json(spec_json.to_json(spec))

@@ -45,8 +45,6 @@ class ShardNotes(Protocol):
         """Note a shard; called from several threads.
 
         Args:
-            number: its number in the build.
-            shard: the shard.
             nullable: the numbers of the leaves that were None in some element up to its end.
         """
 
@@ -57,7 +55,6 @@ class Uploads:
     Args:
         uploader: uploads a shard; None if shards are written to the store directly.
         notes: notes shards; None if no build could resume from them.
-        shard_bytes: about the size of a shard.
     """
 
     def __init__(self, uploader: Uploader | None, notes: ShardNotes | None, shard_bytes: int) -> None:
@@ -72,8 +69,6 @@ class Uploads:
         """Upload and note a shard as soon as it is finished; errors of earlier ones may be raised here.
 
         Args:
-            number: its number in the build.
-            path: where it is written.
             shard: the shard, once it is finished.
             nullable: the numbers of the leaves that were None in some element up to its end.
         """
@@ -118,7 +113,6 @@ class ShardWriters:
     Args:
         folder: the folder that they are written to.
         attempt: the build attempt that the folder belongs to.
-        spec: the spec of the elements.
         compression, shard_bytes: options of the build.
         earlier: existing shards by number; their records are compared instead of written.
         first: the number of the shard that begins with the first record.
@@ -135,11 +129,9 @@ class ShardWriters:
     files: int
 
     def path(self, number: int) -> Path:
-        """Return the path of a shard."""
         return self.folder / Path(paths.shard(self.attempt, self.files + number)).name
 
     def file(self, number: int, stats: ShardStats) -> ShardFile:
-        """Return a shard that was written."""
         return ShardFile(self.attempt, self.files + number, stats)
 
 
@@ -150,7 +142,6 @@ class ShardPipeline:
     for the lock. Hashing, and making files durable, release the lock.
 
     Args:
-        shards: the shards to write.
         progress: counts what was written.
         uploads: uploads and notes finished shards.
     """
@@ -185,7 +176,6 @@ class ShardPipeline:
         """Append records; errors of earlier records may be raised here.
 
         Args:
-            frames: the records.
             nullable: the numbers of the leaves that were None in some element up to these.
         """
         for begins, rows in self._cutter.cut(frames.lengths):
@@ -236,11 +226,7 @@ class ShardPipeline:
         return shards
 
     def finish(self, nullable: frozenset[int]) -> list[ShardFile]:
-        """Close the last shard, wait until all are durable, and return them.
-
-        Raises:
-            SourceError: if there are fewer than the interrupted attempt had finished.
-        """
+        """Close the last shard, wait until all are durable, and return them."""
         self._finish_shard(nullable)
         shards = self.settle()
         if any(number >= len(shards) for number in self._of.earlier):
@@ -258,7 +244,6 @@ class _ShardChecker:
     """Compares records with those of an existing shard.
 
     Args:
-        shard: the shard.
         first: the number of its first record.
     """
 
@@ -277,11 +262,7 @@ class _ShardChecker:
         self._records += len(frames)
 
     def check(self) -> None:
-        """Raise if the records are not those of the shard.
-
-        Raises:
-            SourceError: if they differ.
-        """
+        """Raise if the records are not those of the shard."""
         stats = self.shard.stats
         if self._records != stats.records or self._digest.hexdigest() != stats.sha256:
             last = self._first + max(self._records, stats.records) - 1

@@ -39,7 +39,6 @@ class Part:
     """A part of a source.
 
     Args:
-        source: yields its elements.
         first: the number of the first of them in error messages.
         records: how many there are; None for all elements of the source.
         name: its name in error messages; empty if the record numbers are enough.
@@ -194,7 +193,6 @@ class Ranges:
     """A source that can begin at any record, divided into ranges of equal numbers of records.
 
     Args:
-        source: the source.
         length: number of its elements.
         records: number of records in a part.
         is_exact: whether each part is exactly a shard of an undivided build.
@@ -220,7 +218,6 @@ class Ranges:
         return f"records {first} to {min(self.length, first + self.records) - 1}"
 
     def part(self, number: int) -> Part:
-        """Return one of the parts."""
         first = number * self.records
         return Part(self.source.skipped(first), first, min(self.records, self.length - first))
 
@@ -229,9 +226,7 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
     """Divide a source into ranges of about a shard each.
 
     Args:
-        source: the source.
         length: number of its elements.
-        spec: the spec of its elements.
         options: how it is built.
     """
     codec = codec_for(spec)
@@ -253,11 +248,7 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 
 
 def spec_of(parts: Parts) -> Tree | None:
-    """Return the spec of the elements of a source in parts: the declared one, else that of the first element.
-
-    Raises:
-        CacheLayerError: if no element shows it.
-    """
+    """Return the spec of the elements of a source in parts: the declared one, else that of the first element."""
     unknown: ElementError | None = None
     for number in range(parts.count):
         source = parts.part(number).source
@@ -298,7 +289,6 @@ class Division:
     """A build in parts.
 
     Args:
-        parts: the source.
         options: how each part is built, with the element spec.
     """
 
@@ -310,12 +300,7 @@ def divide(source: Source, options: BuildOptions, *, apart: bool) -> Division | 
     """Divide a build into parts if that is possible and useful; return None to build it in one piece.
 
     Args:
-        source: what is built.
-        options: the options of the build.
         apart: whether an engine or other hosts build it.
-
-    Raises:
-        InvalidArgumentError: if an engine is to build a source that cannot be divided.
     """
     if isinstance(source, Parts):
         if options.max_records is not None:

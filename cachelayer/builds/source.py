@@ -98,7 +98,6 @@ def expected_length(source: Source) -> int | None:
 
 
 def from_record(source: Seekable | Skippable, records: int) -> Source:
-    """Return the source from this record on."""
     return source.skipped(records) if isinstance(source, Seekable) else source.rest(records)
 
 
@@ -145,11 +144,6 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
             arrays, an iterable, what has items by number, or a function that returns one of these.
         unbatch: each element of ``obj`` is a batch: take it apart along the leading axis of its leaves.
         element_spec: the spec that the user declares.
-
-    Raises:
-        InvalidTypeError: if it is none of these.
-        InvalidArgumentError: if ``unbatch`` has no meaning for it, or elements were taken from it before.
-        SourceError: if the function, ``iter()`` or ``len()`` fails.
     """
     obj = at_path(obj)
     if isinstance(obj, PathSource):
@@ -214,11 +208,7 @@ def _is_records(obj: Any, element_spec: Tree | None) -> bool:
 
 
 def _refuse_no_source(obj: Any) -> None:
-    """Raise for what gives no elements, one after another or by number.
-
-    Raises:
-        InvalidTypeError: with what can be passed.
-    """
+    """Raise for what gives no elements, one after another or by number."""
     if isinstance(obj, Mapping):
         wrong = [f": [{key!r}] is {tree.describe(child)}" for key, child in obj.items() if columns_of((child,)) is None]
         raise InvalidTypeError(

@@ -18,7 +18,6 @@ class FileFacts:
 
     Args:
         name: the path, or the URL.
-        nbytes: the size.
         modified: when it was written, or its store's equivalent, such as an ETag; None if unknown.
     """
 
@@ -34,31 +33,19 @@ def identity_of(source: object) -> dict[str, Any]:
 
 
 def local_identity(source: object) -> dict[str, Any]:
-    """Return what identifies the files of this host that a source reads; empty for any other source.
-
-    Raises:
-        CacheLayerError: if a file cannot be listed.
-    """
+    """Return what identifies the files of this host that a source reads; empty for any other source."""
     return identity_of(source) if getattr(source, "is_local", None) is True else {}
 
 
 def files_of(source: object) -> Sequence[FileFacts]:
-    """Return the current listings of the files that a source reads; empty for a source that reads none.
-
-    Raises:
-        CacheLayerError: if a file cannot be listed.
-    """
+    """Return the current listings of the files that a source reads; empty for a source that reads none."""
     # Ask the type first: objects of other libraries may answer to any name.
     look = getattr(source, "file_facts", None) if hasattr(type(source), "file_facts") else None
     return list(look()) if look is not None else []
 
 
 def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
-    """Raise if a file of a source has changed; files that were added since then do not belong to the source.
-
-    Raises:
-        SourceError: with the first such file, and what changed.
-    """
+    """Raise if a file of a source has changed; files that were added since then do not belong to the source."""
     try:
         found = {file.name: file for file in files_of(source)}
     except CacheLayerError as error:

@@ -65,10 +65,6 @@ def unbatched(
         length: how many batches there are; None if nobody promises it.
         limit: how many rows to yield; None for all.
         peeked: batches that were taken from the iterator before; they come first.
-
-    Raises:
-        ElementError: if a leaf has no rows, or not as many as the others, with the record.
-        SourceError: if there are more or fewer batches, or the source fails, with the record.
     """
     gathered = _Gathered()
     for first, batch, rows in _columns(batches, length, limit, peeked):
@@ -148,11 +144,7 @@ def _row_count(path: str, leaf: Any) -> int:
 
 
 def row_count(columns: Tree) -> int:
-    """Return the number of rows of each leaf of a batch.
-
-    Raises:
-        ElementError: if a leaf has no rows, not as many as the others, or rows that do not lie within its values.
-    """
+    """Return the number of rows of each leaf of a batch."""
     counts = tree.map_structure(columns, _row_count)
     lengths = dict(tree.leaf_values(counts))
     if not lengths:
@@ -165,11 +157,7 @@ def row_count(columns: Tree) -> int:
 
 
 def with_string_columns(value: Tree, path: str = "") -> Tree:
-    """Return a batch with an array in place of each list or tuple of nothing but str, or bytes.
-
-    Raises:
-        ElementError: for lists of text that may be rows or columns.
-    """
+    """Return a batch with an array in place of each list or tuple of nothing but str, or bytes."""
     if isinstance(value, Mapping):
         return {key: with_string_columns(child, f"{path}[{key!r}]") for key, child in value.items()}
     if not isinstance(value, (list, tuple)):

@@ -53,7 +53,6 @@ def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | No
 
 
 def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
-    """Open a storage that must exist."""
     storage = open_storage(url, options)
     if isinstance(storage._store, LocalStore) and not storage._store.root.is_dir():
         raise InvalidArgumentError(f"there is nothing at {url}: name the folder that builds publish to")

@@ -52,7 +52,6 @@ def tag(
     delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
     option: Options = None,
 ) -> Answer:
-    """Make a tag name a version, or remove the tag."""
     storage, address = open_address(reference, option)
     dataset_id = address.dataset_id
     if delete:

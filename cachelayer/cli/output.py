@@ -37,7 +37,6 @@ class Answer:
     Args:
         document: for scripts: a value that JSON can hold.
         shown: for people: texts and renderables of rich, printed one below the other.
-        code: the exit code.
     """
 
     document: Any
@@ -81,7 +80,6 @@ class _TextConsole(Console):
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """Return an empty table."""
     empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in columns:
         empty.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
@@ -101,7 +99,6 @@ def facts(rows: Iterable[tuple[str, str]]) -> Text:
 
 
 def version_document(ref: DataRef[Any]) -> dict[str, Any]:
-    """Return the document of a version."""
     return {
         "reference": ref.reference,
         "dataset_id": ref.dataset_id,

@@ -110,12 +110,7 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 
 def picture(data: bytes, side: int) -> Pixels:
-    """Decode the file of an image to ``[h, w, 3]`` pixels of at most ``side``. Its size is checked before its pixels.
-
-    Raises:
-        ElementError: if it is too large or does not decode.
-        MissingDependencyError: if Pillow is not installed.
-    """
+    """Decode the file of an image to ``[h, w, 3]`` pixels of at most ``side``, after a check of its size."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
@@ -139,12 +134,7 @@ def picture(data: bytes, side: int) -> Pixels:
 
 
 def sound(data: bytes) -> bytes:
-    """Decode the file of a sound, of which the first minute counts, to a WAV file of 16 bits a sample.
-
-    Raises:
-        ElementError: if it does not decode.
-        MissingDependencyError: if soundfile is not installed.
-    """
+    """Decode the file of a sound, of which the first minute counts, to a WAV file of 16 bits a sample."""
     try:
         import soundfile
     except (ImportError, OSError) as error:

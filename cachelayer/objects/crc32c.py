@@ -16,7 +16,6 @@ def joined(first: int, second: int, nbytes: int) -> int:
 
     Args:
         first, second: the CRC32C of each.
-        nbytes: length of the second.
     """
     power, number = _ONE, 8 * nbytes
     bit = 0
@@ -29,7 +28,6 @@ def joined(first: int, second: int, nbytes: int) -> int:
 
 @cache
 def _x_to_the_power_of_two(exponent: int) -> int:
-    """Return x to the power of 2 ** exponent."""
     if exponent == 0:
         return _ONE >> 1
     root = _x_to_the_power_of_two(exponent - 1)

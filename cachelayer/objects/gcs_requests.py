@@ -141,13 +141,7 @@ def _check_range(status: int, place: str | None, start: int) -> None:
 
 
 def open_requests(options: Mapping[str, Any], timeout: float) -> Requests:
-    """Open gcsfs within a timeout: while it looks for credentials it asks hosts that may be away, without one.
-
-    Raises:
-        RequestError: if that fails, or takes longer than the timeout.
-        StorageError: if the system gives no thread.
-        TypeError: for options that gcsfs does not take.
-    """
+    """Open gcsfs within a timeout: while it looks for credentials it asks hosts that may be away, without one."""
     opened = _in_background(lambda: Requests(**options))
     if not wait([opened], timeout).done:
         raise RequestError(Kind.TRANSIENT, "gcsfs found no credentials in time, neither here nor by asking Google")

@@ -34,11 +34,7 @@ def absolute(what: str, path: str) -> Path:
     """Return the absolute path.
 
     Args:
-        what: what errors call it.
         path: any path; ``~`` is a home folder.
-
-    Raises:
-        InvalidArgumentError: if it begins with the home folder of a user who does not exist.
     """
     try:
         return Path(path).expanduser().absolute()
@@ -57,11 +53,7 @@ class LocalStore:
         return str(self.root)
 
     def path(self, name: str) -> Path:
-        """Return the file of an object.
-
-        Raises:
-            StorageError: if the name leads out of the folder, or through a link below the folder of a dataset.
-        """
+        """Return the file of an object."""
         path = self.root
         for depth, step in enumerate(name.split("/") if name else ()):
             if step in ("", ".", "..") or "\0" in step:
@@ -135,9 +127,6 @@ class LocalStore:
 
         Args:
             name: an object that exists.
-
-        Raises:
-            StorageError: if the file system has no hard links.
         """
         probe = self._temporary(name)
         try:
@@ -152,7 +141,6 @@ class LocalStore:
         """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
 
         Args:
-            name: the object.
             fill: writes the file at the path that it is given; if it raises, the object stays as it was.
         """
         temporary = self._temporary(name)
@@ -326,11 +314,7 @@ def in_place(path: Path) -> BinaryIO:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """Open a regular file to read it: never a link, nor a pipe that would wait for a writer.
-
-    Raises:
-        OSError: if there is no such file.
-    """
+    """Open a regular file to read it: never a link, nor a pipe that would wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

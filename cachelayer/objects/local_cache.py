@@ -57,11 +57,7 @@ class CacheFolder:
     limit: int | None = None
 
     def group(self, url: str) -> CopyGroup:
-        """Return the copies of what lies below a URL.
-
-        Raises:
-            StorageError: if the folder cannot be written.
-        """
+        """Return the copies of what lies below a URL."""
         return CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
 
     def of_attempt(self, url: str, dataset_id: str, attempt: str) -> CopyGroup:
@@ -119,15 +115,7 @@ class CopyOutcome(Enum):
 
 
 class CopyGroup:
-    """The local copies of one group; while this object lives, no process removes them.
-
-    Args:
-        folder: where they are kept.
-        name: the group.
-
-    Raises:
-        StorageError: if the folder cannot be written.
-    """
+    """The local copies of one group; while this object lives, no process removes them."""
 
     def __init__(self, folder: CacheFolder, name: str) -> None:
         self._folder = folder
@@ -168,9 +156,6 @@ class CopyGroup:
 
         Returns:
             Whether there was room.
-
-        Raises:
-            StorageError: if the file system refuses.
         """
         try:
             with self._folder.locked():
@@ -193,16 +178,10 @@ class CopyGroup:
         """Make a copy unless it exists.
 
         Args:
-            name: the object.
-            nbytes: its size.
             fill: writes the copy into the existing file at the path that it is given, and checks it.
 
         Returns:
             Whether it is there now.
-
-        Raises:
-            StorageError: if the folder cannot be written.
-            CacheLayerError: what ``fill`` raises.
         """
         final = self.path(name)
         part = final.with_name(final.name + _PART)
@@ -251,12 +230,7 @@ class CopyGroup:
 
 
 def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of local copies: this one, else ``CACHELAYER_LOCAL_CACHE``, else one of the user's.
-
-    Raises:
-        InvalidArgumentError: for a URL or a path of another host.
-        InvalidTypeError: if it is not a path at all.
-    """
+    """Return the folder of local copies: this one, else ``CACHELAYER_LOCAL_CACHE``, else one of the user's."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     chosen = (os.environ.get("CACHELAYER_LOCAL_CACHE") or f"{base}/cachelayer") if local_cache is None else local_cache
     if not isinstance(chosen, (str, os.PathLike)):
@@ -318,11 +292,7 @@ def _last_use(group: Path) -> float:
 
 
 def _make_private(folder: Path, status_of: Callable[[Path], os.stat_result]) -> None:
-    """Make a folder for this user alone if it does not exist, and refuse one that others could write to.
-
-    Raises:
-        StorageError: if it belongs to another user, or others may write to it.
-    """
+    """Make a folder for this user alone if it does not exist, and refuse one that others could write to."""
     folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
     status = status_of(folder)
     if not stat.S_ISDIR(status.st_mode):

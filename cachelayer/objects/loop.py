@@ -28,12 +28,7 @@ _before_stop: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result; an interrupt cancels it.
-
-    Raises:
-        RuntimeError: if the program ends, so that the loop has stopped.
-        StorageError: if the system gives no thread for it.
-    """
+    """Run a coroutine and return its result; an interrupt cancels it."""
     try:
         loop = running_loop()
     except BaseException:
@@ -72,7 +67,6 @@ class _Call(Generic[T]):
         self.ended.acquire()
 
     def begin(self) -> None:
-        """Begin; called in the loop."""
         self._task = asyncio.ensure_future(self._work)
         self._task.add_done_callback(self._end)
 
@@ -111,11 +105,7 @@ def before_stop(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of this process, started if need be.
-
-    Raises:
-        StorageError: if the system gives no thread for it.
-    """
+    """Return the loop of this process, started if need be."""
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:

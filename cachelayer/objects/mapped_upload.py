@@ -11,11 +11,6 @@ from cachelayer.records.memory import Bytes
 
 
 def mapped(file: Path) -> Bytes:
-    """Return the bytes of a file, mapped.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
     with file.open("rb") as source:
         if not source.seek(0, 2):
             return np.empty(0, np.uint8)

@@ -28,11 +28,7 @@ _marks: WeakSet[_Mark] = WeakSet()
 
 
 def started(request: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-    """Start a request of obstore, and return what it returns.
-
-    Raises:
-        asyncio.CancelledError: if the program ends.
-    """
+    """Start a request of obstore, and return what it returns."""
     if loop.has_stopped():
         raise asyncio.CancelledError
     mark = _Mark()

@@ -20,13 +20,8 @@ def open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client:
     """Return a client for a URL.
 
     Args:
-        url: any URL of the store.
         options: options of the client, such as credentials and endpoint.
         timeout: seconds after which an operation fails if the store does not answer.
-
-    Raises:
-        MissingDependencyError: if the package for the scheme is not installed.
-        InvalidArgumentError: for options that the client does not take.
     """
     scheme = url.partition("://")[0]
     extra = CONDITIONAL.get(scheme, scheme)

@@ -31,10 +31,6 @@ def open_store(
         storage_options: what the client takes (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
             its retries may take if nobody answers, by default 60.
         unsafe_commit: also write to stores without put-if-absent, in which two writers may overwrite each other.
-
-    Raises:
-        InvalidArgumentError: if it is neither a path nor such a URL.
-        InvalidTypeError: if it is not a str or a path.
     """
     options = StorageOptions(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))
@@ -102,11 +98,7 @@ def _checked_url(text: str) -> SplitResult:
 
 
 def refuse_query(text: str) -> None:
-    """Raise if a URL has a query or a fragment: they often hold credentials, which messages would then show.
-
-    Raises:
-        InvalidArgumentError: if it has one.
-    """
+    """Raise if a URL has a query or a fragment: they often hold credentials, which messages would then show."""
     if "://" in text and re.search("[?#]", text):
         raise InvalidArgumentError(f"storage {without_credentials(text)!r}: a storage URL has no query and no fragment")
 

@@ -37,9 +37,6 @@ def check_name(kind: str, name: object) -> str:
 
     Args:
         kind: what it names, for the message: ``dataset id``, ``version`` or ``tag``.
-
-    Raises:
-        InvalidNameError: if it is outside the grammar or reserved.
     """
     if not isinstance(name, str):
         raise InvalidNameError(
@@ -67,12 +64,10 @@ def dataset_folder(path: str) -> str | None:
 
 
 def log(dataset_id: str) -> str:
-    """Return the folder of the log."""
     return f"{dataset_id}/_log"
 
 
 def log_entry(dataset_id: str, sequence: int) -> str:
-    """Return an entry of the log."""
     return f"{log(dataset_id)}/{sequence:010}.json"
 
 
@@ -128,7 +123,6 @@ def shard(attempt: str, number: int) -> str:
 
 
 def index_of(shard_name: str) -> str:
-    """Return the index of a shard."""
     return shard_name.removesuffix(".array_record") + ".index"
 
 
@@ -163,22 +157,14 @@ def is_made_up(attempt: str) -> bool:
 
 
 def check_attempt(name: object) -> str:
-    """Return the name of a build attempt if it is valid.
-
-    Raises:
-        InvalidNameError: if it is not.
-    """
+    """Return the name of a build attempt if it is valid."""
     if not isinstance(name, str) or not is_attempt(name):
         raise InvalidNameError(f"{str(name)[:200]!r} is not the name of a build attempt")
     return name
 
 
 def attempt_of(name: str) -> str:
-    """Return the attempt that a name, relative to the dataset, belongs to.
-
-    Raises:
-        InvalidNameError: if it is not the name of a file of an attempt.
-    """
+    """Return the attempt that a name, relative to the dataset, belongs to."""
     match = _FILE.fullmatch(name)
     if match is None:
         raise InvalidNameError(f"{name[:200]!r} is not the name of a file of a build attempt")

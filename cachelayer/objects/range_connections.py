@@ -40,7 +40,6 @@ class Head:
     """The head of a reply.
 
     Args:
-        status: its HTTP status.
         nbytes: the length of its body.
         stays: whether the connection stays open after it.
         place: the header ``Content-Range``; None if there is none.
@@ -109,9 +108,6 @@ class RangeConnections:
 
         Returns:
             None if the reply is of a kind that a general client has to understand, or longer than it should be.
-
-        Raises:
-            OSError: if there is no connection, or it breaks, or the server falls silent.
         """
         is_known = url.scheme in {"http", "https"} and url.host is not None and url.raw_user is url.raw_password is None
         if not is_known or self._strange >= _MOST_STRANGE:
@@ -225,7 +221,6 @@ class _Connection(asyncio.BufferedProtocol):
         return self._loop.time() - self._heard <= _IDLE_SECONDS
 
     def close(self) -> None:
-        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

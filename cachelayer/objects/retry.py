@@ -65,11 +65,7 @@ def kind_of_status(status: int) -> Kind:
 
 
 def told(reply: Any, name: str) -> Any:
-    """Return the value of a name in a reply.
-
-    Raises:
-        RequestError: if it is missing: then something other than the store has answered.
-    """
+    """Return the value of a name in a reply."""
     try:
         return reply[name]
     except (KeyError, TypeError) as error:
@@ -82,9 +78,6 @@ def check_place(content_range: str | None, start: int) -> None:
     Args:
         content_range: the header; None if there is none, as with a whole object.
         start: the first byte of the range.
-
-    Raises:
-        RequestError: if it is of another range.
     """
     said = "bytes 0-" if content_range is None else content_range
     if said.removeprefix("bytes ").partition("-")[0] != str(start):
@@ -96,13 +89,9 @@ async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: i
     """Make a request, retry after every transient failure, and return the result.
 
     Args:
-        attempt: one request.
         seconds: how long it may take in all if nobody answers. No attempt begins in the last quarter, which is
             left to the client's own timeouts.
         nbytes: bytes that it moves: slow progress is not a failure.
-
-    Raises:
-        RequestError: the last failure.
     """
     loop = asyncio.get_running_loop()
     begin = loop.time()

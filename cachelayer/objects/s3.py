@@ -76,7 +76,6 @@ class S3Client:
     """Requests to S3.
 
     Args:
-        options: options of s3fs.
         timeout: seconds after which an operation fails if the store does not answer.
     """
 

@@ -53,11 +53,6 @@ class RangeReader:
         self._stores: dict[str, Any] = {}
 
     async def get(self, bucket: str, key: str, start: int, stop: int) -> bytes:
-        """Return the bytes of a range.
-
-        Raises:
-            RequestError: if it does not arrive.
-        """
         import obstore
 
         with _translated():
@@ -65,11 +60,7 @@ class RangeReader:
             return bytes(await started(lambda: obstore.get_range_async(store, key, start=start, end=stop)))
 
     async def chunks(self, bucket: str, key: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """Yield a range, piece by piece as it arrives.
-
-        Raises:
-            RequestError: if it does not arrive.
-        """
+        """Yield a range, piece by piece as it arrives."""
         import obstore
 
         with _translated():

@@ -275,11 +275,7 @@ class _Content:
 
 
 def _of_user(call: Callable[[], Any]) -> Any:
-    """Return what code of the user, or of a library, returns.
-
-    Raises:
-        _IncomparableError: if it raises anything.
-    """
+    """Return what code of the user, or of a library, returns."""
     try:
         return call()
     except Exception as error:

@@ -123,11 +123,7 @@ def _git(file: Path, *command: str) -> str | None:
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the metadata as it is stored.
-
-    Raises:
-        InvalidArgumentError: if JSON cannot hold it.
-    """
+    """Return the metadata as it is stored."""
     try:
         found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
         # The provenance stores it one level deeper: check that depth.

@@ -37,11 +37,7 @@ class Origin:
 
     @classmethod
     def of(cls, source: Any, record: Iterable[str] = ()) -> Self:
-        """Return what is known about a source.
-
-        Raises:
-            InvalidArgumentError, InvalidTypeError: if ``record`` names what cannot be recorded.
-        """
+        """Return what is known about a source."""
         names = checked_record(record)
         if not isinstance(source, (FunctionType, MethodType, functools.partial)) and not is_users_own(source):
             if names:
@@ -64,12 +60,7 @@ class Origin:
         kwargs: Mapping[str, Any],
         record: Iterable[str] = (),
     ) -> Self:
-        """Return what is known about a source that a function returns for these arguments.
-
-        Raises:
-            TypeError: if the function does not take them.
-            InvalidTypeError: if JSON cannot hold an argument that ``record`` names.
-        """
+        """Return what is known about a source that a function returns for these arguments."""
         inner, all_args, all_kwargs = _without_partials(function, args, kwargs)
         values = _named(inspect.signature(inner).bind(*all_args, **all_kwargs))
         return cls(function, name_of(function), fingerprint(function, values), True, values, _in_clear(values, record))
@@ -134,11 +125,7 @@ def _json_of(value: Any) -> Any:
 
 
 def _in_clear(values: Mapping[str, Any], record: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments that a user wants in clear.
-
-    Raises:
-        InvalidTypeError: if JSON cannot hold one.
-    """
+    """Return the arguments that a user wants in clear."""
     documents = {name: _json_of(values.get(name, _NO_JSON)) for name in sorted(record)}
     for name, document in documents.items():
         if document is _NO_JSON:
@@ -188,11 +175,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def checked_record(record: Iterable[str]) -> frozenset[str]:
-    """Return the names of the arguments that are stored in clear.
-
-    Raises:
-        InvalidTypeError: if they are not names.
-    """
+    """Return the names of the arguments that are stored in clear."""
     names = None if isinstance(record, str) or not isinstance(record, Iterable) else list(record)
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidTypeError(f'record {record!r}: pass the names of arguments, as in record=("split",)')
@@ -200,11 +183,7 @@ def checked_record(record: Iterable[str]) -> frozenset[str]:
 
 
 def check_parameters(names: frozenset[str], function: Any) -> None:
-    """Raise if a function lacks a parameter of one of these names.
-
-    Raises:
-        InvalidArgumentError: with the names of the parameters that it has.
-    """
+    """Raise if a function lacks a parameter of one of these names."""
     try:
         known = inspect.signature(_without_partials(function, (), {})[0]).parameters
     except (TypeError, ValueError):

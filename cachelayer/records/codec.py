@@ -78,7 +78,6 @@ class Codec(Protocol):
         """Return consecutive batches of rows, which share the memory of the columns.
 
         Args:
-            columns: the columns of all leaves.
             splits: where each batch begins, and the end of the last.
         """
 
@@ -89,11 +88,7 @@ def codec_for(spec: Tree) -> Codec:
 
 
 def codec_named(name: str, spec: Tree) -> Codec:
-    """Return the codec that a manifest names.
-
-    Raises:
-        FormatError: if this release does not know the name.
-    """
+    """Return the codec that a manifest names."""
     for codec in (TypedCodec, RawCodec):
         if codec.name == name:
             return codec(spec)

@@ -16,9 +16,6 @@ def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
 
     Args:
         specs: the name of each dataset and its spec; at least one.
-
-    Raises:
-        InvalidArgumentError: if they differ in anything else; the message names the leaf and both datasets.
     """
     (first, common), *others = specs
     for name, spec in others:

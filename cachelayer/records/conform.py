@@ -28,9 +28,6 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     """Return a value as the spec stores it: an array of its dtype and a shape that it allows, or bytes or str.
 
     A Python number takes the dtype of the spec if that holds it exactly. An array must have the dtype.
-
-    Raises:
-        ElementError: if the value does not fit; its record is ``row``.
     """
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
@@ -54,11 +51,7 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
 
 
 def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
-    """Return nested lists as the array that the spec declares; each number is fitted on its own.
-
-    Raises:
-        ElementError: if the depth differs, lists of one level differ in length, or a value does not fit.
-    """
+    """Return nested lists as the array that the spec declares; each number is fitted on its own."""
     shape: list[int] = []
     level: list[Any] = [items]
     for _ in spec.shape:
@@ -83,7 +76,6 @@ def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ..
 
     Args:
         rows: the values of a leaf.
-        dtype, shape: those of the spec.
 
     Returns:
         The stack; None if ``conform`` must look at each row.
@@ -124,11 +116,7 @@ def _floats(rows: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]
 
 
 def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
-    """Return a stack of static arrays as the spec stores them.
-
-    Raises:
-        ElementError: if dtype or shape differ; its record is 0, though all records of the batch are wrong.
-    """
+    """Return a stack of static arrays as the spec stores them."""
     stacked = np.asarray(batch)
     if _widens(stacked.dtype, np.dtype(spec.dtype)):
         stacked = stacked.astype(spec.dtype)

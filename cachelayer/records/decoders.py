@@ -22,11 +22,7 @@ _TURNED_BY_90_DEGREES = (5, 6, 7, 8)
 
 
 def decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
-    """Return the function that makes an array of the bytes of a file. Threads may call it at once.
-
-    Raises:
-        MissingDependencyError: if the package that decodes such files is not installed.
-    """
+    """Return the function that makes an array of the bytes of a file. Threads may call it at once."""
     if isinstance(spec, ImageSpec):
         return _image_decoder(spec)
     if isinstance(spec, AudioSpec):

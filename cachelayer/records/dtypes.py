@@ -52,11 +52,7 @@ def is_string(dtype: DType) -> bool:
 
 
 def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype as it is stored: little-endian.
-
-    Raises:
-        InvalidTypeError: if it is an object, structured or void dtype, or another one without fixed, typed bytes.
-    """
+    """Return a dtype as it is stored: little-endian."""
     dtype = dtype.newbyteorder("<")
     if dtype.name in _ML_DTYPES and dtype.kind in "VWfiu":
         return dtype
@@ -97,11 +93,7 @@ def to_name(dtype: DType) -> str:
 
 
 def from_name(name: str) -> DType:
-    """Return the dtype that a manifest names; the inverse of ``to_name``.
-
-    Raises:
-        FormatError: if this machine or release has no such dtype.
-    """
+    """Return the dtype that a manifest names; the inverse of ``to_name``."""
     if name == "bytes":
         return bytes
     if name == "str":

@@ -17,12 +17,7 @@ _MOST_PIXELS = (1 << 16) - 1
 
 
 def image_size(size: Any, crop: Any) -> ImageSize:
-    """Return the size that a user asks for.
-
-    Raises:
-        InvalidArgumentError: if the height or the width is less than 1 or too large, or one of them is missing.
-        InvalidTypeError: if they are no integers, or ``crop`` is no bool.
-    """
+    """Return the size that a user asks for."""
     if isinstance(size, (str, bytes)) or not isinstance(size, Sequence):
         raise InvalidTypeError(f"size {size!r} of type {type(size).__name__}: pass (height, width)")
     if len(size) != 2:
@@ -34,12 +29,7 @@ def image_size(size: Any, crop: Any) -> ImageSize:
 
 
 def image_leaves(spec: Tree, names: Sequence[str]) -> list[int]:
-    """Return the numbers of the images of and below some names; of all images if there are no names.
-
-    Raises:
-        InvalidArgumentError: if there is no image below a name, or no image at all.
-        InvalidTypeError: if a name is not a text.
-    """
+    """Return the numbers of the images of and below some names; of all images if there are no names."""
     images = [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if isinstance(leaf, ImageSpec)]
     if not images:
         raise InvalidArgumentError(

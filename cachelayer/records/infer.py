@@ -36,9 +36,6 @@ def declared(spec: Tree) -> Tree:
         spec: the structure of an element. Its leaves are leaf specs; dtypes, their names, or Python types; anything
             that has ``shape`` and ``dtype``, such as ``tf.TensorSpec`` or ``jax.ShapeDtypeStruct``; or None for a
             value that is always None.
-
-    Raises:
-        InvalidArgumentError: if a leaf is none of these.
     """
     return map_structure(spec, _declared_leaf)
 
@@ -56,20 +53,12 @@ def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
 
 
 def from_element(element: Any) -> Tree:
-    """Return the element spec of one element, with None where it holds None.
-
-    Raises:
-        ElementError: if a leaf cannot be stored; it has the path of the leaf.
-    """
+    """Return the element spec of one element, with None where it holds None."""
     return map_structure(element, _leaf_of)
 
 
 def from_elements(elements: Iterable[Any]) -> Tree:
-    """Return the element spec of the first element; a leaf that is None there comes from the first element that has it.
-
-    Raises:
-        ElementError: if a leaf is None in all elements.
-    """
+    """Return the spec of the first element; a leaf that is None there comes from the first element that has it."""
     spec: Tree = None
     unresolved = True
     for record, element in enumerate(elements):
@@ -121,9 +110,6 @@ def completed(spec: Tree, element: Any) -> Tree:
     """Return a declared spec with the keys that it lacks, as an element has them; in the order of the element.
 
     If the element lacks a key of the spec, or has another structure, the spec is not meant for it and stays as it is.
-
-    Raises:
-        ElementError: if the element holds None, or what cannot be stored, under a key that the spec lacks.
     """
     return _completed(spec, element, "") if _declares(spec, element) else spec
 
@@ -189,11 +175,6 @@ def _leaf_of(path: str, value: Any) -> LeafSpec | None:
 
 
 def leaf_spec(value: Any) -> LeafSpec | None:
-    """Return the spec of one leaf; None for None.
-
-    Raises:
-        InvalidTypeError: if it cannot be stored.
-    """
     if value is None:
         return None
     if isinstance(value, Ragged):
@@ -213,11 +194,7 @@ def leaf_spec(value: Any) -> LeafSpec | None:
 
 
 def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
-    """Return a dense leaf as a numpy array, bytes or str.
-
-    Raises:
-        InvalidTypeError: if it is none of these and cannot be converted to an array without guessing.
-    """
+    """Return a dense leaf as a numpy array, bytes or str."""
     if isinstance(value, np.ndarray):
         if isinstance(value, np.ma.MaskedArray):
             raise InvalidTypeError("a masked array would lose its mask: use filled(), or None, or a second array")

@@ -64,7 +64,6 @@ class LeafCodec(Protocol):
 
 
 def leaf_codec(spec: LeafSpec) -> LeafCodec:
-    """Return the codec of a leaf spec."""
     if isinstance(spec, RaggedSpec):
         return RaggedLeaf(spec)
     if isinstance(spec, SparseSpec):

@@ -12,11 +12,7 @@ from cachelayer.records.tree import Tree
 
 
 def field_names(fields: Any) -> tuple[str, ...]:
-    """Return the names of the fields that a user lists, sorted: their order means nothing.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if it is not a list of names, or is empty.
-    """
+    """Return the names of the fields that a user lists, sorted: their order means nothing."""
     if isinstance(fields, str) or not isinstance(fields, Sequence):
         raise InvalidTypeError(f"fields={fields!r}: pass a list of names, such as ['image', 'meta/url']")
     for name in fields:
@@ -28,12 +24,6 @@ def field_names(fields: Any) -> tuple[str, ...]:
 
 
 def leaf_number(spec: Tree, name: Any) -> int:
-    """Return the number of the leaf of this name.
-
-    Raises:
-        InvalidArgumentError: if there is no such leaf; the message lists those that there are.
-        InvalidTypeError: if the name is not a text.
-    """
     leaves = _leaves_of(spec, name)
     if len(leaves) == 1 and name in names_of_leaves(spec):
         return leaves[0]
@@ -41,12 +31,7 @@ def leaf_number(spec: Tree, name: Any) -> int:
 
 
 def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:
-    """Return the numbers of all leaves of and below these names, ascending.
-
-    Raises:
-        InvalidArgumentError: if there is no such leaf or structure, or no name.
-        InvalidTypeError: if a name is not a text.
-    """
+    """Return the numbers of all leaves of and below these names, ascending."""
     chosen = {number for name in names for number in _leaves_of(spec, name)}
     if not chosen:
         raise InvalidArgumentError(f"no fields are named: {_listed(spec)}")
@@ -54,11 +39,7 @@ def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:
 
 
 def chosen_spec(spec: Tree, chosen: Collection[int]) -> Tree:
-    """Return the structure of the elements that have only these leaves.
-
-    Raises:
-        InvalidArgumentError: if a tuple or a list would lose some of its items.
-    """
+    """Return the structure of the elements that have only these leaves."""
     if not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields are keys of dicts, and elements are {tree.describe(spec)}")
     found = {}

@@ -28,9 +28,6 @@ def as_u32(spec: LeafSpec, lengths: Ints, row_of: Ints | None = None) -> NDArray
 
     Args:
         row_of: the row of each, for errors; by default its number.
-
-    Raises:
-        ElementError: if one does not fit.
     """
     too_long = np.argwhere(lengths > _MAX_U32)
     if len(too_long):

@@ -38,9 +38,6 @@ class DecodingCodec:
     """Wraps a codec; its elements and batches have their encoded leaves decoded.
 
     If a file does not decode, the record of the error is its index among the records.
-
-    Args:
-        codec: the codec of the records.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -67,7 +64,6 @@ class DecodingCodec:
         """Return the columns of records, decoded, with None for each leaf that is not in ``chosen``.
 
         Args:
-            records, chosen, apart: as for other codecs.
             failed: gets the error of each row with a file that does not decode, and the row a filler; None to raise it.
         """
         columns = self._codec.decode(records, chosen, apart=apart)
@@ -79,16 +75,11 @@ class DecodingCodec:
         ]
 
     def element(self, record: bytearray) -> Any:
-        """Return the element of one record."""
         return self.elements(self.decode(RecordBuffer.of([bytes(record)]), apart=True), 1)[0]
 
 
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
-    """Raise unless every image and sound in the columns decodes.
-
-    Raises:
-        ElementError: if one does not; its record is the row.
-    """
+    """Raise unless every image and sound in the columns decodes."""
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec):
             files = _MediaFiles(path, leaf, column)
@@ -99,8 +90,6 @@ class _MediaFiles:
     """A column of files. Threads may decode them.
 
     Args:
-        path, spec: the leaf.
-        column: the files.
         failed: gets the error of each file that does not decode; None to raise it.
     """
 
@@ -142,11 +131,7 @@ class _MediaFiles:
         return Column(decoded.fixed, decoded.variable, self._nulls)
 
     def check(self, row: int) -> None:
-        """Raise if a file does not decode.
-
-        Raises:
-            ElementError: if it does not; its record is the row.
-        """
+        """Raise if a file does not decode."""
         self._value(row)
 
     def _value(self, row: int) -> NDArray[Any] | None:

@@ -31,8 +31,6 @@ class Pieces:
     """Pieces of documents, ordered by their place: all but ``ends`` are int64 of shape ``[pieces]``.
 
     Args:
-        row: the row that holds each.
-        record: the record that each comes from.
         begin: its first value in the record.
         count: the number of its values, at least 1.
         offset: its place in the row.
@@ -47,7 +45,6 @@ class Pieces:
     ends: NDArray[np.bool_]
 
     def not_empty(self) -> Pieces:
-        """Return those pieces that have values."""
         held = np.flatnonzero(self.count > 0)
         if len(held) == len(self.count):
             return self
@@ -56,7 +53,6 @@ class Pieces:
         return Pieces(row, record, begin, count, offset, self.ends[held])
 
     def listed(self) -> list[DocumentPiece]:
-        """Return the pieces one by one."""
         columns = (self.record, self.begin, self.begin + self.count, self.offset)
         return [DocumentPiece(*piece) for piece in zip(*(column.tolist() for column in columns), strict=True)]
 
@@ -65,9 +61,7 @@ class Pieces:
 
         Args:
             values: those of all pieces, one after another; the result may share their memory.
-            rows: the number of rows.
             length: the number of cells of each.
-            fill: what is in all other cells.
 
         Returns:
             An array of shape ``[rows, length]``.

@@ -87,7 +87,6 @@ class Frames:
         return Frames(self.buffer[first:last], self.starts[start:stop] - first, self.lengths[start:stop])
 
     def memory(self) -> memoryview:
-        """Return the buffer as a memoryview."""
         return _memory(self.buffer)
 
     def to_list(self) -> list[bytes]:
@@ -136,9 +135,6 @@ class RecordBuffer:
     """Records in one buffer.
 
     Args:
-        buffer: uint8.
-        starts: where each record begins.
-        lengths: bytes of each record.
         uniform_nbytes: the bytes of every record if all are known to be equal.
     """
 
@@ -154,7 +150,6 @@ class RecordBuffer:
         return RecordBuffer(self.buffer, self.starts[rows], self.lengths[rows], self.uniform_nbytes)
 
     def memory(self) -> memoryview:
-        """Return the buffer as a memoryview."""
         return _memory(self.buffer)
 
     @cached_property
@@ -183,14 +178,12 @@ class RecordBuffer:
         return gather_ranges(self.buffer, self.starts + starts, lengths)
 
     def to_list(self) -> list[bytes]:
-        """Return the records."""
         memory = self.memory()
         ends = self.starts + self.lengths
         return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
 
     @classmethod
     def of(cls, records: list[bytes]) -> RecordBuffer:
-        """Return a buffer of these records."""
         lengths = np.fromiter(map(len, records), np.int64, len(records))
         return cls.packed(np.frombuffer(b"".join(records), np.uint8), lengths)
 

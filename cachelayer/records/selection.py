@@ -101,7 +101,6 @@ class Marked(Sequence[int]):
     """The numbers in a bitmap, all or some of them, ascending or descending.
 
     Args:
-        bitmap: the numbers.
         places: the ranks of those that are meant, in order.
     """
 
@@ -150,19 +149,10 @@ class Selection:
         return isinstance(numbers, range) and numbers.start == 0 and numbers.step == 1
 
     def slice(self, rows: slice) -> Selection:
-        """Return a slice of the selection.
-
-        Raises:
-            InvalidArgumentError, InvalidTypeError: if Python refuses such a slice.
-        """
         return Selection(sliced(self.numbers, rows))
 
     def select(self, indices: Any) -> Selection:
-        """Return the records of these indices, in their order; or those of a mask or a slice.
-
-        Raises:
-            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :func:`record_numbers`.
-        """
+        """Return the records of these indices, in their order; or those of a mask or a slice."""
         if isinstance(indices, slice):
             return self.slice(indices)
         wanted = numbers_or_mask(indices, len(self))
@@ -174,11 +164,7 @@ class Selection:
         return Selection(numbers)
 
     def exclude(self, indices: Any) -> Selection:
-        """Return the records without those of these indices.
-
-        Raises:
-            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :func:`record_numbers`.
-        """
+        """Return the records without those of these indices."""
         mask = np.ones(len(self), np.bool_)
         mask[record_numbers(indices, len(self))] = False
         return self._of_mask(mask)
@@ -227,11 +213,7 @@ class Selection:
         return tuple(map(len, rows)) if in_order else (len(self),)
 
     def _runs(self, ends: Sequence[int]) -> list[range | Numbers]:
-        """Return the rows that lie in each segment, for numbers that only grow or only fall.
-
-        Args:
-            ends: the number after the last record of each segment.
-        """
+        """Return the rows that lie in each segment, for numbers that only grow or only fall."""
         records = len(self)
         falls = records > 1 and self.numbers[0] > self.numbers[-1]
         growing: Any = self.numbers[::-1] if falls else self.numbers
@@ -240,11 +222,7 @@ class Selection:
         return [range(records - stop, records - start) if falls else range(start, stop) for start, stop in runs]
 
     def take(self, indices: Any) -> Numbers:
-        """Return the base's record numbers of these indices, or of a mask or a slice.
-
-        Raises:
-            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :func:`record_numbers`.
-        """
+        """Return the base's record numbers of these indices, or of a mask or a slice."""
         wanted = record_numbers(indices, len(self))
         return wanted if self._is_whole or len(wanted) == 0 else _taken(self.numbers, wanted)
 
@@ -253,11 +231,7 @@ class Selection:
         return rows if self._is_whole else _taken(self.numbers, rows)
 
     def number(self, index: Any) -> int:
-        """Return the base's record number of one index.
-
-        Raises:
-            RecordIndexError, InvalidTypeError: see :func:`record_number`.
-        """
+        """Return the base's record number of one index."""
         numbers = self.numbers
         # A shortcut for the most common case.
         if type(index) is int and type(numbers) is range and 0 <= index < len(numbers):

@@ -18,5 +18,4 @@ class ShardDigest:
         self._sha256.update(frames.memory())
 
     def hexdigest(self) -> str:
-        """Return the digest in hexadecimal."""
         return self._sha256.hexdigest()

@@ -66,7 +66,6 @@ class LeafSpec:
     Args:
         dtype: a numpy dtype or its name, or ``bytes`` / ``str`` for strings of any length.
         shape: the dimensions; None for one that differs from element to element.
-        nullable: whether the leaf may be None.
     """
 
     dtype: DType
@@ -87,7 +86,6 @@ class LeafSpec:
         return False
 
     def as_nullable(self) -> Self:
-        """Return this spec for a leaf that may be None."""
         return replace(self, nullable=True)
 
     def describe(self) -> str:
@@ -229,7 +227,6 @@ class ImageSize:
     """The size to which a reader has images decoded.
 
     Args:
-        height, width: the size in pixels.
         crop: whether to cut off what makes the proportions differ, at both sides alike; else the image is stretched.
     """
 

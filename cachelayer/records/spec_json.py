@@ -40,11 +40,6 @@ _MALFORMED = (CacheLayerError, LookupError, OverflowError, RecursionError, TypeE
 
 
 def to_json(spec: Tree) -> Any:
-    """Return a spec as JSON values.
-
-    Raises:
-        InvalidArgumentError: if it is nested too deeply to be read again.
-    """
     return _to_json(spec, 0)
 
 
@@ -71,11 +66,7 @@ def _to_json(spec: Tree, depth: int) -> Any:
 
 
 def from_json(node: Any) -> Tree:
-    """Return the spec of JSON values.
-
-    Raises:
-        FormatError: if they are not a spec in this format.
-    """
+    """Return the spec of JSON values."""
     try:
         return _from_json(node, 0)
     except FormatError:

@@ -25,11 +25,7 @@ def cores() -> int:
 
 
 def each(count: int, do: Callable[[int], None]) -> None:
-    """Call a function of each number below a count: each of a few threads, this one included, takes a range of them.
-
-    Raises:
-        Exception: what the call of the least number that failed has raised; later calls may not have been made.
-    """
+    """Call a function of each number below a count: each of a few threads, this one included, takes a range of them."""
 
     def do_range(number: int) -> None:
         for row in range(bounds[number], bounds[number + 1]):

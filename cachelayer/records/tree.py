@@ -100,22 +100,14 @@ def leaf_values(value: Tree) -> list[tuple[str, Any]]:
 
 
 def flatten_like(spec: Tree, value: Any) -> list[Any]:
-    """Return the leaves of a value of this structure, in the order of ``leaves(spec)``.
-
-    Raises:
-        ElementError: if the structure differs; it has the path of the difference.
-    """
+    """Return the leaves of a value of this structure, in the order of ``leaves(spec)``."""
     out: list[Any] = []
     _flatten(spec, value, out)
     return out
 
 
 def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
-    """Return a list of values for each leaf, one value for each row, in the order of ``leaves(spec)``.
-
-    Raises:
-        ElementError: if the structure of a row differs; its record is the row.
-    """
+    """Return a list of values for each leaf, one value for each row, in the order of ``leaves(spec)``."""
     columns: list[list[Any]] = []
     if _split_rows(spec, list(rows), columns):
         return columns

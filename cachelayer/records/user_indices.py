@@ -27,11 +27,6 @@ def record_numbers(indices: Any, records: int) -> Numbers:
 
     Returns:
         int64 of shape ``[count]``; it may share the memory of ``indices``.
-
-    Raises:
-        RecordIndexError: if there is no such record.
-        InvalidArgumentError: if a mask has another length, or the indices have not one dimension.
-        InvalidTypeError: if the indices are neither all integers nor all bools.
     """
     numbers = numbers_or_mask(indices, records)
     return np.flatnonzero(numbers) if numbers.dtype == np.bool_ else numbers
@@ -66,12 +61,7 @@ def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
 
 
 def record_number(index: Any, records: int) -> int:
-    """Return the index that a user passed as a record number, in [0, records).
-
-    Raises:
-        RecordIndexError: if there is no such record.
-        InvalidTypeError: if it is not an integer; a bool is not one.
-    """
+    """Return the index that a user passed as a record number, in [0, records)."""
     number = _integer(index)
     if number is None:
         raise InvalidTypeError(
@@ -84,11 +74,6 @@ def record_number(index: Any, records: int) -> int:
 
 
 def sliced(numbers: Any, rows: slice) -> Any:
-    """Return ``numbers[rows]``.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if Python refuses such a slice.
-    """
     try:
         return numbers[slice(rows.start, rows.stop, _step(rows.step, len(numbers)))]
     except TypeError as error:

@@ -27,11 +27,7 @@ class NoArray:
     _ADVICE = ""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        """Raise, because whether the value fits into one array depends on its content.
-
-        Raises:
-            InvalidTypeError: always; it says what to do instead.
-        """
+        """Raise, because whether the value fits into one array depends on its content."""
         raise InvalidTypeError(f"a {type(self).__name__} is not an array: {self._ADVICE}")
 
 
@@ -61,12 +57,7 @@ class Ragged(NoArray):
         return max(len(self.row_splits) - 1, 0)
 
     def __getitem__(self, row: int) -> Any:
-        """Return a row: an array, or a Ragged if the row is ragged itself.
-
-        Raises:
-            RecordIndexError: if there is no such row; it is an IndexError.
-            InvalidTypeError: if ``row`` is not an integer.
-        """
+        """Return a row: an array, or a Ragged if the row is ragged itself."""
         rows = len(self)
         row = integer("row", row)
         if not -rows <= row < rows:

@@ -34,12 +34,7 @@ def _varies(leaf: LeafSpec) -> bool:
 
 
 def varying_leaf(spec: Tree, name: Any) -> int:
-    """Return the number of the leaf of this name, which must have lengths.
-
-    Raises:
-        InvalidArgumentError: if it does not, or there is no such leaf.
-        InvalidTypeError: if the name is not a text.
-    """
+    """Return the number of the leaf of this name, which must have lengths."""
     number = leaf_number(spec, name)
     leaf = tree.leaves(spec)[number][1]
     if not _varies(leaf):
@@ -52,9 +47,6 @@ def varying_leaf(spec: Tree, name: Any) -> int:
 class VaryingLeaves:
     """Reads the leaves of varying length of stored records.
 
-    Args:
-        codec: the codec of the records.
-
     Attributes:
         numbers: the numbers of these leaves, ascending.
     """
@@ -65,11 +57,7 @@ class VaryingLeaves:
         self._leaves = [leaf for _, leaf in tree.leaves(codec.spec)]
 
     def lengths(self, records: Records) -> Ints:
-        """Return the lengths of all these leaves: int64 of shape ``[rows, leaves]``.
-
-        Raises:
-            CorruptionError: if a record is shorter than its fixed parts.
-        """
+        """Return the lengths of all these leaves: int64 of shape ``[rows, leaves]``."""
         if self._codec is None:
             return records.lengths.astype(np.int64).reshape(-1, 1)
         layout = self._codec.layout
@@ -90,18 +78,11 @@ class VaryingLeaves:
         Nothing is read past the end of a leaf, whatever starts and counts are.
 
         Args:
-            records: the records.
-            number: the number of the leaf.
-            starts: for each record, the first value.
             counts: for each record, how many values.
             ends: for each record, True if the leaf must end with the last of these; None if it may always have more.
 
         Returns:
             An array of the leaf's dtype; uint8 for ``bytes`` and ``str``.
-
-        Raises:
-            CorruptionError: if a leaf has fewer values than asked for, or more than it may, or a record is damaged.
-            InvalidArgumentError: if the leaf is an array of strings.
         """
         leaf = self._leaves[number]
         if dtypes.is_string(leaf.dtype) and leaf.shape:

@@ -164,7 +164,6 @@ class NumberSummary:
         return math.floor(math.ldexp(value, -scale)) if self._kind == "f" else int(value) >> scale
 
     def result(self) -> NumberStats:
-        """Return the statistics."""
         minimum, maximum = (None, None) if self._range is None else map(self._shown, self._range)
         variance = self._squares / self._finite if self._finite else math.nan
         values = None

@@ -33,7 +33,6 @@ class StringSummary:
         self._seen: Counter[str | bytes] | None = Counter()
 
     def add(self, strings: Sequence[str | bytes]) -> None:
-        """Add strings."""
         if self._seen is not None:
             self._seen.update(strings)
             if len(self._seen) > DISTINCT or any(len(string) > _LONGEST for string in self._seen):

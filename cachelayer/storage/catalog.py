@@ -38,7 +38,6 @@ class Catalog:
     """The versions of the datasets in a store.
 
     Args:
-        store: the store that holds them.
         copies: the local cache for shards of remote stores; None to make no local copies.
         verify: what to check when records are read.
     """
@@ -48,11 +47,7 @@ class Catalog:
     verify: Verify
 
     def own(self, reference: Reference) -> Reference:
-        """Return a reference if it names a whole version of this storage.
-
-        Raises:
-            InvalidArgumentError: if it begins with the URL of another storage, or has a slice.
-        """
+        """Return a reference if it names a whole version of this storage."""
         if not reference.url and reference.rows is None:
             return reference
         name = f"{reference.dataset_id}@{reference.name or reference.digest}"
@@ -65,11 +60,7 @@ class Catalog:
         return reference
 
     def head(self, log: Log) -> Snapshot:
-        """Return the newest snapshot in a log.
-
-        Raises:
-            DatasetNotFoundError: if there is no such dataset; the message names those that exist.
-        """
+        """Return the newest snapshot in a log."""
         snapshot = log.head()
         if snapshot.sequence == 0:
             known = [name for name, is_dataset in self._folders().items() if is_dataset]
@@ -101,12 +92,7 @@ class Catalog:
             return None
 
     def fetch(self, reference: Reference) -> DataRef[Any]:
-        """Return the version that a reference names.
-
-        Raises:
-            DatasetNotFoundError, VersionNotFoundError: if there is none.
-            CorruptionError: if it has another digest, or is damaged.
-        """
+        """Return the version that a reference names."""
         return self.ref(self.resolve(reference))
 
     def resolve(self, reference: Reference) -> StoredVersion:
@@ -115,7 +101,6 @@ class Catalog:
         return StoredVersion(self.store, reference.dataset_id, info)
 
     def ref(self, version: StoredVersion) -> DataRef[Any]:
-        """Return the DataRef of a version."""
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
             return DataRef(RecordElements(VersionRecords(version, self.verify, self.copies)), version.kept)

@@ -88,11 +88,7 @@ def _parts(name: str, records: StoredRecords, seed: int | None, made_by: Mapping
 
 
 def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[str, Any]) -> None:
-    """Raise if a version was made in another way.
-
-    Raises:
-        AlreadyExistsError: with what differs.
-    """
+    """Raise if a version was made in another way."""
     before, base = ref.provenance.get("rewrite"), ref.provenance.get("base")
     if not isinstance(before, dict) or not isinstance(base, dict):
         raise AlreadyExistsError(f"{name} is published already, and no rewrite made it: choose another version")

@@ -30,11 +30,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 def checked_on_change(on_change: Any) -> OnChange:
-    """Return the argument if it is valid.
-
-    Raises:
-        InvalidArgumentError: if it is not "warn", "error" or "ignore".
-    """
+    """Return the argument if it is valid."""
     if on_change not in ON_CHANGE:
         raise InvalidArgumentError(f"on_change {on_change!r}: it must be one of {', '.join(map(repr, ON_CHANGE))}")
     return on_change  # type: ignore[no-any-return]
@@ -45,13 +41,6 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
 
     This compares only what is cheap to know: it calls no function and iterates nothing. It skips versions that were
     made from another version.
-
-    Raises:
-        ArgumentsMismatchError: if the arguments of the function differ from those that built the version.
-        StaleVersionError: if something else differs, and ``on_change`` is "error".
-
-    Warns:
-        StaleVersionWarning: once in a process, if something else differs and ``on_change`` is "warn".
     """
     built = ref.provenance
     if "base" in built:

@@ -125,7 +125,6 @@ class Storage:
         return reference.dataset_id, reference.name
 
     def _new_name(self, dataset_id: str, version: str | None) -> tuple[str, str]:
-        """Return a dataset and the name of a new version."""
         dataset_id, name = self._name(dataset_id, version)
         return dataset_id, check_new_version(name)
 
@@ -699,11 +698,7 @@ class Storage:
 
 
 def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:
-    """Return the error for a tag that was passed instead of a version.
-
-    Raises:
-        VersionNotFoundError: if there is no such tag either; the message names what exists.
-    """
+    """Return the error for a tag that was passed instead of a version."""
     Reference(dataset_id, version).resolve(head)
     return VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
 

@@ -24,7 +24,6 @@ class Background:
     and the others are dropped. The program waits for that: no thread may run while the interpreter shuts down.
 
     Args:
-        name: the name of the threads.
         threads: the number of tasks that run at once; a thread is started for each of the first tasks.
     """
 
@@ -36,11 +35,7 @@ class Background:
         self._threads: list[threading.Thread] = []
 
     def submit(self, task: Callable[[], R]) -> Future[R]:
-        """Run a task after those before it.
-
-        Raises:
-            StorageError: if the system gives no thread at all; a few are as good as many.
-        """
+        """Run a task after those before it."""
         if len(self._threads) < self._most:
             self._start_thread()
         future: Future[R] = Future()

@@ -96,7 +96,6 @@ class Grid:
 
     @cached_property
     def lane_bits(self) -> int:
-        """Number of bits of a lane."""
         return self.lanes.bit_length() - 1
 
     @cached_property

@@ -82,7 +82,6 @@ def grid_of(sizes: Blocks, records: int, record_nbytes: int) -> Grid:
 
     Args:
         sizes: the sizes that are given; the others follow from the version.
-        records: number of records.
         record_nbytes: approximate bytes of a record.
     """
     nbytes = max(1, record_nbytes)
@@ -105,7 +104,6 @@ class BlockOrder:
     """The order in blocks of the records in every epoch: an :class:`~cachelayer.streams.order.Ordering`.
 
     Args:
-        grid: the sizes.
         seed: key of the permutations, in [0, 2**64).
         reshuffle: whether each epoch has permutations of its own.
     """
@@ -118,7 +116,6 @@ class BlockOrder:
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return self.grid.records
 
     @property

@@ -28,7 +28,6 @@ class Deal:
     """The permutations of one epoch.
 
     Args:
-        grid: the lanes.
         keys: the keys of seed and epoch.
     """
 
@@ -92,7 +91,6 @@ class Deal:
 
 @lru_cache(maxsize=64)
 def deal(grid: Grid, seed: int, epoch: int) -> Deal:
-    """Return the permutations of an epoch."""
     return Deal(grid, round_keys(seed, epoch))
 
 
@@ -250,7 +248,6 @@ class BlockWindows:
 
 @lru_cache(maxsize=_KEPT_WINDOWS)
 def windows_of(dealt: Deal, group: int, number: int) -> BlockWindows:
-    """Return a table of windows."""
     return BlockWindows(dealt, group, number)
 
 

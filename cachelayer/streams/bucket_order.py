@@ -93,12 +93,7 @@ class BucketPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketOrder(Order):
-    """The order of batches from buckets: an :class:`~cachelayer.streams.order.Ordering`.
-
-    Args:
-        plan: the steps.
-        table: the records in each bucket.
-    """
+    """The order of batches from buckets: an :class:`~cachelayer.streams.order.Ordering`."""
 
     plan: BucketPlan
     table: BucketTable = field(compare=False)
@@ -132,11 +127,7 @@ class BucketOrder(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class BucketSteps(Steps):
-    """The steps of a stream whose batches come each from one bucket.
-
-    Args:
-        plan: which steps each epoch has.
-    """
+    """The steps of a stream whose batches come each from one bucket."""
 
     plan: BucketPlan
 

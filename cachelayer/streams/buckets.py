@@ -62,11 +62,6 @@ class Buckets:
 
 
 def buckets_of(argument: Any) -> Buckets:
-    """Return the argument ``buckets``, checked.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if it is invalid.
-    """
     if isinstance(argument, Buckets):
         return argument
     if not isinstance(argument, (tuple, list)) or len(argument) != 2:

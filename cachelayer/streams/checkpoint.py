@@ -28,13 +28,8 @@ def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True)
     """Save a state as it is now: to a path at once, to the object that Orbax passes once the result was awaited twice.
 
     Args:
-        state: the state.
         directory: a path, which is made if it does not exist; or what Orbax passes for a path that it makes later.
         writes: whether this process writes the state, which is the same in all processes.
-
-    Raises:
-        StorageError: if it cannot be written.
-        InvalidTypeError, InvalidArgumentError: if the directory is neither a local path nor an object like one.
     """
     text = json.dumps(state)
     if hasattr(directory, "await_creation"):
@@ -58,11 +53,7 @@ def write_state(text: str, directory: Any) -> None:
     """Write a state into a directory, whole or not at all; several processes may write the same one at once.
 
     Args:
-        text: the JSON of the state.
         directory: a path, or an object with the same methods for a remote place.
-
-    Raises:
-        StorageError: if it cannot be written.
     """
     folder = _folder(directory)
     draft = folder / f"{FILE}.{secrets.token_hex(8)}"
@@ -79,12 +70,6 @@ def write_state(text: str, directory: Any) -> None:
 
 
 def read_state(directory: Any) -> dict[str, Any]:
-    """Return the state in a directory.
-
-    Raises:
-        StateError: if there is no state in it.
-        InvalidTypeError, InvalidArgumentError: if the directory is neither a local path nor an object like one.
-    """
     path = _folder(directory) / FILE
     try:
         state = json.loads(path.read_text())
@@ -96,15 +81,7 @@ def read_state(directory: Any) -> dict[str, Any]:
 
 
 def load_state(directory: Any, take: Callable[[dict[str, Any]], None]) -> Awaited:
-    """Load a state at once; the result need not be awaited.
-
-    Args:
-        directory: a path.
-        take: called with the state.
-
-    Raises:
-        StateError: if there is no state, or ``take`` refuses it.
-    """
+    """Load a state at once; the result need not be awaited."""
     take(read_state(directory))
     return _Done()
 

@@ -24,9 +24,6 @@ def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | Non
             NotImplemented to decline.
         rows: how many elements the batch has, counted from the first; None for all. Structure and shapes are checked on
             all elements.
-
-    Raises:
-        ElementError: if structures, shapes or dtypes differ; it names the leaf.
     """
     return _collated(elements, "", stack, rows)
 

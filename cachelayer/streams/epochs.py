@@ -22,9 +22,6 @@ class Iterations:
     The first iteration is the stream. Each further one has as many epochs, and begins where the one before ends: if the
     stream has one epoch, iteration k is epoch k. If all epochs have the same order, or the stream has no end, every
     iteration is the stream.
-
-    Args:
-        options: the options of the stream.
     """
 
     options: StreamOptions
@@ -44,7 +41,6 @@ class Iterations:
         return (self.options.steps.num_epochs or 0) - self._first if self.options.steps.records else 0
 
     def options_of(self, number: int) -> StreamOptions:
-        """Return the options of an iteration."""
         if number == 0 or not self.differ:
             return self.options
         begin = self._first + number * self._epochs
@@ -58,11 +54,7 @@ class Iterations:
 
 
 def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
-    """Return the options of a stream of one whole epoch.
-
-    Raises:
-        InvalidArgumentError: if its positions are too large, or there are no epochs.
-    """
+    """Return the options of a stream of one whole epoch."""
     if isinstance(options.order, SampledOrder):
         raise InvalidArgumentError("a weighted sample has no epochs: iterate over the stream itself")
     if (epoch + 1) * options.steps.records > MOST_POSITIONS:

@@ -98,23 +98,16 @@ def failure_of(record: int, position: int, error: Exception, stand_in: int) -> F
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """The failures of an iterator, in order of position: those of one block after another. Immutable.
-
-    Args:
-        before: those of the blocks before.
-        last: those of the last block.
-    """
+    """The failures of an iterator, in order of position: those of one block after another. Immutable."""
 
     before: Failures | None = None
     last: tuple[Failure, ...] = ()
     count: int = 0
 
     def followed(self, more: tuple[Failure, ...]) -> Failures:
-        """Return these and more."""
         return Failures(self, more, self.count + len(more)) if more else self
 
     def until(self, position: int) -> Failures:
-        """Return those before a position."""
         if all(each.position < position for each in self.last):
             return self
         return NONE.followed(tuple(each for each in self if each.position < position))

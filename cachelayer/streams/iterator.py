@@ -73,12 +73,7 @@ class StreamIterator(Iterator[T]):
                 continue
 
     def _follow(self) -> None:
-        """Go from an exhausted block to the one after it.
-
-        Raises:
-            StopIteration: at the end.
-            BaseException: the error that ended the block; the next call reads the item that failed again.
-        """
+        """Go from an exhausted block to the one after it."""
         begun = self._waiting = perf_counter()
         has_ended = False
         try:
@@ -217,7 +212,6 @@ class _Times:
     Args:
         elapsed: the seconds up to the last end of the stream.
         begun: when the consumer first asked after that; None if it did not.
-        waited: the seconds that it has waited.
         mapping: the seconds that the functions took for the blocks that have come.
     """
 

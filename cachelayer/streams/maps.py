@@ -50,15 +50,9 @@ class ElementMap:
         """Return what the function makes of some elements, converted to the element spec that was declared.
 
         Args:
-            elements: the elements.
             numbers, positions: the record number and the global position of each.
-            seed: the seed of the stream.
             reading: counts the seconds, and says whether anybody still waits.
             attempt: how many other records were tried before at these positions: each draws other random numbers.
-
-        Raises:
-            ElementError: if an element does not fit; names the record and the position.
-            Exception: what the function raises, with a note that names the position.
         """
         run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
         made = reading.timed(run, elements, positions, seed, reading, attempt)
@@ -119,11 +113,6 @@ def _line(error: BaseException) -> str:
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a user's function returns.
-
-    Raises:
-        RuntimeError: if it raises StopIteration, which would end the stream.
-    """
     try:
         return function(*arguments)
     except StopIteration as error:
@@ -163,7 +152,6 @@ def returned_none(method: str, where: str, record: int | None) -> ElementError:
 
     Args:
         method: the method that it was passed to.
-        where: what it was called for.
         record: the number of the record, if it was called for one.
     """
     return ElementError(

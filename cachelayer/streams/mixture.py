@@ -200,7 +200,6 @@ class MixedOrder:
     Args:
         turns: the part that each position belongs to.
         sizes: number of records of each part, at least 1.
-        shuffle: whether the parts are shuffled.
         seed: key of their orders; None only if nothing is shuffled.
         reshuffle: whether each epoch of a part has an order of its own.
         grids: the sizes of a shuffle in blocks, for each part; none if it is exact.
@@ -230,7 +229,6 @@ class MixedOrder:
 
     @cached_property
     def orders(self) -> Sequence[Order] | Sequence[BlockOrder]:
-        """The orders of the parts."""
         return self._in_blocks or [
             Order(size, self.shuffle, seed if self.shuffle else None, self.reshuffle)
             for size, seed in zip(self.sizes, self._seeds, strict=True)

@@ -23,9 +23,7 @@ def stand_ins(order: Ordering, epoch_records: int, position: int) -> Iterator[in
     seed and position chooses the first, and the others follow in cyclic order.
 
     Args:
-        order: the order of the stream.
         epoch_records: the number of positions of an epoch.
-        position: the global position.
     """
     epoch, place = divmod(position, epoch_records)
     end = min(place - place % GROUP + GROUP, epoch_records)
@@ -39,5 +37,4 @@ def stand_ins(order: Ordering, epoch_records: int, position: int) -> Iterator[in
 
 
 def one(number: int) -> NDArray[np.int64]:
-    """Return an array of one number."""
     return np.array([number], np.int64)

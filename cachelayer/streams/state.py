@@ -38,8 +38,6 @@ class StreamIdentity:
     """The records and the order that a position refers to.
 
     Args:
-        digest: identity of the records.
-        order: their order.
         steps: the steps that begin at positions; None if one can begin at each.
     """
 
@@ -61,11 +59,7 @@ class StreamIdentity:
         return self.order.past(position) if isinstance(self.order, Changeable) else {}
 
     def position(self, state: Any) -> int:
-        """Return the position of a state of the same records in the same order.
-
-        Raises:
-            StateError: if it is not a state, or belongs to another stream; the message names what differs.
-        """
+        """Return the position of a state of the same records in the same order."""
         if isinstance(state, (str, bytes)):
             state = _parsed(state)
         if not isinstance(state, Mapping) or "format" not in state or "position" not in state:
@@ -89,11 +83,7 @@ class StreamIdentity:
         return position
 
     def _check_past(self, position: int, state: Mapping[str, Any]) -> None:
-        """Raise if a state of the same records comes from another past than its position has here.
-
-        Raises:
-            StateError: with the name of what differs.
-        """
+        """Raise if a state of the same records comes from another past than its position has here."""
         for name, mine in self._past(position).items():
             inner = state["order"].get(name)
             differences = _differences(mine, inner if isinstance(inner, Mapping) else {})

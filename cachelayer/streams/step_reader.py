@@ -32,10 +32,8 @@ class StepReader:
     """Reads steps of one shard.
 
     Args:
-        records: the records.
         options: which records to read, and in which order.
         maps: functions of elements, in the order in which they are called.
-        batch_maps: functions of batches.
         rows: given the size of a global batch, returns the rows to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         buckets: for each bucket, the records padded to its bound; empty if there are no buckets.
@@ -67,7 +65,6 @@ class StepReader:
 
     @cached_property
     def read_rows(self) -> StepRows:
-        """The rows of each step that are read."""
         return StepRows(self.options, self.rows)
 
     @property
@@ -86,9 +83,6 @@ class StepReader:
         Args:
             rows: given the number of rows of a global batch, returns the rows to read, in any order. With remainder
                 "pad" that number is ``global_batch_size`` at every step, else the number of records in the step.
-
-        Raises:
-            InvalidArgumentError: if the stream has no batches, or is for one of several shards.
         """
         if not self.options.batched or self.options.steps.shard_count > 1:
             raise InvalidArgumentError(
@@ -100,7 +94,6 @@ class StepReader:
         """Return the batch of a step; with remainder "pad", the batch and its mask.
 
         Args:
-            step: the step.
             blocks: for the begin of the step, the blocks that its records are read from; None to read them one by one.
         """
         batch, failures = self.batch_and_failures(step, blocks)
@@ -116,11 +109,7 @@ class StepReader:
         return self._finished(step, self._read(step, reading), reading), tuple(reading.failures)
 
     def _notice(self, failures: Sequence[Failure]) -> None:
-        """Warn of failures that no iterator counts, once in a process.
-
-        Raises:
-            ElementError: if there are too many in one step.
-        """
+        """Warn of failures that no iterator counts, once in a process."""
         limit = self.max_failures
         if failures and limit is not None:
             if len(failures) > limit:
@@ -153,14 +142,12 @@ class StepReader:
         return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
 
     def elements(self, step: Step) -> Sequence[Any]:
-        """Return the elements of a step."""
         reading = Reading()
         found = self._mapped(self.read_rows.numbers(step), self.read_rows.positions(step), reading, self.records)
         self._notice(reading.failures)
         return found
 
     def _source(self, steps: Sequence[Step], numbers: Indices, reading: Reading) -> RecordReads[Any]:
-        """Return what reads the records of some steps."""
         if reading.blocks is None:
             return self._reads_of(steps[0])
         return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading.check)
@@ -231,15 +218,7 @@ class StepReader:
         others: RecordReads[Any],
         collators: list[Collate] | None,
     ) -> Sequence[Any]:
-        """Return the elements of some records after all functions, with others in place of those that fail.
-
-        Args:
-            numbers, positions: the record number and the global position of each.
-            reading: the reading of the block, which gets the failures.
-            source: reads these records; perhaps out of blocks that are at hand.
-            others: reads any record.
-            collators: gets the functions that together stack the elements; None if nothing is stacked.
-        """
+        """Return the elements of some records after all functions, with others in place of those that fail."""
         try:
             return self._made(source.__getitems__(numbers), numbers, positions, 0, reading, collators)
         except Exception as error:
@@ -280,11 +259,7 @@ class StepReader:
         others: RecordReads[Any],
         collators: list[Collate] | None,
     ) -> tuple[Any, int]:
-        """Return the element that stands in for a record that failed, and its own record number.
-
-        Raises:
-            ElementError: if those that may stand in fail too.
-        """
+        """Return the element that stands in for a record that failed, and its own record number."""
         tried = [number]
         for attempt, candidate in enumerate(stand_ins(self.options.order, self.options.steps.records, position), 1):
             failed: Failed = {}

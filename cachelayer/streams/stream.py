@@ -189,11 +189,7 @@ class Stream(Generic[T]):
     __reversed__ = None
 
     def __len__(self) -> int:
-        """Return how many items a new iterator of this shard hands out, from ``start`` on.
-
-        Raises:
-            TypeError: if the stream has no end.
-        """
+        """Return how many items a new iterator of this shard hands out, from ``start`` on."""
         options = self._options
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
@@ -207,11 +203,7 @@ class Stream(Generic[T]):
         return count
 
     def __getitem__(self, step: int) -> T:
-        """Return the batch of a step, counted from ``start``; the element if the stream has no batches.
-
-        Raises:
-            RecordIndexError: if there is no such step, or it has no element for this shard.
-        """
+        """Return the batch of a step, counted from ``start``; the element if the stream has no batches."""
         found = self._step(step)
         if self._options.batched:
             return cast(T, self._reader.batch(found))
@@ -317,7 +309,6 @@ class BatchStream(Stream[B], Generic[T, B]):
 
 
 def stream_of(reader: StepReader) -> Stream[Any]:
-    """Return the stream that a reader reads."""
     return (BatchStream if reader.options.batched else Stream)(reader)
 
 
@@ -356,11 +347,7 @@ def iteration(stream: Stream[T], number: int) -> Stream[T]:
 
 
 def _limit(on_error: Any, max_failures: int) -> int | None:
-    """Return the number of failures that a function replaces; None to raise each.
-
-    Raises:
-        InvalidArgumentError: if ``on_error`` is invalid, or failures are counted and none is replaced.
-    """
+    """Return the number of failures that a function replaces; None to raise each."""
     if not isinstance(on_error, str) or on_error not in ("raise", "replace"):
         raise InvalidArgumentError(f"on_error {on_error!r}: pass 'raise' or 'replace'")
     if on_error == "replace":

@@ -108,9 +108,6 @@ def make_options(
     The ``table`` has the records of the buckets that are asked for.
 
     This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if an argument is invalid; it names the argument and what it may be.
     """
     if buckets is not None and table is None:
         raise InvalidArgumentError(
@@ -155,11 +152,7 @@ def make_options(
 
 
 def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
-    """Return the options of a stream whose batches come each from one bucket.
-
-    Raises:
-        InvalidArgumentError: if the stream is one that has no buckets, or no step begins at its start.
-    """
+    """Return the options of a stream whose batches come each from one bucket."""
     order, steps = options.order, options.steps
     if isinstance(order, BlockOrder):
         raise InvalidArgumentError(
@@ -214,11 +207,7 @@ def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool)
 
 
 def blocks_of(shuffle: Any) -> Blocks | None:
-    """Return the sizes of a shuffle in blocks; None if records are shuffled one by one, or not at all.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if it is not an argument ``shuffle``.
-    """
+    """Return the sizes of a shuffle in blocks; None if records are shuffled one by one, or not at all."""
     if isinstance(shuffle, Blocks):
         return shuffle
     if isinstance(shuffle, str) and shuffle == "blocks":
@@ -268,11 +257,7 @@ def _readers(shards: int, lanes: int) -> float:
 
 
 def check_seed(seed: int, name: str = "seed") -> int:
-    """Return a seed, checked; ``name`` is that of the argument, for the message.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if it is not an integer in [0, 2**64).
-    """
+    """Return a seed, checked; ``name`` is that of the argument, for the message."""
     number = integer(name, seed, 0)
     if number >= 1 << 64:
         raise InvalidArgumentError(f"{name} {number}: it must lie in [0, 2**64)")

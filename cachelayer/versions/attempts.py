@@ -64,7 +64,6 @@ class Attempts(Protocol):
         """Return whether an attempt is at work, without waiting to be sure, and who runs it and how far it is.
 
         Args:
-            attempt: the attempt.
             idle: the seconds since it showed a sign of life.
         """
 
@@ -88,7 +87,6 @@ class Lead:
 
     Args:
         attempt: the attempt that builds it; empty if that is not known yet.
-        is_ours: whether this process leads.
         dead: the attempt that led before. It may only be paused, so the new leader keeps it from publishing.
     """
 
@@ -98,11 +96,7 @@ class Lead:
 
 
 def expiry() -> float:
-    """Return the seconds without a beat after which an attempt counts as dead.
-
-    Raises:
-        InvalidArgumentError: if ``CACHELAYER_LEASE_SECONDS`` is not a number above 0.
-    """
+    """Return the seconds without a beat after which an attempt counts as dead."""
     setting = os.environ.get("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
     try:
         seconds = float(setting)
@@ -193,12 +187,8 @@ class Heartbeat:
     """Show from a thread that an attempt is at work, until it is stopped.
 
     Args:
-        store: the store.
         name: the object that is written.
         status: returns the progress that waiting processes are shown.
-
-    Raises:
-        StorageError: if the first beat cannot be written.
     """
 
     def __init__(self, store: ObjectStore, name: str, status: Callable[[], str]) -> None:

@@ -19,11 +19,7 @@ from cachelayer.versions.unfinished import Unfinished
 
 
 def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
-    """Return every attempt that wrote a file which some version still needs.
-
-    Raises:
-        CorruptionError, FormatError: if the manifest of a version cannot be read.
-    """
+    """Return every attempt that wrote a file which some version still needs."""
     named: set[str] = set()
     for info in head.with_files:
         named |= attempts_named_by(store, dataset_id, info)
@@ -39,8 +35,6 @@ class Committer:
     """Turns what an attempt wrote into a version, whole or not at all.
 
     Args:
-        log: the log of the dataset.
-        version: the name of the version.
         base: the version whose shards it shares, if any; publishing fails if it was deleted.
     """
 
@@ -58,11 +52,7 @@ class Committer:
         return head.tags.get(self._version, self._version) in head.versions
 
     def refuse_if_published(self) -> None:
-        """Raise if the name is taken.
-
-        Raises:
-            AlreadyExistsError: if the version is published already, or a tag has its name.
-        """
+        """Raise if the name is taken."""
         head = self._log.head()
         if self._version in head.versions or self._version in head.tags:
             what = "is published" if self._version in head.versions else "is a tag"
@@ -99,11 +89,6 @@ class Committer:
             made: the manifest, and the objects beside it.
             details: what to say in the log's event.
             adopted: the interrupted attempts whose shards it uses.
-
-        Raises:
-            AlreadyExistsError: if another published the version first.
-            BuildRevokedError: if the attempt was revoked.
-            VersionNotFoundError: if the base was deleted meanwhile.
         """
         raw, manifest = made.manifest.encode(), made.manifest.as_stored()
         name = paths.manifest(attempt)
@@ -148,7 +133,6 @@ class Committer:
         entry keeps the attempt from publishing, and only if no version names one of them by then.
 
         Args:
-            attempt: the attempt.
             keep: leave what another attempt can resume.
             is_known: True if others may know of its files, from its notes.
         """

@@ -48,7 +48,6 @@ class CopiedFile:
 
     Args:
         name: relative to the dataset.
-        nbytes: its size.
         is_right: returns True if the file at a path is this one, byte for byte.
         records: how many records it holds.
     """
@@ -137,9 +136,6 @@ class VersionCopy:
     revoked there, its files get another name, derived from the first.
 
     Args:
-        source: the version.
-        to: the destination.
-        dataset_id, version: its names there.
         progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
             so from the start; False shows nothing.
     """
@@ -155,14 +151,7 @@ class VersionCopy:
         self._shows = progress
 
     def copy(self) -> VersionInfo:
-        """Copy the version, unless the destination has it already with this digest.
-
-        Raises:
-            AlreadyExistsError: if another version, or a tag, has the name.
-            VersionNotFoundError: if the source was deleted meanwhile.
-            CorruptionError: if a file is not what was published.
-            StorageError: if one of the storages fails. What was copied stays for the next try, or for gc.
-        """
+        """Copy the version, unless the destination has it already with this digest."""
         while True:
             head = self._log.head()
             found = self._existing(head)
@@ -317,11 +306,7 @@ class VersionCopy:
         return self._publish(names) if found is None else found
 
     def _check_source(self, error: CacheLayerError) -> None:
-        """Raise if the source was deleted meanwhile: that explains missing files.
-
-        Raises:
-            VersionNotFoundError: from the error that the copy met.
-        """
+        """Raise if the source was deleted meanwhile: that explains missing files."""
         with suppress(StorageError):
             head = Log(self._source.store, self._source.dataset_id).head()
             if head.versions.get(self._source.info.version) != self._source.info:

@@ -28,14 +28,9 @@ def derive(
     """Publish a version of some of the records of another, without copying any.
 
     Args:
-        base: the other version.
         version: the name of the new one.
         kept: the records, as their numbers in the shards of the base.
         description, metadata: stored with the version; the metadata updates that of the base.
-
-    Raises:
-        AlreadyExistsError: if it is published already, or a tag has its name.
-        VersionNotFoundError: if the base was deleted meanwhile.
     """
     committer = Committer(Log(base.store, base.dataset_id), version, base.info)
     committer.refuse_if_published()
@@ -63,11 +58,7 @@ def base_of(info: VersionInfo) -> dict[str, Any]:
 
 
 def appended(base: StoredVersion, added: Manifest, attempt: str) -> Composition:
-    """Compose the records of a version followed by those of a manifest with the same spec.
-
-    Raises:
-        InvalidArgumentError: if the specs differ in more than which leaves may be None.
-    """
+    """Compose the records of a version followed by those of a manifest with the same spec."""
     before = base.manifest
     if before.records == 0 and before.kept is None:
         return Composition(replace(added, segments=()), {})
@@ -91,10 +82,8 @@ def subset(base: StoredVersion, kept: Selection, attempt: str, provenance: dict[
     """Compose some of the records in the shards of a version.
 
     Args:
-        base: the version.
         kept: the records, as their numbers in its shards.
         attempt: the build attempt that writes the manifest.
-        provenance, token: of the manifest.
     """
     return _keeping(replace(base.manifest, provenance=provenance, token=token, kept=None), kept, attempt)
 

@@ -40,13 +40,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ShardDifference:
-    """Some of the shards of a version.
-
-    Args:
-        count: their number.
-        records: the number of their records.
-        nbytes: their bytes.
-    """
+    """Some of the shards of a version."""
 
     count: int
     records: int
@@ -103,11 +97,7 @@ class Diff:
 
 
 def compare(one: StoredVersion, other: StoredVersion) -> Diff:
-    """Compare two versions, of any storages.
-
-    Raises:
-        CorruptionError: if a manifest is not what was published.
-    """
+    """Compare two versions, of any storages."""
     mine, theirs = _ShardsOf(one), _ShardsOf(other)
     first, second = _comparable(one.manifest.provenance), _comparable(other.manifest.provenance)
     metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})

@@ -52,9 +52,6 @@ def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool 
         path: the file; it is made if it does not exist.
         on_wait: called once before waiting.
         remove: remove the file at the end.
-
-    Raises:
-        StorageError: if the file cannot be made.
     """
     lock = _lock(path)
     if lock is None and on_wait is not None:
@@ -81,9 +78,6 @@ def try_hold(path: Path, holder: str) -> Iterator[str]:
 
     Yields:
         ``holder`` if it is held here; an empty name if the other holder has not written one yet.
-
-    Raises:
-        StorageError: if the file cannot be opened.
     """
     lock = _lock(path)
     if lock is None:
@@ -113,11 +107,7 @@ def _write_holder(lock: _Lock, holder: str) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether somebody holds the lock of a file.
-
-    Raises:
-        StorageError: if the file cannot be opened.
-    """
+    """Return whether somebody holds the lock of a file."""
     try:
         lock = _lock(path, os.O_RDWR)
     except StorageError:
@@ -130,11 +120,7 @@ def is_held(path: Path) -> bool:
 
 
 def _lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> _Lock | None:
-    """Return a file that is locked now; None if somebody else has locked it.
-
-    Raises:
-        StorageError: if the file cannot be opened.
-    """
+    """Return a file that is locked now; None if somebody else has locked it."""
     while True:
         try:
             lock = _Lock(os.open(path, flags, 0o666))
@@ -171,11 +157,7 @@ _LOCK = ".lock"
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield an empty folder of this process, and remove it in the end; remove those of killed processes first.
-
-    Raises:
-        StorageError: if it cannot be made.
-    """
+    """Yield an empty folder of this process, and remove it in the end; remove those of killed processes first."""
     remove_left_over()
     folder, maker = parent_folder() / f"{_PREFIX}{uuid.uuid4().hex}", os.getpid()
     # The lock is there before the folder and after it, so a folder without one belongs to nobody.

@@ -36,11 +36,6 @@ _WHILE = 3600.0
 
 
 def checked_grace(grace: Any) -> float:
-    """Return the grace in seconds.
-
-    Raises:
-        InvalidArgumentError: if it is not a number of seconds.
-    """
     if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
         raise InvalidArgumentError(f"grace {grace!r}: it must be a number of seconds, 0 or more")
     return float(grace)
@@ -50,16 +45,11 @@ def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, prog
     """Collect the garbage of every dataset in a store; leave those that cannot be read alone, with a warning.
 
     Args:
-        store: the store.
         grace: the age, in seconds, at which garbage is collected.
         dry_run: write, revoke and delete nothing.
-        progress: whether to show the progress.
 
     Returns:
         The attempts that were deleted, or would be, as ``<dataset id>/<attempt>``.
-
-    Raises:
-        StorageError: if no dataset can be read.
     """
     if not dry_run:
         remove_left_over()
@@ -83,11 +73,7 @@ def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, prog
 
 
 def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
-    """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log.
-
-    Raises:
-        CorruptionError, FormatError: if its log is not ours, or is damaged.
-    """
+    """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log."""
     if has_log(store, dataset_id):
         return Log(store, dataset_id).head().sequence > 0
     left = {name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)}
@@ -194,13 +180,6 @@ def _delete_unnamed(
 
     Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. An attempt
     that is published, or adopted by another, before that stays.
-
-    Args:
-        store, dataset_id: the dataset.
-        attempts: the candidates.
-        adopted: the adopter of each at the moment when nobody was found to run it.
-        deletions: the deleted versions whose grace is over.
-        dry_run: only return these attempts.
     """
     log = Log(store, dataset_id)
     dead: list[str] = []

@@ -28,12 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
 
 
 class Log:
-    """The log of one dataset. This object remembers the newest entry that it has seen, and searches on from there.
-
-    Args:
-        store: the store that holds it.
-        dataset_id: the dataset.
-    """
+    """The log of one dataset. This object remembers the newest entry that it has seen, and searches on from there."""
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self.store = store
@@ -83,9 +78,6 @@ class Log:
             for head in log.heads():
                 if log.append(head.with_tag(version, tag, event)):
                     break
-
-        Raises:
-            StorageError: if other writers add every next entry first for minutes.
         """
         until = time.monotonic() + _PATIENCE
         for number in count():
@@ -166,11 +158,7 @@ class LogEvent:
 
 
 def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
-    """Return the events of the first ``last`` entries of a log, oldest first.
-
-    Raises:
-        CorruptionError: if an entry is missing or damaged.
-    """
+    """Return the events of the first ``last`` entries of a log, oldest first."""
 
     def event(sequence: int) -> LogEvent:
         name = paths.log_entry(dataset_id, sequence)

@@ -32,7 +32,6 @@ class Kept:
     """The records of its shards that a version keeps, in the order of the version.
 
     Args:
-        records: number of records kept.
         digest: the digest of the version, which covers the numbers of these records too.
         start, step: the first number and the step to each next one, if the numbers form an arithmetic progression.
         file: otherwise the object that holds the numbers as little-endian int64, named relative to the dataset.
@@ -46,11 +45,7 @@ class Kept:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], shard_records: int) -> Kept:
-        """Return what :meth:`to_json` wrote, for shards that hold ``shard_records`` records.
-
-        Raises:
-            ValueError, KeyError, TypeError: if the document is malformed, or names records that the shards do not have.
-        """
+        """Return what :meth:`to_json` wrote, for shards that hold ``shard_records`` records."""
         digest = json_values.sha256("the digest of what is kept", document["digest"])
         if "file" in document:
             records = json_values.whole("the number of records kept", document["records"], most=json_values.MOST // 8)
@@ -76,11 +71,8 @@ class Manifest:
     """What a version consists of.
 
     Args:
-        codec: name of the codec.
-        element_spec: the element spec.
         shards: the shards, in the order of their records.
         provenance: how the version was made, as JSON values; not part of the digest.
-        token: unique to this manifest.
         segments: if records were appended, the number of records of the first build and of each append.
         kept: the records of the shards that the version keeps; None for all.
     """
@@ -95,12 +87,10 @@ class Manifest:
 
     @cached_property
     def shard_records(self) -> int:
-        """Number of records in all shards."""
         return int(self.shards.records.sum())
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return self.shard_records if self.kept is None else self.kept.records
 
     @property
@@ -136,12 +126,6 @@ class Manifest:
         return replace(self, element_spec=spec, provenance=json.loads(json.dumps(self.provenance)))
 
     def encode(self) -> bytes:
-        """Return the bytes of ``manifest.json``.
-
-        Raises:
-            InvalidArgumentError: if the provenance, with the metadata in it, is nested too deep to be read again.
-            CorruptionError: if the shards have lengths of other leaves, as the notes of a build may say.
-        """
         try:
             json_values.shallow("provenance", self.provenance)
         except ValueError as error:
@@ -164,12 +148,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes, name: str) -> Manifest:
-        """Return the manifest in the bytes of ``manifest.json``.
-
-        Raises:
-            FormatError: if a newer release wrote it.
-            CorruptionError: if it is cut short, is not a manifest, or contradicts itself.
-        """
+        """Return the manifest in the bytes of ``manifest.json``."""
         with json_values.decoding(name, "manifest"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "manifest")
@@ -194,7 +173,6 @@ class Composition:
     """A manifest, and the objects that go beside it.
 
     Args:
-        manifest: the manifest.
         objects: bytes by name, relative to the dataset.
     """
 

@@ -26,7 +26,6 @@ class Reference:
     """A dataset and a version of it, as a user names them.
 
     Args:
-        dataset_id: the dataset.
         name: a version, a tag or ``latest``; None if none is named.
         digest: a prefix of the digest; None if none is named.
         url: the storage; empty if the text does not name it.
@@ -47,10 +46,6 @@ class Reference:
             text: the dataset; ``@`` and the version may follow it, and the storage and ``/`` may come before it.
             version: the version, if it is passed separately.
             argument: the name of that argument, for messages.
-
-        Raises:
-            InvalidNameError: if the id is invalid.
-            InvalidArgumentError: if two versions are named, or the URL has a query.
         """
         url, rows, rest = "", None, text
         if isinstance(text, str) and version is None:
@@ -77,10 +72,6 @@ class Reference:
         """Return a reference to a version that exists: its name, a tag, ``latest``, a digest, or a name and a digest.
 
         The arguments are those of :meth:`split`.
-
-        Raises:
-            InvalidNameError: if a name or the digest is invalid.
-            InvalidArgumentError: as :meth:`split` does.
         """
         parts = cls.split(text, version, argument)
         if parts.name is None:
@@ -103,21 +94,13 @@ class Reference:
         """Return a reference with a plain name, for calls that take neither ``latest`` nor a digest.
 
         The arguments are those of :meth:`split`.
-
-        Raises:
-            InvalidNameError: if a name is invalid, or no version is named.
-            InvalidArgumentError: as :meth:`split` does.
         """
         parts = cls.split(text, version, argument).required(argument)
         paths.check_name(argument, parts.name)
         return parts
 
     def required(self, argument: str = "version") -> Self:
-        """Return the reference if it names a version.
-
-        Raises:
-            InvalidNameError: if it does not.
-        """
+        """Return the reference if it names a version."""
         if self.name is None and self.digest is None:
             name = self.dataset_id
             raise InvalidNameError(f"{name!r} names no {argument}: write '{name}@<{argument}>', or pass {argument}=")
@@ -128,13 +111,7 @@ class Reference:
         return text if not isinstance(text, str) or "@" in text else f"{self.dataset_id}@{text}"
 
     def resolve(self, snapshot: Snapshot) -> VersionInfo:
-        """Return the version that the reference names; the newest one if it names none.
-
-        Raises:
-            VersionNotFoundError: if there is no such version; the message names those that exist.
-            InvalidArgumentError: if several digests begin with the prefix.
-            CorruptionError: if the version has another digest.
-        """
+        """Return the version that the reference names; the newest one if it names none."""
         versions = snapshot.versions
         if self.name is None and self.digest is not None:
             return self._by_digest(list(versions.values()))
@@ -172,11 +149,7 @@ class Reference:
 
 
 def check_new_version(name: object) -> str:
-    """Return the name of a new version if it is valid.
-
-    Raises:
-        InvalidNameError: if it is invalid.
-    """
+    """Return the name of a new version if it is valid."""
     if name == AUTO:
         raise InvalidNameError(
             f"version {AUTO!r} stands for a name made from the code and the arguments of a function: decorate the "

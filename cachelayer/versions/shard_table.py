@@ -41,7 +41,6 @@ class ShardFile:
     Args:
         attempt: the build attempt that wrote it.
         number: its number within the attempt.
-        stats: what it holds.
     """
 
     attempt: str
@@ -66,7 +65,6 @@ class _Files:
     """The names of shards, as runs of consecutive numbers within one build attempt.
 
     Args:
-        attempts: the attempts, each once.
         attempt, first, count: for each run, the index of its attempt, its first number and its number of shards.
     """
 
@@ -138,11 +136,7 @@ class ShardTable(Sequence[ShardFile]):
     """The shards of a version, in the order of their records.
 
     Args:
-        files: their names.
         columns: the columns of the manifest, each a list with one value a shard, and a list of those of the totals.
-
-    Raises:
-        ValueError, KeyError, TypeError: if the columns are not what a manifest holds.
     """
 
     def __init__(self, files: _Files, columns: Mapping[str, list[Any]]) -> None:
@@ -158,7 +152,6 @@ class ShardTable(Sequence[ShardFile]):
 
     @classmethod
     def of(cls, shards: Iterable[ShardFile]) -> ShardTable:
-        """Return a table of these shards."""
         shards = list(shards)
         columns = {name: [getattr(shard.stats, of) for shard in shards] for name, of in (_COLUMNS | _PLACES).items()}
         for name in _PLACES:
@@ -186,11 +179,7 @@ class ShardTable(Sequence[ShardFile]):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ShardTable:
-        """Return the table that :meth:`to_json` wrote.
-
-        Raises:
-            ValueError, KeyError, TypeError: if the document is malformed, or its columns contradict each other.
-        """
+        """Return the table that :meth:`to_json` wrote."""
         _check_columns(document)
         attempts, files = (
             json_values.items(_ATTEMPTS, document[_ATTEMPTS]),
@@ -205,7 +194,6 @@ class ShardTable(Sequence[ShardFile]):
 
     @cached_property
     def records(self) -> NDArray[np.int64]:
-        """Number of records of each shard."""
         return np.array(self._columns["records"], np.int64)
 
     @property
@@ -275,11 +263,7 @@ class ShardTable(Sequence[ShardFile]):
 
 
 def check_stats(stats: ShardStats) -> ShardStats:
-    """Return the stats of a shard, if a build can have written them.
-
-    Raises:
-        ValueError, TypeError: if no build can.
-    """
+    """Return the stats of a shard, if a build can have written them."""
     columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _PLACES).items()}
     for name in _OF_LEAVES:
         if getattr(stats, name) is not None:

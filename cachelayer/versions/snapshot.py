@@ -67,7 +67,6 @@ class Deletion:
     """A deleted version. Its files stay for a while, for programs that still read them.
 
     Args:
-        info: the version.
         sequence: the number of the log entry that deleted it; the store's own time of that object tells when.
         grace: seconds after which the files are collected.
     """
@@ -81,11 +80,7 @@ class Deletion:
 
     @classmethod
     def from_json(cls, stored: Any) -> Deletion:
-        """Return the deletion that :meth:`to_json` wrote.
-
-        Raises:
-            ValueError, KeyError, TypeError: if the document is not what a log holds.
-        """
+        """Return the deletion that :meth:`to_json` wrote."""
         document = json_values.mapping("a deletion", stored)
         grace = document["grace"]
         if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
@@ -130,12 +125,6 @@ class Snapshot:
         return replace(self, deleted=tuple(each for each in self.deleted if each not in deletions))
 
     def with_version(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot with one more version.
-
-        Raises:
-            AlreadyExistsError: if a version or tag has the name.
-            BuildRevokedError: if the attempt that wrote its manifest was revoked.
-        """
         if info.version in self.versions or info.version in self.tags:
             what = "version" if info.version in self.versions else "tag"
             raise AlreadyExistsError(
@@ -148,21 +137,12 @@ class Snapshot:
         return replace(self, versions={**self.versions, info.version: info}, adopted=adopted, event=event)
 
     def with_tag(self, version: str, tag: str, event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot in which a tag names a version.
-
-        Raises:
-            AlreadyExistsError: if a version has the name of the tag.
-        """
+        """Return the snapshot in which a tag names a version."""
         if tag in self.versions:
             raise AlreadyExistsError(f"{tag!r} is a version: tags and versions share their names, choose another")
         return replace(self, tags={**self.tags, tag: version}, event={**event, "version": version})
 
     def without_tag(self, tag: str, event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot without a tag.
-
-        Raises:
-            VersionNotFoundError: if there is no such tag.
-        """
         if tag not in self.tags:
             hint = "it is a version" if tag in self.versions else f"there are {', '.join(self.tags) or 'none'}"
             raise VersionNotFoundError(f"no tag {tag!r}: {hint}")
@@ -173,9 +153,6 @@ class Snapshot:
         """Return the snapshot without a version. Its files stay for ``grace`` seconds. ``force`` removes its tags too.
 
         The grace also shortens that of versions of the same name that were deleted before.
-
-        Raises:
-            InvalidArgumentError: if a tag names it, without ``force``.
         """
         deleted = [
             replace(each, grace=min(grace, each.grace)) if each.info.version == version else each
@@ -235,12 +212,7 @@ class Snapshot:
 
     @classmethod
     def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
-        """Return the snapshot in the log entry of this number.
-
-        Raises:
-            FormatError: if a newer release wrote it.
-            CorruptionError: if it is cut short, is not an entry, or has another number.
-        """
+        """Return the snapshot in the log entry of this number."""
         with json_values.decoding(name, "entry of a log"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "log")

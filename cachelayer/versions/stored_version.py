@@ -31,8 +31,6 @@ class StoredVersion:
     """A published version as it is stored. Reads its manifest when it is first used, and again after unpickling.
 
     Args:
-        store: the store that holds it.
-        dataset_id: the dataset.
         info: what the log says of it.
     """
 
@@ -61,12 +59,7 @@ class StoredVersion:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The manifest, checked against the log.
-
-        Raises:
-            CorruptionError: if it is missing or is not what was published.
-            VersionNotFoundError: if the version was deleted meanwhile.
-        """
+        """The manifest, checked against the log."""
         name = f"{self.dataset_id}/{self.info.manifest}"
         raw = self.store.read(name)
         if raw is None:
@@ -87,11 +80,7 @@ class StoredVersion:
 
     @cached_property
     def kept(self) -> Selection:
-        """The records of the shards that the version has.
-
-        Raises:
-            CorruptionError: if they are not those that were published.
-        """
+        """The records of the shards that the version has."""
         kept, records = self.manifest.kept, self.manifest.shard_records
         if kept is None:
             return Selection.all(records)
@@ -116,11 +105,7 @@ class StoredVersion:
 
     @contextmanager
     def reporting_deletion(self) -> Iterator[None]:
-        """Turn an error about missing or damaged files into one that says that the version was deleted, if it was.
-
-        Raises:
-            VersionNotFoundError: instead of a CorruptionError.
-        """
+        """Turn an error about missing or damaged files into one that says that the version was deleted, if it was."""
         try:
             yield
         except CorruptionError as error:
@@ -184,11 +169,7 @@ def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str, attempt:
 
 @contextmanager
 def _checked_plan(store: ObjectStore, name: str) -> Iterator[Path]:
-    """Yield the file of a plan, or a temporary copy of it, if all of its bytes are right.
-
-    Raises:
-        FormatError, CorruptionError: if they are not.
-    """
+    """Yield the file of a plan, or a temporary copy of it, if all of its bytes are right."""
     if isinstance(store, LocalStore):
         check_plan(store.path(name))
         yield store.path(name)

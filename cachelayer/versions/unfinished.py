@@ -50,7 +50,6 @@ class FinishedPart:
         nullable: the numbers of the leaves that were None in some element.
         elements: the number of elements of the source in it.
         left_out: the number of these that were left out.
-        first_left_out: descriptions of the first of these.
     """
 
     shards: tuple[ShardFile, ...]
@@ -61,7 +60,6 @@ class FinishedPart:
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return sum(shard.stats.records for shard in self.shards)
 
     @property
@@ -90,7 +88,6 @@ class Finished:
 
     @property
     def shards(self) -> Iterator[ShardFile]:
-        """The shards of all parts."""
         return (shard for part in self.parts.values() for shard in part.shards)
 
     @property
@@ -118,12 +115,7 @@ class Standing:
 
 
 class Unfinished:
-    """The notes of the attempts at one version.
-
-    Args:
-        store: the store.
-        dataset_id, version: the version.
-    """
+    """The notes of the attempts at one version."""
 
     def __init__(self, store: ObjectStore, dataset_id: str, version: str) -> None:
         self._store = store
@@ -149,11 +141,7 @@ class Unfinished:
         return self._store.put_if_absent(self._note(attempt, number), json.dumps(_row(number, part)).encode())
 
     def begun(self, attempt: str) -> Finished | None:
-        """Return what an attempt builds, and what it took over; None if it has not begun.
-
-        Raises:
-            CorruptionError, FormatError: if the note was damaged.
-        """
+        """Return what an attempt builds, and what it took over; None if it has not begun."""
         name = f"{self._folder}/{attempt}/{PLAN}"
         raw = self._store.read(name)
         if raw is None:
@@ -166,11 +154,7 @@ class Unfinished:
         return self._store.exists(f"{self._folder}/{attempt}/{PLAN}")
 
     def part(self, attempt: str, number: int) -> FinishedPart | None:
-        """Return a part that has a note of its own; None if it has none.
-
-        Raises:
-            CorruptionError, FormatError: if the note was damaged.
-        """
+        """Return a part that has a note of its own; None if it has none."""
         name = self._note(attempt, number)
         raw = self._store.read(name)
         if raw is None:
@@ -182,11 +166,7 @@ class Unfinished:
             return part
 
     def begin_part(self, attempt: str, number: int) -> int:
-        """Note that this process begins a part, and return how often others have begun it.
-
-        Raises:
-            BuildRevokedError: if the attempt's notes are gone: others have published it, or resume it.
-        """
+        """Note that this process begins a part, and return how often others have begun it."""
         run = 0
         while not self._store.put_if_absent(name := f"{self._folder}/{attempt}/{number:05}-{run:02}.run", _token()):
             run += 1
@@ -201,11 +181,7 @@ class Unfinished:
         return self._store.put_if_absent(self._claim(attempt, number, claim), _token(host=host))
 
     def claimant(self, attempt: str, number: int, claim: int) -> str | None:
-        """Return the host that made the claim of this number.
-
-        Raises:
-            CorruptionError: if the claim was damaged.
-        """
+        """Return the host that made the claim of this number."""
         name = self._claim(attempt, number, claim)
         raw = self._store.read(name)
         if raw is None:

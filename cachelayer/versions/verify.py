@@ -87,11 +87,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
 
 
 def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the records and bytes of each batch that was read and is right.
-
-    Raises:
-        CorruptionError: if something is not as it was written.
-    """
+    """Yield the records and bytes of each batch that was read and is right."""
     with version.shard_file(number) as path:
         stats = version.manifest.shards[number].stats
         lengths = _Lengths(version.manifest, path, stats)
@@ -104,8 +100,6 @@ class _Lengths:
     """Compares the lengths that are stored beside a shard with those of its records.
 
     Args:
-        manifest: the manifest of the version.
-        path: the shard.
         stats: what the manifest says of it.
 
     Attributes:

@@ -38,7 +38,6 @@ class Search:
 
     Args:
         leaf: the number of the leaf; :data:`WHOLE_RECORD` for the stored bytes of records.
-        wanted: what the leaf must have.
     """
 
     leaf: int
@@ -136,7 +135,6 @@ def read_leaf(raw: DataRef[Any], leaf: int, numbers: NDArray[np.int64]) -> Any:
 
 
 def _words(ref: DataRef[Any], path: str, search: Search) -> str:
-    """Return in words what is searched for."""
     wanted, is_record = search.wanted, search.leaf == WHOLE_RECORD
     name = "stored bytes of the record" if is_record else shown_path(path)
     if wanted.kind not in ("value", "text", "length"):

@@ -68,14 +68,12 @@ _TEMPLATES.globals.update(version_path=version_path, line_width=LINE_WIDTH, line
 
 
 def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return a template, filled in."""
     text = _TEMPLATES.get_template(template).render(**values)
     # Text of records may hold halves of surrogate pairs, which no encoding has.
     return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
 
 def whole(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Return an integer of a query."""
     text = query.get(name, "").strip()
     if not text:
         return default

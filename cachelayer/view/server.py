@@ -24,12 +24,8 @@ class PageServer:
     """A server that listens already, so that its port is known; :meth:`run` answers requests.
 
     Args:
-        shelf: what it shows.
         host: the address to listen on.
         port: the port; 0 for a free one.
-
-    Raises:
-        InvalidArgumentError: if it cannot listen there.
     """
 
     def __init__(self, shelf: Shelf, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -96,9 +92,7 @@ class Guard:
 
     Args:
         app: the application behind the door.
-        token: the secret.
         host: the address that the server listens on.
-        port: its port.
     """
 
     def __init__(self, app: ASGIApp, token: str, host: str, port: int) -> None:

@@ -33,7 +33,6 @@ class RunningSurvey:
     """Statistics of a version that are read on whenever somebody looks. Thread-safe.
 
     Args:
-        ref: the version.
         records: how many records to read; None for all.
     """
 
@@ -44,7 +43,6 @@ class RunningSurvey:
         self._lock = threading.Lock()
 
     def read_on(self) -> None:
-        """Read for a second."""
         with self._lock:
             end = time.monotonic() + PATIENCE
             try:

@@ -28,9 +28,7 @@ class LengthTable:
     """The records in each bucket: two bits of memory a record and bucket.
 
     Args:
-        view: the records.
         buckets: the leaves and the bounds.
-        records: those of each bucket.
     """
 
     view: View[Any]
@@ -53,11 +51,7 @@ class LengthTable:
 
 
 def _table_of(view: Any, buckets: Buckets) -> LengthTable:
-    """Return the table of a view, made on the first call.
-
-    Raises:
-        InvalidArgumentError: if records are longer than the last bound, and are refused.
-    """
+    """Return the table of a view, made on the first call."""
     tables: dict[Any, LengthTable] = view.__dict__.setdefault("_bucket_tables", {})
     key = buckets.leaves, buckets.bounds, buckets.long
     if key not in tables:
@@ -119,11 +113,7 @@ class BucketedRecords(ViewRecords):
 def bucketed_stream(
     view: View[Any], buckets: Buckets, global_batch_size: int | None, options: Mapping[str, Any]
 ) -> Stream[Any]:
-    """Return a stream of batches that come each from one bucket.
-
-    Raises:
-        InvalidArgumentError, InvalidTypeError: if an argument is invalid.
-    """
+    """Return a stream of batches that come each from one bucket."""
     if global_batch_size is None:
         raise InvalidArgumentError("buckets are those of batches: pass a global_batch_size to stream()")
     # A record that its bucket would cut is longer than its stored length says: only the last bucket may truncate.

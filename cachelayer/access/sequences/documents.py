@@ -53,11 +53,7 @@ class Documents:
     """The documents of a view: record i holds document i, whose values are in one or more leaves of one length.
 
     Args:
-        view: the view.
         names: the names of the leaves, such as ``tokens`` or ``meta/tokens``.
-
-    Raises:
-        InvalidArgumentError: if there is no such leaf, or it is of another kind; the message names it.
     """
 
     def __init__(self, view: DocumentView, names: Sequence[str]) -> None:
@@ -90,7 +86,6 @@ class Documents:
 
     @cached_property
     def columns(self) -> list[LengthColumn]:
-        """The lengths of each leaf."""
         return [self.view._length_column(name) for name in self.names]
 
     @property
@@ -105,9 +100,6 @@ class Documents:
             pieces: the pieces; their records are those of the view.
             rows, length: the number of rows, and of cells in each.
             read: reads records by their numbers, if not the base of the view.
-
-        Raises:
-            CorruptionError: if a record is damaged, or shorter or longer than its length says.
         """
         numbers = self.view._selection.numbers_of(pieces.record)
         wanted = (self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
@@ -124,11 +116,7 @@ def has_documents(spec: LeafSpec) -> bool:
 
 
 def check_keys(documents: Documents, others: Sequence[str] = ()) -> None:
-    """Raise unless all keys of an element differ.
-
-    Raises:
-        InvalidArgumentError: if two are the same.
-    """
+    """Raise unless all keys of an element differ."""
     keys = [*documents.keys, *others]
     for key in keys:
         if keys.count(key) > 1:
@@ -137,12 +125,7 @@ def check_keys(documents: Documents, others: Sequence[str] = ()) -> None:
 
 
 def leaf_names(leaves: Any) -> tuple[str, ...]:
-    """Return the name, or the names, of leaves that a user passed.
-
-    Raises:
-        InvalidTypeError: if they are not texts.
-        InvalidArgumentError: if there is none.
-    """
+    """Return the name, or the names, of leaves that a user passed."""
     names = (leaves,) if isinstance(leaves, str) else leaves
     if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
         raise InvalidTypeError(f"leaf {leaves!r}: pass the name of a leaf, such as 'tokens', or a tuple of names")
@@ -152,12 +135,7 @@ def leaf_names(leaves: Any) -> tuple[str, ...]:
 
 
 def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a value that a user passed, as an array without dimensions.
-
-    Raises:
-        InvalidArgumentError: if the dtype cannot hold it.
-        InvalidTypeError: if it is of another kind.
-    """
+    """Return a value that a user passed, as an array without dimensions."""
     kind = dtypes.number_kind(dtype)
     made: NDArray[Any] | None = None
     if kind == "b" and isinstance(value, (bool, np.bool_)):
@@ -224,7 +202,6 @@ class ArraysBase(Elements):
         """Return the elements of these numbers, stacked on a leading axis.
 
         Args:
-            numbers: the elements.
             read: reads the records that they are made of, if not their own base.
         """
 

@@ -57,7 +57,6 @@ def plan(lengths: Iterable[Ints], packing: Packing) -> Iterator[Packs]:
 
     Args:
         lengths: the lengths of all documents, in parts of any size.
-        packing: how to pack them.
     """
     for number, group in enumerate(_groups(lengths)):
         yield _pack_group(group, number, packing)
@@ -117,7 +116,6 @@ def _length_of(code: int) -> int:
 
 
 def _pack_of(codes: Ints, packing: Packing, group: int) -> Ints:
-    """Return the pack of each piece."""
     order = np.arange(len(codes))
     if packing.seed is not None and len(codes):
         epoch = _FIRST_EPOCH + group
@@ -158,7 +156,6 @@ class _Fit:
     filled: list[tuple[int, int, int]] = field(default_factory=list)
 
     def place(self, length: int, pieces: int) -> None:
-        """Place several pieces of one length."""
         while pieces:
             room, first, count = self._best(length, pieces)
             each = room // length

@@ -32,12 +32,7 @@ from cachelayer.user_warnings import warn
 
 @dataclass(frozen=True, eq=False)
 class PacksBase(ArraysBase):
-    """The packs of all documents of a view.
-
-    Args:
-        documents: the documents.
-        packing: how they are packed.
-    """
+    """The packs of all documents of a view."""
 
     documents: Documents
     packing: Packing
@@ -70,7 +65,6 @@ class PacksBase(ArraysBase):
 
     @cached_property
     def plan(self) -> PackPlan:
-        """The plan of the packs."""
         return plan_of(self.documents, self.packing, self.digest)
 
     def __len__(self) -> int:
@@ -148,26 +142,12 @@ class Packed(View[dict[str, Any]]):
 
 
 def packed_of(documents: Documents, packing: Packing) -> Packed:
-    """Return the packs of all documents.
-
-    Raises:
-        InvalidArgumentError: if two keys of an element would be the same, or leaves of a record differ in length.
-    """
     check_keys(documents, added_keys(documents.keys))
     return Packed(PacksBase(documents, packing))
 
 
 def plan_of(documents: Documents, packing: Packing, digest: str) -> PackPlan:
-    """Return the plan of packs: the stored one, or else a new one, which is stored if that is possible.
-
-    Args:
-        documents: what is packed.
-        packing: how it is packed.
-        digest: the digest of the packed view.
-
-    Raises:
-        InvalidArgumentError: if the leaves of a record differ in length.
-    """
+    """Return the plan of packs: the stored one, or else a new one, which is stored if that is possible."""
     wanted = _WantedPlan(documents, packing, digest)
     version = documents.view._elements.home
     if version is None:
@@ -195,11 +175,7 @@ class _WantedPlan:
     digest: str
 
     def opened(self, store: ObjectStore, name: str) -> PackPlan:
-        """Return the stored plan: mapped, from a bucket after it was downloaded.
-
-        Raises:
-            FormatError, CorruptionError: if it is damaged, or not this plan.
-        """
+        """Return the stored plan: mapped, from a bucket after it was downloaded."""
         if isinstance(store, LocalStore):
             return self._of(MappedFile.open(store.path(name)).buffer, str(store.path(name)))
         with scratch_folder() as folder:

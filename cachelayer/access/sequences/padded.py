@@ -31,7 +31,6 @@ class Padding:
     """How a leaf is padded.
 
     Args:
-        name: its name.
         length: the number of values that it gets.
         fill: what stands after the values of a shorter record, as an array without dimensions, of the leaf's dtype.
         long: what becomes of longer records.
@@ -62,11 +61,7 @@ class Padding:
         return rows[0], lengths[0], mask[0]
 
     def _rows(self, values: NDArray[Any], splits: Ints, lengths: Ints) -> tuple[Any, Any, Any]:
-        """Return padded rows, their lengths and their mask.
-
-        Raises:
-            ElementError: if a record is too long and longer ones are refused; its ``record`` is the row.
-        """
+        """Return padded rows, their lengths and their mask."""
         too_long = np.flatnonzero(lengths > self.length)
         if self.long == "refuse" and len(too_long):
             row = int(too_long[0])
@@ -85,7 +80,6 @@ class PaddedBase(Elements):
     """The padded records of a view.
 
     Args:
-        view: the view.
         paddings: how each leaf is padded, by the keys of the dicts that lead to it, in the order of the leaves.
     """
 
@@ -104,7 +98,6 @@ class PaddedBase(Elements):
 
     @cached_property
     def element_spec(self) -> Tree:
-        """The spec of the elements."""
         return self._changed(self.view.element_spec, lambda padding, _: padding.specs(padding.length))
 
     @property
@@ -168,12 +161,7 @@ class PaddedBase(Elements):
         return [self.padded(numbers, batch) for numbers, batch in zip(batches, found, strict=True)]
 
     def padded(self, numbers: NDArray[np.int64], batch: Any) -> Any:
-        """Return a batch of the view with its leaves padded.
-
-        Args:
-            numbers: the records of the batch.
-            batch: the batch.
-        """
+        """Return a batch of the view with its leaves padded."""
         with _naming(numbers):
             return self._changed(batch, Padding.batch)
 
@@ -232,13 +220,7 @@ class Padded(View[Any]):
 
 
 def padded_of(view: View[Any], lengths: Mapping[str, int], value: Any, long: Long) -> Padded:
-    """Return the records of a view with leaves padded.
-
-    Raises:
-        InvalidArgumentError: if there is no such leaf, it is of another kind or lies in something else than dicts, or a
-            value does not fit it.
-        InvalidTypeError: if a value is of another kind.
-    """
+    """Return the records of a view with leaves padded."""
     if not lengths:
         raise InvalidArgumentError('no leaf is named: pass a name and a length, such as {"tokens": 2048}')
     spec = view.element_spec

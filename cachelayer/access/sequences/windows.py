@@ -61,7 +61,6 @@ class Windowing:
         """Return what some windows hold.
 
         Args:
-            column: the lengths of all documents.
             numbers: the windows, each less than ``count``.
 
         Returns:
@@ -97,7 +96,6 @@ class WindowsBase(ArraysBase):
     """The windows over all documents of a view.
 
     Args:
-        documents: the documents.
         windowing: how they are cut.
         separator: the value after each document, as an array without dimensions; None for none.
     """
@@ -194,7 +192,6 @@ class WindowsBase(ArraysBase):
         return arrays
 
     def document(self, number: int) -> list[DocumentPiece]:
-        """Return the pieces of documents in a window."""
         return self._pieces(np.array([number]))[0].listed()
 
 
@@ -220,11 +217,6 @@ class Windows(View[dict[str, Any]]):
 
 
 def windows_of(documents: Documents, windowing: Windowing, separator: NDArray[Any] | None) -> Windows:
-    """Return the windows over all documents.
-
-    Raises:
-        InvalidArgumentError: if two keys of an element would be the same.
-    """
     check_keys(documents)
     return Windows(WindowsBase(documents, windowing, separator))
 
@@ -234,7 +226,6 @@ class HeldDocuments:
     """The documents of a block of windows.
 
     Args:
-        held: the documents.
         numbers: the record number of each in the base, ascending.
     """
 
@@ -252,8 +243,6 @@ class WindowBlocks:
     """Blocks of windows.
 
     Args:
-        base: all windows.
-        selection: the windows that the view has.
         share: the fraction of the windows that is going to be fetched.
     """
 
@@ -270,7 +259,6 @@ class WindowBlocks:
         return HeldDocuments(fetched(partial(view._elements.source.hold, documents, self.share)), documents)
 
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
-        """Return what reads windows out of blocks."""
         return HeldReads(self.base, self.selection, _reader(blocks))
 
 
