@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, count, islice, takewhile
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch, ElementBatch, RowBatch, counted
@@ -80,13 +80,6 @@ class EarlierShards:
 NOTHING = EarlierShards()
 
 
-class Notes(ShardNotes, Protocol):
-    """Notes what a build finishes, so that another build can resume it."""
-
-    def expect_shards(self, spec: Tree) -> None:
-        """Set the element spec of the shards that follow."""
-
-
 def build(
     source: Source,
     stage: Stage,
@@ -95,7 +88,7 @@ def build(
     progress: Progress,
     *,
     earlier: EarlierShards = NOTHING,
-    notes: Notes | None = None,
+    notes: ShardNotes | None = None,
     first_record: int = 0,
     files: int = 0,
 ) -> Built:

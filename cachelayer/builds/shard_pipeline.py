@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,16 +30,15 @@ _FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
 _NBYTES_IN_FLIGHT = 1 << 30
 _BATCHES_IN_FLIGHT = 4
 
-
-class Uploader(Protocol):
-    """Uploads shards to the store."""
-
-    def upload(self, shard: Path) -> None:
-        """Upload a finished shard and the files beside it; called from several threads."""
+Upload = Callable[[Path], None]
+"""Uploads a finished shard and the files beside it; called from several threads."""
 
 
 class ShardNotes(Protocol):
     """Notes which shards are in the store, so that another build can resume after them."""
+
+    def expect_shards(self, spec: Tree) -> None:
+        """Set the element spec of the shards that follow."""
 
     def add_shard(self, number: int, shard: ShardFile, nullable: frozenset[int]) -> None:
         """Note a shard; called from several threads.
@@ -57,7 +56,7 @@ class Uploads:
         notes: notes shards; None if no build could resume from them.
     """
 
-    def __init__(self, uploader: Uploader | None, notes: ShardNotes | None, shard_bytes: int) -> None:
+    def __init__(self, uploader: Upload | None, notes: ShardNotes | None, shard_bytes: int) -> None:
         self._uploader = uploader
         self._notes = notes
         # Limit the queue: shards that wait for their upload take room on the disk.
@@ -81,7 +80,7 @@ class Uploads:
     def _upload(self, number: int, path: Path, shard: Future[ShardFile], nullable: frozenset[int]) -> None:
         finished = shard.result()
         if self._uploader is not None:
-            self._uploader.upload(path)
+            self._uploader(path)
         if self._notes is not None:
             self._notes.add_shard(number, finished, nullable)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.builds.shard_pipeline import Uploader
+from cachelayer.builds.shard_pipeline import Upload
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -28,7 +28,7 @@ class Stage:
     """
 
     folder: Path
-    uploader: Uploader | None = None
+    uploader: Upload | None = None
 
 
 @contextmanager
@@ -50,11 +50,11 @@ def staging(
     group = None if copies is None else _group(copies, store, dataset_id, attempt)
     if group is None:
         with temporary_folder() as folder:
-            yield Stage(folder, _Uploader(store, folder_name, None))
+            yield Stage(folder, _Uploader(store, folder_name, None).upload)
         return
     folder, builder = group.path(""), os.getpid()
     try:
-        yield Stage(folder, _Uploader(store, folder_name, group))
+        yield Stage(folder, _Uploader(store, folder_name, group).upload)
     except BaseException:
         if os.getpid() != builder:
             # This is a child that the source forked: the files belong to its parent.
