@@ -190,6 +190,5 @@ def gcs() -> Iterator[Server]:
 
 @pytest.fixture(params=["s3", "gcs"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each of them in turn."""
     found: Server = request.getfixturevalue(request.param)
     return found

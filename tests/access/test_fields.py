@@ -65,7 +65,6 @@ def only(element: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value that == compares."""
     if isinstance(value, dict):
         return {key: plain(child) for key, child in value.items()}
     if isinstance(value, tuple):

@@ -100,7 +100,6 @@ class Tiny(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
 
 
 def builder(folder: Path, form: str = "array_record", features: Any = None, **counts: int) -> Any:
-    """A builder whose files are made."""
     made = Tiny(counts, features, data_dir=folder / form, file_format=form)
     made.download_and_prepare()
     return made

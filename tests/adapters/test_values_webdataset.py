@@ -34,7 +34,6 @@ def _tar(ref: DataRef[Any], folder: Path) -> Any:
 
 
 def _suffixes(ref: DataRef[Any]) -> dict[str, str]:
-    """The suffix of each leaf."""
     if not all(isinstance(leaf, LeafSpec) for leaf in ref.element_spec.values()):
         raise NoSuchValue("a file is a leaf")
     endings = {str: "txt", bytes: "bin"}

@@ -56,7 +56,6 @@ def store(proxied: tuple[Server, FaultProxy], url: str) -> ObjectStore:
 def open_storage(
     proxied: tuple[Server, FaultProxy], proxy: FaultProxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Storage]:
-    """Opens the storage through the proxy."""
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
 
     def open_storage(local_cache: Path | None = None, limit: int | None = None, timeout: float = 30) -> Storage:

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.slow
 
 
 def whole(storage: cachelayer.Storage, version: str, records: int) -> bool:
-    """Whether a version is there; it is whole then."""
     if "rows" not in storage.datasets() or version not in storage.versions("rows"):
         return False
     assert len(storage.fetch("rows", version)) == records

@@ -23,13 +23,7 @@ SHARD_BYTES = 500
 
 
 class LosesReply(LocalStore):
-    """Of one write, which lands, the reply is lost; others do something before the builder hears of it.
-
-    Args:
-        root: the folder.
-        lost: which write it is, from 1.
-        meanwhile: what others do.
-    """
+    """Of one write, which lands, the reply is lost; others do something before the builder hears of it."""
 
     def __init__(self, root: Path, lost: int, meanwhile: Callable[[], None]) -> None:
         super().__init__(root)

@@ -73,7 +73,6 @@ class Listed(Sequence[Any]):
     """A sequence that may fail, and notes which of its elements it was asked for.
 
     Args:
-        fails_at: the element at which it fails.
         length: number of elements.
         order: gives the row of an element.
         at: an element, and what is done before it is given.

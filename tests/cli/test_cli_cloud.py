@@ -19,7 +19,6 @@ from cachelayer.objects.open_store import open_store
 
 
 def typed(server: Server, option: str = "--option", endpoint: str | None = None) -> list[str]:
-    """The options of a server as they are typed."""
     return [text for name, value in server.storage_options(endpoint).items() for text in (option, f"{name}={value}")]
 
 

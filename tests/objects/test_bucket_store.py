@@ -101,7 +101,6 @@ class Lavish(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler], **options: object) -> Iterator[BucketStore]:
-    """A store whose server is this handler."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"

@@ -28,7 +28,6 @@ CHILD = SUPPORT.joinpath("copies_child.py")
 
 @contextmanager
 def child(what: str, folder: CacheFolder, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A child that is ready."""
     command = [sys.executable, str(CHILD), what, str(folder.path), str(folder.limit), *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -44,7 +44,6 @@ def summed(dtype: Any, *batches: Any) -> NumberStats:
 
 
 def values_of(spec: Any, leaf: Any) -> list[Any]:
-    """All values of a leaf, in a list."""
     if isinstance(leaf, Ragged):
         leaf = leaf.flat_values
     elif isinstance(leaf, Sparse):

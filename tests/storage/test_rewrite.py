@@ -42,7 +42,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def storage(made: Path, tmp_path: Path) -> Storage:
-    """A copy of that storage."""
     shutil.copytree(made, tmp_path / "storage")
     return Storage(tmp_path / "storage")
 
@@ -54,7 +53,6 @@ def expected(made: Path) -> str:
 
 
 def files(storage: Storage) -> set[str]:
-    """The files of all attempts."""
     store = storage._store
     return {
         f"{paths.BUILDS}/{attempt}/{name}"

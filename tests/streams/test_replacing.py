@@ -106,7 +106,6 @@ def group_at(page: dict[str, Any], order: list[int], n: int, position: int) -> l
 
 
 def items_of(batches: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of batches of dicts."""
     return [
         {key: values[row].item() for key, values in batch.items()}
         for batch in batches

@@ -25,7 +25,6 @@ def numbers(n: int) -> Any:
 
 
 def streams(case: Case, shards: int, prefetch: int = 0, **changes: Any) -> list[Stream[Any]]:
-    """The streams of all shards."""
     arguments = {**case.arguments(), "prefetch": prefetch, **changes}
     return [numbers(case.n).stream(case.batch, shard=(shard, shards), **arguments) for shard in range(shards)]
 

@@ -107,7 +107,6 @@ class Shown:
 
 
 def main(talk: Connection, shown: Connection, how: str, url: str, options: dict[str, Any], folder: Path) -> None:
-    """What the child does."""
     os.environ["CACHELAYER_LEASE_SECONDS"] = str(LEASE_SECONDS)
     sys.stderr = Shown(shown)  # type: ignore[assignment]
     storage = cachelayer.Storage(url, local_cache=folder, storage_options=options)

@@ -99,7 +99,6 @@ class EngineConformance:
 
     @pytest.fixture
     def engine(self) -> Engine:
-        """What is tested."""
         raise NotImplementedError
 
     def test_the_task_is_run_on_each_number(self, engine: Engine, tmp_path: Path) -> None:
@@ -235,5 +234,4 @@ class TellingConformance(EngineConformance):
 
 
 def _iterator(results: Iterator[int]) -> Any:
-    """An iterator that can be closed."""
     return results

@@ -76,7 +76,6 @@ class Request(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the body."""
         return sum(map(len, self.chunks))
 
     def holds(self, text: bytes) -> bool:

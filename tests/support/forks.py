@@ -86,7 +86,6 @@ class Fork:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         assert self._process.pid is not None
         return self._process.pid
 

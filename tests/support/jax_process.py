@@ -57,7 +57,6 @@ def assert_tests_pass(file: str, *, devices: int = 1) -> None:
     """Run the tests of a file in this folder in a process of their own, and raise unless all pass.
 
     Args:
-        file: the file.
         devices: the number of CPU devices that JAX shows.
     """
     environment = os.environ | {

@@ -27,10 +27,7 @@ class Entry:
     """An entry of the log: a whole snapshot.
 
     Args:
-        versions: the files of each version.
         generation: how many entries up to this one have deleted files.
-        deleted: the files that this entry deletes.
-        token: who wrote it.
     """
 
     versions: frozenset[tuple[str, frozenset[Stem]]] = frozenset()
@@ -40,7 +37,6 @@ class Entry:
 
     @property
     def files(self) -> dict[str, frozenset[Stem]]:
-        """The files of each version."""
         return dict(self.versions)
 
     def with_files(self, token: str, files: Mapping[str, frozenset[Stem]]) -> Entry:
@@ -59,7 +55,6 @@ class Head(NamedTuple):
 
     Args:
         number: how many entries there are.
-        entry: the last one.
         deletions: the files that were deleted, with the generation that each deletion began.
     """
 
@@ -69,7 +64,6 @@ class Head(NamedTuple):
 
     @property
     def files(self) -> dict[str, frozenset[Stem]]:
-        """The files of each version."""
         return self.entry.files
 
     @property
@@ -92,7 +86,6 @@ class Store:
     Args:
         head: what its log says.
         tokens: who wrote the entries.
-        files: the shards.
         notes: the shard that each finished part has.
         late: puts that may still arrive.
     """
@@ -281,7 +274,6 @@ class Protocol:
                 return "erased"
 
     def remove(self, token: str, version: str) -> Actor:
-        """Delete a version."""
         while True:
             head = yield Operation("read head")
             if version not in head.files:
@@ -351,7 +343,6 @@ def explore(
     """Run all interleavings of some actors, each of which may stop anywhere.
 
     Args:
-        actors: makes each actor, by its name.
         check: called with the store before and after each operation, and with the result of each actor, None if it has
             none yet; returns what is wrong.
         losses: how many puts may lose their reply; each of these arrives at once, later, or never.

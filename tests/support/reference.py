@@ -65,7 +65,6 @@ class Case:
         return [position for position, _ in self.steps()] + [self.end]
 
     def batches(self, shard: int, shards: int) -> list[Batch]:
-        """What one shard hands out."""
         return [self._part(records, shard, shards) for _, records in self.steps()]
 
     def _part(self, records: list[int], shard: int, shards: int) -> Batch:

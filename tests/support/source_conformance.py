@@ -67,7 +67,6 @@ class Watched:
     """A source that notes how many elements it gave, and may fail.
 
     Args:
-        source: gives the elements.
         fails_after: how many it gives before it fails.
     """
 
@@ -97,9 +96,7 @@ def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_by
 
     Args:
         make: makes a new source whose elements take eight shards or more.
-        folder: the folder for storages.
         records: number of elements.
-        shard_bytes: size of a shard.
     """
     whole = Storage(folder / "whole").cache(make(), "d", "v1", shard_bytes=shard_bytes)
     assert len(whole._base.version.manifest.shards) >= 8

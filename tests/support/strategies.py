@@ -88,7 +88,6 @@ SEEDS = st.integers(0, 2**32)
 
 @st.composite
 def leaf_specs(draw: st.DrawFn, *, nullable: bool = True) -> LeafSpec:
-    """Any leaf spec."""
     dtype = draw(LEAF_DTYPES)
     options = {"nullable": draw(st.booleans())} if nullable else {}
     match draw(KINDS):
@@ -127,7 +126,6 @@ def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @cache
 def specs(*, nullable: bool = True) -> st.SearchStrategy[Any]:
-    """Any element spec."""
     return trees(st.one_of(leaf_specs(nullable=nullable), leaf_specs(nullable=nullable), st.none()))
 
 

@@ -104,7 +104,6 @@ def verdict_of(way: Callable[[], Any], leaf: str) -> tuple[Verdict, Any]:
 
 
 def arrived(value: Any, becomes: tuple[str, ...]) -> Any:
-    """Return a value as it arrives."""
     if not becomes or value is None:
         return value
     if isinstance(value, dict):

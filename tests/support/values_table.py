@@ -122,7 +122,6 @@ class Rule:
         out, into: the verdicts of the two ways.
         becomes: what an equal value arrives as, if not as it is: a dtype, or a unit of time; "null" (of NaT);
             "text" (of fixed width).
-        why: the reason.
     """
 
     names: list[str]
@@ -146,9 +145,7 @@ class Column:
     """A framework's verdicts, as its file tells them.
 
     Args:
-        name: the file's.
         out, into: what crosses on each way, in Markdown; empty if there is no such way.
-        values, nestings: the rules.
     """
 
     name: str
@@ -163,7 +160,6 @@ class Column:
         return self._through(Rule([], []))
 
     def value(self, name: str) -> Rule:
-        """Return what becomes of a value."""
         return next((self._through(rule) for rule in self.values if rule.fits(name, None)), self.default)
 
     def nesting(self, name: str, dtype: str) -> Rule:

@@ -21,11 +21,7 @@ from cachelayer.versions.snapshot import Snapshot
 
 
 class Foreign:
-    """A storage that another hand may have filled, beside what is the user's own.
-
-    Args:
-        folder: where both are made.
-    """
+    """A storage that another hand may have filled, beside what is the user's own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +57,6 @@ class Foreign:
         self.publish(self.document)
 
     def outside(self) -> dict[str, bytes]:
-        """All that is the user's own."""
         return {str(path): path.read_bytes() if path.is_file() else b"" for path in self.home.rglob("*")}
 
 

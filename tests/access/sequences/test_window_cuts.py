@@ -22,7 +22,6 @@ def documents(lengths: list[int]) -> list[list[int]]:
 
 
 def windows(lengths: list[int], how: Windowing) -> list[list[int]]:
-    """The windows, made naively."""
     flat: list[int] = []
     for document in documents(lengths):
         flat += document + [SEPARATOR] * how.extra
