@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from faults import Exchange, FaultProxy, Total, answer, cut, fault_proxy, lose
+from faults import Exchange, FaultProxy, Total, cut, fault_proxy, lose
 from servers import connect
 
 BODY = bytes(range(256)) * 16
@@ -92,12 +92,6 @@ def test_what_no_fault_hits_passes_unchanged(proxy: FaultProxy, seen: list[tuple
     paths = ["/a?b=c", "/chunks", "/until-close", "/", "/"]
     assert [path for _, path, _ in seen] == paths
     assert seen[-1] == ("PUT", "/", BODY)
-
-
-def test_an_answered_request_does_not_reach_the_server(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
-    proxy.add(answer(503, times=2), answer(429, times=1))
-    assert [ask(proxy)[0] for _ in range(4)] == [503, 503, 429, 200]
-    assert len(seen) == 1
 
 
 def test_a_lost_reply_leaves_the_request_carried_out(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
