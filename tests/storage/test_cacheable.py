@@ -25,6 +25,7 @@ def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) 
 
     @storage.cacheable("rows", "v1", description="rows")
     def rows(count: int, *, step: int = 2) -> list[int]:
+        """Some rows."""
         calls.append(count)
         return list(range(0, count, step))
 
