@@ -38,6 +38,7 @@ class FileLeaf:
     """A struct with the bytes and the name of a file, which is one leaf.
 
     Args:
+        spec: the spec of the leaf.
         read: returns the bytes of each file of such structs.
     """
 
@@ -143,6 +144,7 @@ class Lists:
     """Values in nested lists, one outermost list for each row; without lists, one value for each row.
 
     Args:
+        values: the values within all lists.
         levels: for each level of lists, outermost first, the length of each of its lists.
         nulls: bool of shape ``[rows]``, True for rows that are null; None if no row is null.
         dims: for each level, the length that the type says all lists have, or None.

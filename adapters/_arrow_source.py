@@ -86,6 +86,8 @@ class TableSource:
         length: the number of rows.
         nbytes: their approximate size.
         fetch: returns the rows of a slice, or of a sequence of numbers, as a table.
+        columns_of: returns the columns of such a table.
+        element_spec: the spec of the columns.
         metadata: what the metadata of the version keep.
     """
 
@@ -226,6 +228,8 @@ class ArrowFiles(ArrowStream):
     """The record batches of files.
 
     Args:
+        kind: the kind of source.
+        files: the files.
         parts: returns the part of each file, in order.
     """
 
@@ -280,9 +284,11 @@ def columns_of(
     """Return the columns of some rows.
 
     Args:
+        spec: the element spec.
         leaves: the structs that stand for files.
         schema: the types to cast the rows to, if a user declares them.
         name: the name of their file, for errors.
+        rows: the rows.
     """
     try:
         cast = rows if schema is None else cast_rows(rows, schema)

@@ -47,7 +47,9 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
     """The rows of a stream; its state is the stream's.
 
     Args:
+        stream: the stream.
         spec: the spec that its elements are to be fitted to; None if they are those of a version.
+        features: the features of the rows.
         reached: where an endless stream goes on.
     """
 

@@ -38,7 +38,11 @@ _QUICK: dict[Any, type] = {
 
 
 class Unreadable:
-    """Stands for a value that cannot be read, so that the build refuses its record alone."""
+    """Stands for a value that cannot be read, so that the build refuses its record alone.
+
+    Args:
+        reason: what is wrong with it.
+    """
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -151,6 +155,7 @@ def packer(spec: Tree, *, fill: bool = False, declared: bool = False) -> Callabl
     does not fit the spec stays as it is: the codec refuses it.
 
     Args:
+        spec: the spec of the value.
         fill: whether a key that a dict lacks stands for None.
         declared: whether the spec is declared, so that floats may be rounded to its dtypes.
     """

@@ -48,6 +48,7 @@ class JsonLinesSource:
     """Files with one JSON object a line; see :func:`cachelayer.adapters.pyarrow.from_json`.
 
     Args:
+        files: the files.
         schema: a ``pyarrow.Schema`` of the columns to read, or None.
         declared: the element spec that the user declares, in place of the one that the first lines show.
     """
@@ -192,7 +193,9 @@ class _Text:
     """A stream that never ends a read within a line break, of which pyarrow would drop the second half.
 
     Args:
+        stream: the stream to read.
         quote: the quotation mark; empty if there is none.
+        name: the name of the file.
     """
 
     closed = False

@@ -112,8 +112,12 @@ class Sampler(_ResumableSampler):
         num_replicas, rank: by default those of ``torch.distributed`` if it is initialised, else 1 and 0.
         shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets; or in blocks, with
             ``"blocks"`` or a :class:`cachelayer.Blocks`.
+        seed: an integer in [0, 2**64).
         drop_last: what to do with the last few records of an epoch if the records do not divide evenly into the ranks:
             True skips them, False gives the first ranks one more. Then it is required.
+
+    Raises:
+        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
     def __init__(
@@ -147,9 +151,13 @@ class BatchSampler(_ResumableSampler):
     The global batch, and the order within it, is the same for any number of ranks that divides it.
 
     Args:
+        ref, num_replicas, rank, shuffle, seed: as in :class:`Sampler`.
         global_batch_size: the number of records in a batch over all ranks.
         drop_last: what to do with a shorter last batch of an epoch: True skips it, False divides it, so that a rank may
             get fewer records, or none. Required if there are several ranks and the records do not divide evenly.
+
+    Raises:
+        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
     def __init__(

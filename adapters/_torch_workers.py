@@ -34,6 +34,7 @@ class WorkerBlocks:
     """The steps of a stream as tensors, read by the worker processes of a ``DataLoader``.
 
     Args:
+        stream: the stream.
         workers: the number of processes.
         parts: into how many parts each step is cut, as :func:`parts_of_step` says.
         context: the multiprocessing context that starts them.

@@ -186,7 +186,14 @@ def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
 
 
 def _sent(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
-    """Return a batch of this process's rows as global arrays of ``size`` rows."""
+    """Return a batch of this process's rows as global arrays of ``size`` rows.
+
+    Args:
+        batch: the rows that this process holds.
+        size: the number of rows of the global batch.
+        sharding: where the rows go.
+        wide: whether JAX has 64 bits. The thread that reads ahead cannot ask.
+    """
     rows = _local_rows(sharding, size)
     leaves, structure = jax.tree.flatten(batch)
     for place, leaf in enumerate(leaves):

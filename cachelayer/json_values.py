@@ -28,6 +28,7 @@ def decoding(name: str, what: str) -> Iterator[None]:
     """Turn what decoding raises into the errors of a file.
 
     Args:
+        name: the file.
         what: what it should hold, for the message.
     """
     try:

@@ -58,6 +58,7 @@ class RecordReads(Protocol[T_co]):
         """Return the elements of these record numbers; of those that do not decode, anything, and their errors.
 
         Args:
+            indices: the record numbers.
             failed: gets the error of each row that does not decode. Errors of the storage are raised.
         """
 
@@ -86,7 +87,9 @@ class BlockHolder(Protocol[T_co]):
         """Return what reads records out of blocks that were fetched.
 
         Args:
+            blocks: the blocks.
             owner: for each record that is going to be read, in this order, which of ``blocks`` it is in.
+            rows: for each, its row in its block.
         """
 
 

@@ -17,6 +17,7 @@ def start(thread: threading.Thread, purpose: str) -> None:
     """Start a thread.
 
     Args:
+        thread: the thread.
         purpose: what it is for, such as ``"to read in"``.
     """
     try:
@@ -29,6 +30,7 @@ class Pool(ThreadPoolExecutor):
     """Threads that do tasks; if the system gives only some of them, these do all tasks.
 
     Args:
+        threads: the most threads that are started.
         name: what the names of the threads begin with.
     """
 

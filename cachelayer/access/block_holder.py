@@ -38,6 +38,8 @@ class ViewBlocks:
 
     Args:
         base: makes elements of the records.
+        source: where they are fetched from.
+        selection: the records that the view has.
         share: the fraction of the records that is going to be fetched.
     """
 
@@ -60,7 +62,9 @@ class HeldReads:
     """Reads certain records out of blocks.
 
     Args:
+        base: makes elements of them.
         selection: the records of the base that the view has.
+        read_records: returns the records.
     """
 
     base: ReadsRecords

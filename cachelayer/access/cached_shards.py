@@ -24,7 +24,10 @@ class CachedShards:
     """The copies of the shards of a version in the local cache: finds, makes, opens and removes them.
 
     Args:
+        folder: the local cache.
         store: the store that the shards are downloaded from.
+        dataset_id: the dataset of the version.
+        shards: the shards.
         verify: what to check when copies are read.
     """
 

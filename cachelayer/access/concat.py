@@ -75,6 +75,8 @@ class Member:
 
     Args:
         source: the records of the dataset.
+        selection: which of them, in order.
+        digest: the digest of these, in hexadecimal.
     """
 
     source: RecordSource
@@ -185,6 +187,9 @@ class JoinedElements(Elements):
 
     If all are views of stored records, with leaves that are stored in one way, it has the leaves of these records too,
     as a :class:`RecordElements` has them: their other leaves may differ.
+
+    Args:
+        members: one or more views.
     """
 
     def __init__(self, members: Sequence[View[Any]]) -> None:
@@ -344,7 +349,13 @@ def _merge_values(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> 
 
 
 def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
-    """Return a batch of the rows of several batches."""
+    """Return a batch of the rows of several batches.
+
+    Args:
+        spec: the spec of the elements.
+        batches: for each batch, the rows that it has, and the batch.
+        rows: the number of rows.
+    """
     flat = [(own, tree.flatten_like(spec, batch)) for own, batch in batches]
     leaves = []
     for number, (_, leaf) in enumerate(tree.leaves(spec)):

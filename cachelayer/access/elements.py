@@ -99,6 +99,7 @@ class Elements(ABC):
         """Return the elements of these numbers, each in [0, len).
 
         Args:
+            numbers: the numbers.
             failed: gets the error of each row that does not decode, whose element is anything; None to raise it.
         """
 
@@ -114,6 +115,7 @@ class Elements(ABC):
         """Return what fetches blocks of elements; None if they are best read where they lie.
 
         Args:
+            selection: the elements that the view has.
             share: the fraction of them that is going to be fetched.
         """
         return None
@@ -128,6 +130,8 @@ class ViewRecords:
     """Some elements, in an order of their own: :class:`cachelayer.protocols.RandomAccess`.
 
     Args:
+        base: the elements.
+        selection: which of them, in order.
         named_digest: their digest, if it does not follow from these.
     """
 

@@ -18,6 +18,7 @@ class Held:
     """A block of records.
 
     Args:
+        parts: where the records are.
         part_of: for each record the part that it is in.
         row_of: for each record its row in there; of one part, all rows in order.
         damaged: True if reading has found a damaged record, and fetching the block once more has not helped.

@@ -102,6 +102,7 @@ class RecordSource(Protocol):
         """Fetch a block of records that is read later.
 
         Args:
+            numbers: the number of each record.
             share: the fraction of all records that the caller is going to fetch.
         """
 
@@ -114,6 +115,7 @@ class RecordElements(Elements):
     """Elements that are decoded from records of one codec.
 
     Args:
+        source: the records.
         decodes: whether images and audio are decoded.
         sizes: the sizes that images are decoded to, by the numbers of their leaves.
         chosen: the numbers of the leaves that elements have, ascending; None for all.

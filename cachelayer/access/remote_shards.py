@@ -148,6 +148,7 @@ class RemoteShards:
         Copies of whole shards would multiply the bytes.
 
         Args:
+            numbers: the records.
             share: the fraction of all records that the caller is going to fetch.
         """
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

@@ -110,6 +110,8 @@ def sampled_of(view: Weighed, records: RandomAccess[T], weights: Any, seed: Any)
     """Return weighted samples of a view.
 
     Args:
+        view: the view.
+        records: its records.
         weights, seed: the arguments of :meth:`cachelayer.DataRef.sample`.
     """
     key = check_seed(seed)

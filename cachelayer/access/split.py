@@ -23,9 +23,11 @@ def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], se
     """Split a view at random: each row goes to exactly one share, and the rows of a share keep their order.
 
     Args:
+        view: the records to split.
         sizes: the number of records of each segment of its base. How a segment is split does not depend on later
             segments.
         shares: the fraction of the records that each share gets, by the name of the share.
+        seed: the seed of the random split.
     """
     fractions, key = _checked(shares), check_seed(seed)
     segments = view.segments(sizes)

@@ -37,6 +37,9 @@ class StoredRecords:
     """The records of a version, a view of one, or of several that were concatenated. Thread-safe and picklable.
 
     Args:
+        source: where they come from.
+        selection: which of them, in order.
+        digest: the digest of them.
         chosen: the numbers of the leaves that they keep, ascending; None to copy them as they are.
         reads_copies: whether to read local copies of remote shards, if all of them are there.
     """

@@ -61,6 +61,9 @@ class StoredView(View[T], Generic[T]):
 
         Returns:
             uint32 of shape ``[len(self)]``, read-only.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, or it is of another kind.
         """
         return self._length_column(leaf).values()
 
@@ -69,6 +72,9 @@ class StoredView(View[T], Generic[T]):
 
         Args:
             leaf: see :meth:`lengths`.
+
+        Raises:
+            InvalidArgumentError: see :meth:`lengths`.
         """
         return self._length_column(leaf).total
 
@@ -90,6 +96,9 @@ class StoredView(View[T], Generic[T]):
 
         Args:
             names: keys of the elements, and of dicts in them, such as ``"tokens"`` or ``"meta/url"``.
+
+        Raises:
+            InvalidArgumentError: if there is no such field.
         """
         chosen = leaf_numbers(self._elements.codec.spec, names)
         return FieldsRef(self._elements.with_fields(chosen), self._selection)
@@ -107,6 +116,10 @@ class StoredView(View[T], Generic[T]):
                 images.
             size: the height and the width.
             crop: True cuts off what makes the proportions differ, at both sides alike; False stretches the image.
+
+        Raises:
+            InvalidArgumentError: if there are no such images, or the size is less than 1.
+            InvalidTypeError: if an argument is of the wrong type.
         """
         stored = self._elements.stored()
         if stored is None:
@@ -144,6 +157,10 @@ class StoredView(View[T], Generic[T]):
         Returns:
             A view of ``{"tokens": [length]}``; the key is the last part of the leaf's name. With "pad" there are also
             ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for values.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
         """
         if not isinstance(leaf, str):
             raise InvalidTypeError(f"leaf {leaf!r}: pass the name of a leaf, such as 'tokens'")
@@ -181,6 +198,11 @@ class StoredView(View[T], Generic[T]):
             A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
             ids, int32, number the documents of a row from 1; 0 is padding. Positions, int32, begin at 0 in each. The
             keys are the last parts of the names; ids and positions are named after the first leaf.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, the leaves of a record have different
+                lengths, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
         """
         size = checked_length(length)
         if not is_choice(long, LONG):
@@ -204,6 +226,10 @@ class StoredView(View[T], Generic[T]):
             A view of the same elements, with ``tokens`` as ``[length]``, and beside it ``tokens_length``, int32, the
             number of values in it, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. If a
             leaf is None, its length is 0.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
         """
         if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
             raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')

@@ -37,6 +37,7 @@ class VersionLengths:
     """The lengths of the leaves of a version's records. Thread-safe.
 
     Args:
+        version: the version.
         varying: reads lengths from records.
         read: returns the records of these numbers.
         copies: the local copies of the shards and their lengths; None if there are none.

@@ -40,6 +40,7 @@ class VersionRecords:
     """The records of a version. Opens each file when it is first read, and again after unpickling. Thread-safe.
 
     Args:
+        version: the version as it is stored.
         verify: what to check when bytes are read.
         copies: the local cache of shards of a remote store; None to make no local copies.
     """

@@ -91,6 +91,11 @@ class View(Generic[T]):
         Args:
             indices: integers, which may repeat, and negative ones count from the end; or a mask with one bool for each
                 record; or a slice.
+
+        Raises:
+            RecordIndexError: if there is no such record.
+            InvalidArgumentError: if a mask has the wrong length.
+            InvalidTypeError: if they are neither integers nor bools.
         """
         return self._with_selection(self._selection.select(indices))
 
@@ -100,6 +105,9 @@ class View(Generic[T]):
         Args:
             indices: integers in any order, which may repeat, and negative ones count from the end; or a mask with True
                 for each record to leave out; or a slice.
+
+        Raises:
+            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :meth:`select`.
         """
         return self._with_selection(self._selection.exclude(indices))
 
@@ -111,6 +119,11 @@ class View(Generic[T]):
                 ``"meta/weight"``; or ``"balanced:"`` and the name of a leaf with labels, such as ``"balanced:label"``:
                 then each class is drawn equally often, and each record of a class too.
             seed: an integer in [0, 2**64), which decides all draws.
+
+        Raises:
+            InvalidArgumentError: if a weight is negative, infinite, NaN or None, all are 0, there is another number of
+                them, there is no such leaf, or it is of another kind; the message names the record.
+            InvalidTypeError: if an argument is of the wrong type.
         """
         return sampled_of(self, self._records, weights, seed)
 
@@ -126,6 +139,9 @@ class View(Generic[T]):
 
         Returns:
             The views by their names.
+
+        Raises:
+            InvalidArgumentError: if the shares or the seed are invalid, or if this view holds a record more than once.
         """
         if self._selection.has_repeats:
             raise InvalidArgumentError("this view holds a record more than once: split it before you repeat records")
@@ -163,6 +179,11 @@ class View(Generic[T]):
             Leaves of known shape as arrays ``[len(indices), *shape]``; bytes and str as object arrays
             ``[len(indices)]``; arrays with unknown dimensions as :class:`cachelayer.Ragged`; leaves that are None
             in some records of the version as :class:`cachelayer.Nullable`. The caller may change all of it.
+
+        Raises:
+            RecordIndexError: if there is no such record.
+            InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
+            InvalidTypeError: if the indices are neither integers nor bools.
         """
         return self._elements.batch(self._selection.take(indices), None if fields is None else _names(fields))
 
@@ -248,6 +269,10 @@ class View(Generic[T]):
                 most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
                 shorter last step of its own. Only the starts of steps are valid positions then, and a state holds the
                 batch size.
+
+        Raises:
+            InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+            InvalidTypeError: if an argument is of the wrong type.
         """
         return self._stream(global_batch_size, options)
 

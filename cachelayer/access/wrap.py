@@ -105,7 +105,13 @@ class WrappedBase(Elements):
         return items
 
     def _tried(self, numbers: NDArray[np.int64], failed: Failed, first: int) -> list[Any]:
-        """Return items, with None for those that cannot be read; if one cannot, read each half by itself."""
+        """Return items, with None for those that cannot be read; if one cannot, read each half by itself.
+
+        Args:
+            numbers: their numbers.
+            failed: gets the error of each row that cannot be read.
+            first: the row of the first of them.
+        """
         count = len(numbers)
         if count < 2 or hasattr(self._obj, "__getitems__"):
             try:

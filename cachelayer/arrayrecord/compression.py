@@ -15,7 +15,11 @@ _DEFAULT_LEVEL = 3
 
 @dataclass(frozen=True)
 class Compression:
-    """A way to compress records, each on its own."""
+    """A way to compress records, each on its own.
+
+    Args:
+        zstd_level: the level of zstd; None for no compression.
+    """
 
     zstd_level: int | None = None
 

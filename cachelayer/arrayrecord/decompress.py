@@ -24,6 +24,7 @@ def decompressed(stored: RecordBuffer, name: Callable[[int], str]) -> RecordBuff
     """Decompress records, all in one call that releases the GIL.
 
     Args:
+        stored: the records as they are stored.
         name: returns what errors call the record of a row.
     """
     try:

@@ -30,6 +30,7 @@ class FetchedRecords:
         starts: where each record begins in the buffer.
         lengths: the stored bytes of each.
         checksums: the CRC32C of each, decompressed; None if they were checked already.
+        compressed: whether each is compressed.
         name: returns what errors call a record, by its row.
 
     Attributes:
@@ -95,6 +96,11 @@ def read_fetched(parts: Sequence[FetchedRecords], owner: Ints, rows: Ints) -> Re
 
     A batch is made of records of hundreds of blocks that have left the cache of the processor. To look at each in
     Python would take longer than all else, so numpy reads their tables, and later the records, by their addresses.
+
+    Args:
+        parts: where they are.
+        owner: for each record, which of ``parts`` it is in.
+        rows: the row of each in there.
     """
     if len(rows) == 0:
         return RecordBuffer.of([])

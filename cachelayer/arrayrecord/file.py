@@ -112,6 +112,8 @@ class RangedFile:
 
     Args:
         path: the name of the file in error messages.
+        name: the object.
+        nbytes: its size.
         read_ranges: reads ranges of objects, each given as its name, begin and end.
     """
 
@@ -154,6 +156,7 @@ class ArrayRecordFile:
     The structure of the file is checked, but not its bytes: the checksums of a foreign file are HighwayHashes.
 
     Args:
+        file, footer: the file and its footer.
         stock: the path at which array_record's reader reads chunks that ours cannot; None to refuse them.
     """
 

@@ -45,6 +45,8 @@ class Footer:
     """The chunks of a file.
 
     Args:
+        chunk_offsets: the position of each chunk.
+        chunk_records: the number of records in each.
         footer_offset: the position of the footer chunk, where the last chunk of records ends.
     """
 

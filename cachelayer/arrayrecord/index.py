@@ -48,7 +48,11 @@ class IndexHeader:
     """The header of an index.
 
     Args:
+        compression: ``none`` or ``zstd``.
+        records: the number of records.
+        first_position: the position of record 0.
         record_nbytes: the bytes of every record if places follow by arithmetic, else None.
+        shard_nbytes: the bytes of the shard.
     """
 
     compression: str
@@ -141,6 +145,7 @@ def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.v
     """Return a copy of rows of indices that are in memory.
 
     Args:
+        memory: the memory.
         begin: where the index of each row begins in it: multiples of the bytes of a row.
         numbers: the number of each row in its index, which must have such a row.
     """

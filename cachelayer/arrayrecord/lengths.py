@@ -40,6 +40,7 @@ class LengthsFile:
     """What a manifest says of the file of lengths of a shard.
 
     Args:
+        records: the number of records.
         checksums: the CRC32C of the sums of each leaf.
         totals: the sum of the lengths of each leaf.
     """

@@ -50,6 +50,7 @@ class ShardFiles:
     """The files of a shard.
 
     Args:
+        path, index_path: the shard and its index.
         stats: the facts about them in the manifest.
     """
 
@@ -77,6 +78,7 @@ class LocalShards:
     Args:
         records, nbytes: the number of records of each shard, and the bytes of its file.
         record_nbytes: the bytes of every record if all have one size and lie where arithmetic says, else None.
+        files: finds the files of a shard.
         verify: ``"never"`` checks sizes, and the header of an index; ``"open"`` also checks the end of a shard and a
             few of its records when it is first read; ``"always"`` also checks the rows of its index then, and each
             record when it is read.

@@ -64,6 +64,7 @@ class MappedRange:
     """A range of addresses into which files are mapped. It is released when no array uses it any more.
 
     Args:
+        nbytes: its size.
         unit: files begin at multiples of this, and take as many bytes.
 
     Attributes:
@@ -92,7 +93,9 @@ class MappedRange:
         """Map an open file from its first byte, and check its size. Its descriptor may be closed afterwards.
 
         Args:
+            path, descriptor: the file.
             start: where it begins in the range: a multiple of the unit.
+            nbytes: its size.
         """
         if self._mappings >= _mapping_limit():
             raise StorageError(_too_many(path))
@@ -160,6 +163,7 @@ class MappedFile:
     """A file in memory. It keeps no file descriptor open.
 
     Args:
+        path: the file.
         buffer: its bytes, with block headers, read-only. The file stays mapped as long as an array uses them.
     """
 

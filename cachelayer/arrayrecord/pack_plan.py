@@ -46,7 +46,13 @@ class Packs:
 
 
 def write_plan(file: BinaryIO, groups: Iterable[Packs], digest: str) -> None:
-    """Write a plan to an empty file that can be read too."""
+    """Write a plan to an empty file that can be read too.
+
+    Args:
+        file: the file.
+        groups: the packs, some at a time.
+        digest: the digest of the packed view.
+    """
     sizes = [np.empty(0, np.int64)]
     file.write(npy_header(PIECE, (0,)))
     for group in groups:
@@ -102,7 +108,9 @@ class PackPlan:
     Args:
         raw: the bytes of its file, mapped or in memory.
         name: the name of the file, for errors.
+        digest: the digest of the packed view.
         length: the number of values that a pack has room for.
+        documents: the number of documents.
     """
 
     def __init__(self, raw: Bytes, name: str, digest: str, length: int, documents: int) -> None:

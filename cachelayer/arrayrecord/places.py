@@ -156,6 +156,7 @@ class GroupedRecords:
     """Records that were read in groups, for example some from memory and others over the network.
 
     Args:
+        rows: the number of records.
         groups: for each group, the rows that it has, and their records.
     """
 

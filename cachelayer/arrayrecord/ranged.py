@@ -38,6 +38,7 @@ class ShardObject:
     """A shard in an object store.
 
     Args:
+        name, index_name: the objects of the shard and of its index.
         stats: the facts about them in the manifest.
     """
 
@@ -53,6 +54,8 @@ class RangedShards:
     shard need one request each.
 
     Args:
+        read_pieces: reads ranges of objects.
+        shards: the shards, by their numbers.
         kept_nbytes: the bytes of indices to keep in memory.
 
     Attributes:
@@ -79,6 +82,7 @@ class RangedShards:
         """Return records.
 
         Args:
+            shard_of: the shard of each record.
             within: the number of each record in its shard.
         """
         rows = np.arange(len(within))
@@ -91,6 +95,7 @@ class RangedShards:
         """Fetch records, and keep them as they are stored; a run of consecutive records is one range.
 
         Args:
+            shard_of: the shard of each record.
             within: the number of each record in its shard.
             share: the fraction of the records of every shard that the caller is going to fetch, so many at a time. If
                 that takes more requests for rows of an index than the index is worth, all of it is fetched first.
@@ -144,6 +149,7 @@ class RangedShards:
         """Read an index from a local copy from now on.
 
         Args:
+            shard: the shard.
             open_copy: maps the copy. It is called for each read, so that indices do not stay open.
         """
         header = self._checked(shard, open_copy())
@@ -267,7 +273,12 @@ def _row_ranges(within: Ints) -> Iterator[tuple[int, int]]:
 def _check_arithmetic(
     rows: Any, stats: Sequence[ShardStats], shard_at: Ints, within: Ints, name: Callable[[int], str]
 ) -> None:
-    """Raise unless records of one size lie where arithmetic says: rows that come alone have no checksum."""
+    """Raise unless records of one size lie where arithmetic says: rows that come alone have no checksum.
+
+    Args:
+        rows, within: the index row of each record, and its number in its shard.
+        stats, shard_at: the shards, and which of them each record is in.
+    """
     first = to_logical(np.array([each.first_position or 0 for each in stats], np.int64))[shard_at]
     size = np.array([-1 if each.record_nbytes is None else each.record_nbytes for each in stats], np.int64)
     stride = np.array([index.chunk_nbytes(max(0, each)) for each in size.tolist()], np.int64)[shard_at]

@@ -44,9 +44,11 @@ class ShardStats:
     """The facts about a shard that a manifest records.
 
     Args:
+        records: the number of records.
         nbytes: the bytes of the file.
         crc32c: the checksum of the file.
         sha256: the hex digest of the records, each preceded by its length as a little-endian uint64.
+        index_nbytes: the bytes of its index.
         index_crc32c: the checksum of the header of its index; the header holds the checksum of the rows.
         record_nbytes, first_position: the bytes of every record and the position of record 0, if all have one size and
             are not compressed, so that places follow by arithmetic; else None.
@@ -81,6 +83,7 @@ class ShardWriter:
     """Writes one shard. Not thread-safe, except that ``hash`` and ``write`` may run at the same time.
 
     Args:
+        path: the file to write.
         index_path: the index to write when the shard is finished.
         compression: how records are stored.
         lengths_path: the file of lengths to write then, if there are leaves of varying length.

@@ -138,7 +138,12 @@ def row_of(batch: Tree, row: int) -> Tree:
 
 
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:
-    """Return the number of records that make a batch."""
+    """Return the number of records that make a batch.
+
+    Args:
+        record_nbytes: the bytes of a record.
+        most: the most records of a batch.
+    """
     return int(min(most, max(1, BATCH_NBYTES // max(1, record_nbytes))))
 
 
@@ -146,6 +151,7 @@ def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int
     """Yield the batches of a source, and raise if their number of elements is not what the source promises.
 
     Args:
+        batches: the batches that the source yields.
         length: the total number of elements that the source promises; None if it promises none.
         first: the number of the first of these elements in the source.
         limit: the number of elements that were asked for; None for all.

@@ -29,6 +29,8 @@ class BuildJob:
     """The job of a build.
 
     Args:
+        source: the source.
+        options: the options.
         division: its parts; None if it is built in one piece.
         plan: what is built and how; another build resumes this one, or helps, only if its plan is equal.
         length: the number of elements, if it is known.
@@ -51,6 +53,7 @@ class BuildJob:
         Args:
             obj: the user's source.
             origin: the code and values that make it.
+            options: the options.
             base: the version to append to; None for none.
             apart: whether other hosts help.
         """
@@ -102,6 +105,7 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
     """Raise if a source cannot be appended to a version.
 
     Args:
+        name: the version.
         spec: its spec; a dimension that is None takes any size.
         added: the source's own spec; None if it declares none.
     """

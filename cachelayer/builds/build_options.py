@@ -65,6 +65,7 @@ class BuildOptions:
         """Check options that a user passed by name.
 
         Args:
+            options: the options.
             beside: other keywords of the call, for the message.
         """
         check_options(options, [*SubmitOptions.__annotations__, *beside])

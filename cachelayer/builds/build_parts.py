@@ -55,6 +55,7 @@ class PartDone:
     """What an engine hands back of a finished part; the rest lies in the store.
 
     Args:
+        records: number of its records.
         nbytes: bytes of its shards, without indices.
     """
 
@@ -69,7 +70,9 @@ class PartTask:
     Args:
         store: where shards go.
         copies: keeps local copies of them; None for none.
+        dataset_id, version: what is built.
         attempt: the build attempt that the parts belong to.
+        parts: the source.
         options: how; with the element spec.
     """
 
@@ -194,6 +197,7 @@ class Hosts:
     """The position of this process among those that build a version together.
 
     Args:
+        index: which of them this is, from 0.
         count: how many there are.
     """
 
@@ -244,6 +248,7 @@ class SharedParts:
     """The parts of one attempt, as one of the hosts that build them sees them.
 
     Args:
+        task: builds parts.
         attempts: knows which hosts are at work.
         hosts: the position of this host among them.
         name: the attempt whose lease shows others that this host is at work; the leader's is that of the parts.
@@ -347,6 +352,8 @@ def build_together(shared: SharedParts, engine: Engine, progress: Progress) -> N
     """Build this host's share of the parts, then those that others left, until all are finished or nobody wants them.
 
     Args:
+        shared: the parts.
+        engine: builds them on this host.
         progress: counts what is built here.
     """
     progress.skip(shared.records_taken_over)
@@ -383,6 +390,7 @@ def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
     """Join the results of all parts.
 
     Args:
+        task: the task that built them.
         finished: the parts taken over from an interrupted attempt; the others are read from their notes.
     """
     unfinished = Unfinished(task.store, task.dataset_id, task.version)
@@ -430,7 +438,9 @@ def remove_unnamed_shards(store: ObjectStore, dataset_id: str, attempt: str, sha
     """Remove files of parts that were built twice, after the version is published.
 
     Args:
+        store, dataset_id: where they are.
         attempt: the attempt that published it, or one that it took over.
+        shards: the shards of the version.
     """
     folder = paths.build(dataset_id, attempt)
     named = {Path(name).name for shard in shards for name in shard.files}

@@ -35,8 +35,11 @@ class Built:
     """The result of a build, before it is published.
 
     Args:
+        codec: name of the codec.
         spec: the spec that the elements were encoded with.
         nullable: the numbers of its leaves that are None in some element.
+        shards: the shards, durable.
+        left_out: the elements that were left out.
     """
 
     codec: str
@@ -95,6 +98,8 @@ def build(
     """Write the elements of a source into shards.
 
     Args:
+        source: the source.
+        stage: where to write them.
         attempt: the build attempt that the shards belong to.
         options: the options; an element spec among them overrides the source's.
         progress: counts what was written.

@@ -68,9 +68,12 @@ class Publisher:
     """Builds one version and publishes it, whole or not at all.
 
     Args:
+        log: the log of the dataset.
         copies: keeps local copies of the new shards if the store is not local; None for none.
+        version: the name of the version.
         source: the user's source; a function is called when the build begins.
         origin: the code and values that make the source.
+        options: the options.
         base: the version to append to; None for none.
     """
 

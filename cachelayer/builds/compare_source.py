@@ -53,7 +53,9 @@ def check_shards(
     """Raise if a source does not repeat the first, the last and some other records of each shard.
 
     Args:
+        store, dataset_id: where the shards are.
         source: the source, which can begin at any record.
+        spec: the spec of its elements.
         shards: the shards, by the number of their first record in the source.
         first: the number by which errors call the first record of the source.
     """
@@ -83,6 +85,7 @@ def stored_checksums(store: ObjectStore, dataset_id: str, places: Sequence[tuple
     """Yield the CRC32C of stored records.
 
     Args:
+        store, dataset_id: where the shards are.
         places: pairs of a shard and the number of a record in it.
     """
     for start in range(0, len(places), _AT_ONCE):
@@ -108,6 +111,7 @@ class SourceChecksums:
 
     Args:
         source: the source, which can begin at any record.
+        spec: the spec of its elements.
         first: the number by which errors call its first record.
     """
 

@@ -52,6 +52,7 @@ class EncodedChunk:
 
     Args:
         elements: the number of elements of the source.
+        frames: the records.
         nullable: the numbers of the leaves that are None in some element.
         left_out: the first elements that were left out.
         left_out_count: the number of elements that were left out.
@@ -69,7 +70,9 @@ class LeftOut:
     """The elements that were left out of a version.
 
     Args:
+        count: their number.
         of: the number of all elements.
+        first: descriptions of the first of them.
     """
 
     count: int
@@ -94,6 +97,7 @@ class Encoder:
     """Encodes the batches of a source one after another.
 
     Args:
+        codec: the codec.
         on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that does
             not decode; ``"raise"`` raises an error for the former.
         first: the number of the first element in the source.
@@ -204,8 +208,10 @@ def encode_with_workers(
 
     Args:
         source: the source, which can begin at any record; it is pickled, by value if the main program defines it.
+        spec: the element spec.
         on_error: what to do with elements that do not fit.
         workers: number of processes; each has two blocks in progress.
+        start, stop: the elements.
     """
     encode_block = partial(encode, source, spec, on_error)
     with ProcessPool(encode_block, workers, "workers: the source") as pool:

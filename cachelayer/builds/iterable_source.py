@@ -36,6 +36,8 @@ class IterableSource:
     """Elements from an iterator.
 
     Args:
+        iterator: the iterator.
+        kind: what gives them, for the provenance.
         length: the number of elements in all; None if nobody promises it.
         first: the number of the first element.
         element_spec: the spec of the elements, if it is known.
@@ -107,6 +109,7 @@ class SequenceSource(IterableSource):
     """The items of an object, by number.
 
     Args:
+        items: the object.
         first: the number of the first item to yield.
         element_spec: the spec of the items, if it is known.
         by_number: ask for items by number even if the object has an iterator, which may be faster.
@@ -214,6 +217,7 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
     """Yield copies of elements and count them for the progress; if the iterator or a copy fails, name the record.
 
     Args:
+        elements: the iterator.
         first: the number of its first element in the source.
     """
     return map(_copy, watched(elements, first), count(first))
@@ -223,6 +227,7 @@ def watched(elements: Iterator[Any], first: int = 0, peeked: Sequence[Any] = ())
     """Yield elements and count them for the progress; if the iterator fails, name the record. See :func:`guarded`.
 
     Args:
+        elements: the iterator.
         first: the number of the first element in the source.
         peeked: elements that were taken from the iterator before; they come first.
     """
@@ -256,7 +261,12 @@ def _copy(element: Any, record: int) -> Any:
 
 
 def _copied(elements: Iterator[Any], first: int) -> list[Any]:
-    """Return copies of some elements, enough for a batch."""
+    """Return copies of some elements, enough for a batch.
+
+    Args:
+        elements: the elements; no more are taken than are needed.
+        first: the number of the first of them.
+    """
     items: list[Any] = []
     nbytes, until = 0, monotonic() + BATCH_SECONDS
     for item in islice(map(_copy, elements, count(first)), MAX_BATCH_RECORDS):

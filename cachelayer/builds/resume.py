@@ -32,6 +32,7 @@ class BuildNotes:
 
     Args:
         unfinished: keeps the notes of all attempts at the version.
+        attempt: the attempt.
         plan: what is built and how.
         source_length: the number of elements of the source, if it is known.
         is_divided: whether it is built in parts, so that others may help.
@@ -114,7 +115,9 @@ class _Interrupted:
     """An attempt that nobody runs.
 
     Args:
+        attempt: the attempt.
         owner: the attempt that owned its files when this one was found.
+        finished: what it has finished.
     """
 
     attempt: str
@@ -126,6 +129,8 @@ class Resumption:
     """Takes over what an interrupted attempt at a version has finished.
 
     Args:
+        log: the log of the dataset.
+        version: what is built.
         attempts: knows which attempts are at work.
         unfinished: keeps the notes of all attempts at the version.
         notes: the notes of the attempt that builds now.

@@ -46,6 +46,7 @@ class RewriteParts:
     """The records of a base in the order of a new version, in parts.
 
     Args:
+        records: the records of the base.
         seed: shuffles them, as the first epoch of a stream with this seed is; None to keep their order.
         part_records: the number of records in a part.
         nbytes: the mean bytes of a record.

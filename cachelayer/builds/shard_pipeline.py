@@ -44,6 +44,8 @@ class ShardNotes(Protocol):
         """Note a shard; called from several threads.
 
         Args:
+            number: its number in the build.
+            shard: the shard.
             nullable: the numbers of the leaves that were None in some element up to its end.
         """
 
@@ -54,6 +56,7 @@ class Uploads:
     Args:
         uploader: uploads a shard; None if shards are written to the store directly.
         notes: notes shards; None if no build could resume from them.
+        shard_bytes: about the size of a shard.
     """
 
     def __init__(self, uploader: Upload | None, notes: ShardNotes | None, shard_bytes: int) -> None:
@@ -68,6 +71,8 @@ class Uploads:
         """Upload and note a shard as soon as it is finished; errors of earlier ones may be raised here.
 
         Args:
+            number: its number in the build.
+            path: where it is written.
             shard: the shard, once it is finished.
             nullable: the numbers of the leaves that were None in some element up to its end.
         """
@@ -112,6 +117,7 @@ class ShardWriters:
     Args:
         folder: the folder that they are written to.
         attempt: the build attempt that the folder belongs to.
+        spec: the spec of the elements.
         compression, shard_bytes: options of the build.
         earlier: existing shards by number; their records are compared instead of written.
         first: the number of the shard that begins with the first record.
@@ -141,6 +147,7 @@ class ShardPipeline:
     for the lock. Hashing, and making files durable, release the lock.
 
     Args:
+        shards: the shards to write.
         progress: counts what was written.
         uploads: uploads and notes finished shards.
     """
@@ -175,6 +182,7 @@ class ShardPipeline:
         """Append records; errors of earlier records may be raised here.
 
         Args:
+            frames: the records.
             nullable: the numbers of the leaves that were None in some element up to these.
         """
         for begins, rows in self._cutter.cut(frames.lengths):
@@ -243,6 +251,7 @@ class _ShardChecker:
     """Compares records with those of an existing shard.
 
     Args:
+        shard: the shard.
         first: the number of its first record.
     """
 

@@ -39,6 +39,7 @@ class Part:
     """A part of a source.
 
     Args:
+        source: yields its elements.
         first: the number of the first of them in error messages.
         records: how many there are; None for all elements of the source.
         name: its name in error messages; empty if the record numbers are enough.
@@ -193,6 +194,7 @@ class Ranges:
     """A source that can begin at any record, divided into ranges of equal numbers of records.
 
     Args:
+        source: the source.
         length: number of its elements.
         records: number of records in a part.
         is_exact: whether each part is exactly a shard of an undivided build.
@@ -226,7 +228,9 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
     """Divide a source into ranges of about a shard each.
 
     Args:
+        source: the source.
         length: number of its elements.
+        spec: the spec of its elements.
         options: how it is built.
     """
     codec = codec_for(spec)
@@ -289,6 +293,7 @@ class Division:
     """A build in parts.
 
     Args:
+        parts: the source.
         options: how each part is built, with the element spec.
     """
 
@@ -300,6 +305,8 @@ def divide(source: Source, options: BuildOptions, *, apart: bool) -> Division | 
     """Divide a build into parts if that is possible and useful; return None to build it in one piece.
 
     Args:
+        source: what is built.
+        options: the options of the build.
         apart: whether an engine or other hosts build it.
     """
     if isinstance(source, Parts):

@@ -66,7 +66,10 @@ class SourceFacts:
         """Return what a version records of the object: options that decide its records, length, and some checksums.
 
         Args:
+            store, dataset_id: where the version is.
             source: the source that the object was built as; an adapter may have converted its elements.
+            built: the result of the build.
+            options: how it was built.
         """
         length = {} if self.length is None else {"length": self.length}
         sample = self._sample(store, dataset_id, built, options) if type(source) is type(self.source) else {}
@@ -91,6 +94,7 @@ class SourceFacts:
         """Return a phrase for each difference from what a version recorded; unknown facts count as equal.
 
         Args:
+            built: what was recorded.
             spec: the element spec of the version.
             options: how it would be built.
         """
@@ -131,6 +135,7 @@ def option_changes(built: Mapping[str, Any], spec: Tree, options: BuildOptions) 
     Two declared specs count as equal if each says a part of the version's.
 
     Args:
+        built: what was recorded.
         spec: the element spec of the version.
         options: how it would be built.
     """

@@ -18,6 +18,7 @@ class FileFacts:
 
     Args:
         name: the path, or the URL.
+        nbytes: the size.
         modified: when it was written, or its store's equivalent, such as an ETag; None if unknown.
     """
 

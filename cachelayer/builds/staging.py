@@ -24,6 +24,7 @@ class Stage:
     """Where shards are written.
 
     Args:
+        folder: the folder.
         uploader: uploads them to the store; None if they are written there.
     """
 
@@ -40,7 +41,9 @@ def staging(
     Local copies and temporary files are removed if the attempt fails.
 
     Args:
+        store: the store.
         copies: keeps local copies; None for none.
+        dataset_id, attempt: the attempt.
         files: the numbers of the shards that this call writes, if other processes write to the folder too.
     """
     folder_name = paths.build(dataset_id, attempt)
@@ -70,6 +73,8 @@ class _Uploader:
     """Uploads shards, and keeps local copies of them as long as there is room.
 
     Args:
+        store: where they go.
+        folder: the folder there.
         group: the local copies; None to keep none.
     """
 

@@ -37,6 +37,7 @@ class Answer:
     Args:
         document: for scripts: a value that JSON can hold.
         shown: for people: texts and renderables of rich, printed one below the other.
+        code: the exit code.
     """
 
     document: Any

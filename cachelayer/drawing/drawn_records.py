@@ -47,8 +47,12 @@ class DrawnLeaf:
 
     Args:
         number: which leaf of the element it is.
+        path: where it is in the element.
         kind: how it is shown.
         text: one line about it; for ``long`` its text, which may be cut.
+        pixels: those of a picture, else None.
+        points: those of a line.
+        tokens: what the detokeniser made of it.
         name: the class name of a label.
     """
 
@@ -67,6 +71,8 @@ def drawn_element(spec: tree.Tree, element: Any, look: Look) -> list[DrawnLeaf]:
 
     Args:
         spec: the spec of elements as they are stored, with the files of images and sounds.
+        element: the element as it is stored.
+        look: how they are drawn.
     """
     leaves = list(zip(tree.leaves(spec), tree.flatten_like(spec, element), strict=True))[: look.leaves]
     return [drawn_leaf(number, path, leaf, value, look) for number, ((path, leaf), value) in enumerate(leaves)]
@@ -151,6 +157,8 @@ class DrawnRecord:
     """A record as people see it.
 
     Args:
+        number: its number.
+        leaves: its first leaves, drawn.
         more: how many leaves it has besides.
         problem: why it is not shown; empty if it is.
     """
@@ -165,6 +173,9 @@ def drawn_records(stored: Stored, numbers: Sequence[int], look: Look, most: int 
     """Return records, drawn. One that is damaged says so, and so do those that exceed ``most`` bytes together.
 
     Args:
+        stored: where they are read from.
+        numbers: the numbers of records that exist.
+        look: how they are drawn.
         most: the most bytes that are read.
     """
     try:

@@ -33,7 +33,10 @@ def ref_html(
     """Return a table with facts, the element spec, and the first records. All that is stored is escaped.
 
     Args:
+        title: the name of the records.
         facts: names and values above the records.
+        stored: the records as they are stored.
+        records: their number.
         names: the class names of leaves that are labels, by path.
     """
     try:

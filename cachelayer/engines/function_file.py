@@ -34,6 +34,7 @@ class FunctionFile:
     """A function with all that it holds, pickled by value if the main program defines it.
 
     Args:
+        function: the function.
         what: what the function is, for the error message.
 
     Raises:

@@ -73,6 +73,8 @@ class ProcessPool:
     """Processes that call one function: a context manager that kills them on exit, even during a call.
 
     Args:
+        function: the function.
+        count: the most processes.
         what: what the function is, for the error message.
 
     Raises:

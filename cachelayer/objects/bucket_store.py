@@ -34,6 +34,7 @@ class BucketStore:
     """Objects below a URL.
 
     Args:
+        scheme: the scheme of the URL.
         root: the rest of it: a bucket and perhaps a prefix.
         options: what the client takes: credentials, which stay out of pickles, and endpoint.
         timeout: seconds after which an operation fails if nobody answers.

@@ -29,6 +29,7 @@ class Stat:
     """What a store says about an object.
 
     Args:
+        nbytes: its size.
         modified: when it was written, in seconds since the epoch; None if the store does not say.
     """
 

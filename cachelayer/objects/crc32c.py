@@ -16,6 +16,7 @@ def joined(first: int, second: int, nbytes: int) -> int:
 
     Args:
         first, second: the CRC32C of each.
+        nbytes: length of the second.
     """
     power, number = _ONE, 8 * nbytes
     bit = 0

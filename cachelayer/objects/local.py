@@ -34,6 +34,7 @@ def absolute(what: str, path: str) -> Path:
     """Return the absolute path.
 
     Args:
+        what: what errors call it.
         path: any path; ``~`` is a home folder.
     """
     try:
@@ -141,6 +142,7 @@ class LocalStore:
         """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
 
         Args:
+            name: the object.
             fill: writes the file at the path that it is given; if it raises, the object stays as it was.
         """
         temporary = self._temporary(name)

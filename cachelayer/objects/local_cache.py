@@ -115,7 +115,12 @@ class CopyOutcome(Enum):
 
 
 class CopyGroup:
-    """The local copies of one group; while this object lives, no process removes them."""
+    """The local copies of one group; while this object lives, no process removes them.
+
+    Args:
+        folder: where they are kept.
+        name: the group.
+    """
 
     def __init__(self, folder: CacheFolder, name: str) -> None:
         self._folder = folder
@@ -178,6 +183,8 @@ class CopyGroup:
         """Make a copy unless it exists.
 
         Args:
+            name: the object.
+            nbytes: its size.
             fill: writes the copy into the existing file at the path that it is given, and checks it.
 
         Returns:

@@ -20,6 +20,7 @@ def open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client:
     """Return a client for a URL.
 
     Args:
+        url: any URL of the store.
         options: options of the client, such as credentials and endpoint.
         timeout: seconds after which an operation fails if the store does not answer.
     """

@@ -40,6 +40,7 @@ class Head:
     """The head of a reply.
 
     Args:
+        status: its HTTP status.
         nbytes: the length of its body.
         stays: whether the connection stays open after it.
         place: the header ``Content-Range``; None if there is none.

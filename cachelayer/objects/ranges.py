@@ -16,6 +16,7 @@ class Span:
     """One run of bytes of an object, and the ranges that lie in it.
 
     Args:
+        name: the object.
         start: first byte.
         stop: one past the last byte.
         members: numbers of the ranges in it.
@@ -59,6 +60,8 @@ def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[list[Pi
     """Return the bytes of each range, in pieces.
 
     Args:
+        ranges: the wanted ranges.
+        spans: what ``coalesce`` made of them.
         bodies: the bytes of each span, in pieces.
     """
     found: list[list[Piece]] = [[] for _ in ranges]

@@ -89,6 +89,7 @@ async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: i
     """Make a request, retry after every transient failure, and return the result.
 
     Args:
+        attempt: one request.
         seconds: how long it may take in all if nobody answers. No attempt begins in the last quarter, which is
             left to the client's own timeouts.
         nbytes: bytes that it moves: slow progress is not a failure.

@@ -76,6 +76,7 @@ class S3Client:
     """Requests to S3.
 
     Args:
+        options: options of s3fs.
         timeout: seconds after which an operation fails if the store does not answer.
     """
 

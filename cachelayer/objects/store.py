@@ -43,6 +43,7 @@ class ObjectStore(Protocol):
         """Write the object whole unless it exists; exactly one of several writers gets True. Durable on return.
 
         Args:
+            name: the object.
             data: its bytes; unique to this writer, so that a write whose reply was lost can be recognised.
 
         Returns:
@@ -62,6 +63,8 @@ class ObjectStore(Protocol):
         """Copy a local file to an object, whole, replacing one that may exist; check its size and checksum.
 
         Args:
+            path: the file.
+            name: the object.
             on_bytes: called, from any thread, with the number of bytes that were added; a negative number if the
                 upload starts over.
         """
@@ -70,8 +73,10 @@ class ObjectStore(Protocol):
         """Copy an object of known size to a local file, and return the CRC32C of what was copied.
 
         Args:
+            name: the object.
             path: a temporary name: the file is incomplete until this returns. An existing file is overwritten in
                 place.
+            nbytes: size of the object.
             on_bytes: called, from any thread, with the number of bytes that were added.
 
         Raises:

@@ -76,6 +76,8 @@ async def put_if_absent(client: Client, path: str, data: bytes, *, proven: bool)
     A put whose reply was lost looks like one that came too late or never arrived: only the object itself tells which.
 
     Args:
+        client: the store.
+        path, data: the object.
         proven: refuse stores that ignore the condition.
     """
     begin = asyncio.get_running_loop().time()

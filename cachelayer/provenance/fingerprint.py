@@ -74,7 +74,7 @@ class Fingerprint:
     def changes(self, built: Any) -> list[str]:
         """Return a phrase for each change since a version recorded it."""
         recorded = built if isinstance(built, Mapping) else {}
-        # Whoever wrote it, its parts are dicts.
+        # The parts are dicts, also in what another program wrote.
         before = {name: recorded[name] if isinstance(recorded.get(name), Mapping) else {} for name in _GROUPS}
         now = self.to_json()
         both = before["state"].keys() & now["state"].keys()

@@ -36,7 +36,9 @@ class Names(NamedTuple):
     """The names that a function uses, with the functions inside it.
 
     Args:
+        read: the names of its module.
         stored: the names of its module, and of the functions around it, that it assigns to.
+        attributes: the attributes of anything.
     """
 
     read: frozenset[str]

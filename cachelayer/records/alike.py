@@ -40,6 +40,7 @@ class AlikeElements(Sequence[Any]):
     Args:
         numbered: the structure, with the number of its column in place of each leaf.
         columns: arrays of shape ``[rows, ...]``, and lists of immutable values.
+        rows: the number of elements.
     """
 
     def __init__(self, numbered: Tree, columns: list[NDArray[Any] | list[Any]], rows: int) -> None:
@@ -183,6 +184,10 @@ def _items_of(column: NDArray[Any], leaf: NDArray[Any]) -> NDArray[Any] | None:
 
     To set such an item is quicker than to assign a row. Above all it keeps the interpreter lock: if every row released
     it, a thread that waits for it would wake up each time, too late to get it.
+
+    Args:
+        column: the column.
+        leaf: the first array that it is for.
     """
     gives_memory = leaf.dtype.isbuiltin == 1 and leaf.dtype.kind not in _WITHOUT_BUFFER and leaf.flags.c_contiguous
     if not gives_memory or not 0 < leaf.nbytes < _MOST_ITEM_NBYTES:

@@ -15,6 +15,7 @@ class ChosenCodec(TreeCodec):
     """Decodes some leaves of the records of another codec. Nothing else of the records is touched.
 
     Args:
+        codec: the codec of the records.
         chosen: the numbers of the leaves, ascending.
     """
 

@@ -78,6 +78,7 @@ class Codec(Protocol):
         """Return consecutive batches of rows, which share the memory of the columns.
 
         Args:
+            columns: the columns of all leaves.
             splits: where each batch begins, and the end of the last.
         """
 

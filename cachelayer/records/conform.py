@@ -76,6 +76,7 @@ def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ..
 
     Args:
         rows: the values of a leaf.
+        dtype, shape: those of the spec.
 
     Returns:
         The stack; None if ``conform`` must look at each row.

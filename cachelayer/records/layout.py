@@ -85,6 +85,7 @@ def gaps(used: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
 
     Args:
         used: ranges that do not overlap, each from its first byte to the one after its last.
+        end: where the last gap ends.
     """
     edges = [0, *(edge for part in sorted(used) for edge in part), end]
     return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]

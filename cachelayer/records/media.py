@@ -38,6 +38,9 @@ class DecodingCodec:
     """Wraps a codec; its elements and batches have their encoded leaves decoded.
 
     If a file does not decode, the record of the error is its index among the records.
+
+    Args:
+        codec: the codec of the records.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -64,6 +67,7 @@ class DecodingCodec:
         """Return the columns of records, decoded, with None for each leaf that is not in ``chosen``.
 
         Args:
+            records, chosen, apart: as for other codecs.
             failed: gets the error of each row with a file that does not decode, and the row a filler; None to raise it.
         """
         columns = self._codec.decode(records, chosen, apart=apart)
@@ -90,6 +94,8 @@ class _MediaFiles:
     """A column of files. Threads may decode them.
 
     Args:
+        path, spec: the leaf.
+        column: the files.
         failed: gets the error of each file that does not decode; None to raise it.
     """
 

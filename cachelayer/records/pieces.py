@@ -31,6 +31,8 @@ class Pieces:
     """Pieces of documents, ordered by their place: all but ``ends`` are int64 of shape ``[pieces]``.
 
     Args:
+        row: the row that holds each.
+        record: the record that each comes from.
         begin: its first value in the record.
         count: the number of its values, at least 1.
         offset: its place in the row.
@@ -61,7 +63,9 @@ class Pieces:
 
         Args:
             values: those of all pieces, one after another; the result may share their memory.
+            rows: the number of rows.
             length: the number of cells of each.
+            fill: what is in all other cells.
 
         Returns:
             An array of shape ``[rows, length]``.

@@ -135,6 +135,9 @@ class RecordBuffer:
     """Records in one buffer.
 
     Args:
+        buffer: uint8.
+        starts: where each record begins.
+        lengths: bytes of each record.
         uniform_nbytes: the bytes of every record if all are known to be equal.
     """
 

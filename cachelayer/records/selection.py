@@ -101,6 +101,7 @@ class Marked(Sequence[int]):
     """The numbers in a bitmap, all or some of them, ascending or descending.
 
     Args:
+        bitmap: the numbers.
         places: the ranks of those that are meant, in order.
     """
 
@@ -213,7 +214,11 @@ class Selection:
         return tuple(map(len, rows)) if in_order else (len(self),)
 
     def _runs(self, ends: Sequence[int]) -> list[range | Numbers]:
-        """Return the rows that lie in each segment, for numbers that only grow or only fall."""
+        """Return the rows that lie in each segment, for numbers that only grow or only fall.
+
+        Args:
+            ends: the number after the last record of each segment.
+        """
         records = len(self)
         falls = records > 1 and self.numbers[0] > self.numbers[-1]
         growing: Any = self.numbers[::-1] if falls else self.numbers

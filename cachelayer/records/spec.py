@@ -66,6 +66,7 @@ class LeafSpec:
     Args:
         dtype: a numpy dtype or its name, or ``bytes`` / ``str`` for strings of any length.
         shape: the dimensions; None for one that differs from element to element.
+        nullable: whether the leaf may be None.
     """
 
     dtype: DType
@@ -227,6 +228,7 @@ class ImageSize:
     """The size to which a reader has images decoded.
 
     Args:
+        height, width: the size in pixels.
         crop: whether to cut off what makes the proportions differ, at both sides alike; else the image is stretched.
     """
 

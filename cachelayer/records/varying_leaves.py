@@ -47,6 +47,9 @@ def varying_leaf(spec: Tree, name: Any) -> int:
 class VaryingLeaves:
     """Reads the leaves of varying length of stored records.
 
+    Args:
+        codec: the codec of the records.
+
     Attributes:
         numbers: the numbers of these leaves, ascending.
     """
@@ -78,6 +81,9 @@ class VaryingLeaves:
         Nothing is read past the end of a leaf, whatever starts and counts are.
 
         Args:
+            records: the records.
+            number: the number of the leaf.
+            starts: for each record, the first value.
             counts: for each record, how many values.
             ends: for each record, True if the leaf must end with the last of these; None if it may always have more.
 

@@ -22,6 +22,8 @@ def wider(spec: Tree, element: Any, *, may_add: bool = True) -> Tree | None:
     Dimensions that differ become None. Lists of numbers that differ in length become arrays of one dimension.
 
     Args:
+        spec: the element spec.
+        element: the element.
         may_add: whether keys may be added that the spec lacks: earlier elements would not have them.
     """
     try:

@@ -21,6 +21,7 @@ class Wanted:
     """What a leaf is to have.
 
     Args:
+        kind: what is compared.
         low: the least value or length, or the text.
         high: the value or length above all that are wanted; None if only ``low`` is.
     """
@@ -56,6 +57,8 @@ def rows_with(spec: LeafSpec, batch: Any, count: int, wanted: Wanted) -> Ints:
     Args:
         spec: the spec of the leaf, of which :func:`can_have` is True.
         batch: the leaf, as ``ref.read`` returns it.
+        count: the rows of the batch.
+        wanted: what it is to have.
     """
     unpacked = unpack(spec, batch, count)
     rows, values = unpacked.rows, unpacked.values

@@ -32,6 +32,7 @@ class LengthStats:
     Args:
         of: what has these lengths: ``bytes`` or ``characters`` of strings; ``axis 0``, ``axis 1`` and so on of arrays;
             ``values`` of sparse arrays; ``width`` and ``height`` of encoded images, 0 for those that cannot be read.
+        numbers: the statistics of the lengths.
         longest: the number of the first record with the largest length; None if a record has several lengths.
     """
 
@@ -67,6 +68,8 @@ class Statistics:
     """The statistics of the records of a version.
 
     Args:
+        reference: the version.
+        records: the number of its records.
         records_read: how many of these were read; fewer than ``records`` for a sample.
         record_nbytes: the stored bytes of records.
         leaves: each leaf, in the order of the element.
@@ -87,6 +90,7 @@ class Survey:
     """Reads records in order, batch by batch, and collects their statistics.
 
     Args:
+        ref: the records.
         records: read only this many records, drawn at random but always the same ones; None for all.
     """
 
@@ -127,6 +131,7 @@ def survey(ref: Any, *, records: int | None = None, progress: bool | None = None
     """Read all records once, in order, and return their statistics. Encoded images and sounds are not decoded.
 
     Args:
+        ref, records: as in :class:`Survey`.
         progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
             so from the start; False shows nothing.
     """
@@ -143,6 +148,7 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
     """Return how many records have each value of a field, the most common first; None stands for records without one.
 
     Args:
+        ref: the records.
         field: the name of a leaf that is one number or text, such as ``"label"``.
     """
     narrow = ref.raw().fields(field)

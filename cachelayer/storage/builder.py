@@ -86,6 +86,11 @@ class Builder:
 def build_splits(source: Any, dataset_id: str, build: Callable[[Any, str], DataRef[Any]]) -> DataRef[Any]:
     """Build the versions of a source, which may be a path: one, or one for each of its splits.
 
+    Args:
+        source: the source.
+        dataset_id: the dataset; that of a split is ``<dataset id>.<split>``.
+        build: builds one, given its source and its dataset.
+
     Returns:
         The version, or a dict of versions by the names of splits. That is typed as one DataRef: no type tells which
         mappings are splits.

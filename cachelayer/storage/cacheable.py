@@ -64,7 +64,14 @@ def cacheable(
 
 
 def _version_of(version: str | Callable[..., str], name: str, origin: Origin, options: BuildOptions) -> str:
-    """Return the name of the version that a call makes."""
+    """Return the name of the version that a call makes.
+
+    Args:
+        version: a name; a format string with the function's parameters as fields; a function; or ``"auto"``.
+        name: what the function returned; else the version.
+        origin: the call.
+        options: those that decide which records a version has are a part of ``"auto"`` names.
+    """
     if version == AUTO:
         return _automatic(origin, options)
     if callable(version):

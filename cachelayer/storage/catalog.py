@@ -38,6 +38,7 @@ class Catalog:
     """The versions of the datasets in a store.
 
     Args:
+        store: the store that holds them.
         copies: the local cache for shards of remote stores; None to make no local copies.
         verify: what to check when records are read.
     """
@@ -47,7 +48,11 @@ class Catalog:
     verify: Verify
 
     def own(self, reference: Reference) -> Reference:
-        """Return a reference if it names a whole version of this storage."""
+        """Return a reference if it names a whole version of this storage.
+
+        Raises:
+            InvalidArgumentError: if it begins with the URL of another storage, or has a slice.
+        """
         if not reference.url and reference.rows is None:
             return reference
         name = f"{reference.dataset_id}@{reference.name or reference.digest}"
@@ -60,7 +65,11 @@ class Catalog:
         return reference
 
     def head(self, log: Log) -> Snapshot:
-        """Return the newest snapshot in a log."""
+        """Return the newest snapshot in a log.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset; the message names those that exist.
+        """
         snapshot = log.head()
         if snapshot.sequence == 0:
             known = [name for name, is_dataset in self._folders().items() if is_dataset]
@@ -92,7 +101,12 @@ class Catalog:
             return None
 
     def fetch(self, reference: Reference) -> DataRef[Any]:
-        """Return the version that a reference names."""
+        """Return the version that a reference names.
+
+        Raises:
+            DatasetNotFoundError, VersionNotFoundError: if there is none.
+            CorruptionError: if it has another digest, or is damaged.
+        """
         return self.ref(self.resolve(reference))
 
     def resolve(self, reference: Reference) -> StoredVersion:
@@ -101,6 +115,7 @@ class Catalog:
         return StoredVersion(self.store, reference.dataset_id, info)
 
     def ref(self, version: StoredVersion) -> DataRef[Any]:
+        """Return the DataRef of a version."""
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
             return DataRef(RecordElements(VersionRecords(version, self.verify, self.copies)), version.kept)

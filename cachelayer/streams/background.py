@@ -24,6 +24,7 @@ class Background:
     and the others are dropped. The program waits for that: no thread may run while the interpreter shuts down.
 
     Args:
+        name: the name of the threads.
         threads: the number of tasks that run at once; a thread is started for each of the first tasks.
     """
 

@@ -29,6 +29,7 @@ class BlockAnnouncer:
 
     Args:
         announce: starts to load records; returns whether any was not in memory.
+        steps: the steps that are read.
         numbers: returns the records of a step.
     """
 

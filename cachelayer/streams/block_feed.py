@@ -64,6 +64,7 @@ class FeedSteps:
 
     Args:
         at: returns the step from a position, or a few at once; None at the end.
+        after: returns the position after a step.
         spans: returns the block of each row of a step; ``last`` counts from the epoch of the step.
         records: number of records of an epoch.
         record_nbytes: approximate bytes of a record.
@@ -108,6 +109,7 @@ class _Needs:
 
     Args:
         lasts: the global position of the last record that is read of each.
+        begins, ends: the records of each.
         owner: for each row of the step, the number of its block.
     """
 
@@ -127,6 +129,10 @@ class BlockFeed:
 
     It holds the blocks whose last record has not been handed out (the windows of this shard), and those that come next:
     together as many bytes as its windows ever held at a time, and :data:`AHEAD_NBYTES` more, and the blocks of a step.
+
+    Args:
+        holder: fetches blocks.
+        steps: the steps that are read.
     """
 
     def __init__(self, holder: BlockHolder[Any], steps: FeedSteps) -> None:

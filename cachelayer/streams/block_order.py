@@ -82,6 +82,7 @@ def grid_of(sizes: Blocks, records: int, record_nbytes: int) -> Grid:
 
     Args:
         sizes: the sizes that are given; the others follow from the version.
+        records: number of records.
         record_nbytes: approximate bytes of a record.
     """
     nbytes = max(1, record_nbytes)
@@ -104,6 +105,7 @@ class BlockOrder:
     """The order in blocks of the records in every epoch: an :class:`~cachelayer.streams.order.Ordering`.
 
     Args:
+        grid: the sizes.
         seed: key of the permutations, in [0, 2**64).
         reshuffle: whether each epoch has permutations of its own.
     """

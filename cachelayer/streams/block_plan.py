@@ -74,6 +74,7 @@ class Chunk(Generic[T]):
     Args:
         begin: the position before the first item.
         after: the position after each item; one more than there are items if the last step has no item for this shard.
+        items: what was read.
         failure: the error that ended the block early.
         failures: the elements of the items that others stand in for.
         mapping: the seconds that the user's functions took.
@@ -133,6 +134,7 @@ class ReadPlan(Generic[T]):
     """A plan to read a block.
 
     Args:
+        begin: the position where it begins.
         after: the position after each item, as in :class:`Chunk`.
         read: appends the items to a list, one after another.
         blocks: for the begin of each step, the blocks that its records are read from; None to read them where they lie.

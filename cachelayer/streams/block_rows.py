@@ -18,7 +18,12 @@ Indices = NDArray[np.int64]
 # With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
 @dataclass(frozen=True, eq=False, slots=True)
 class Fetch:
-    """A request of blocks that is under way or has been answered."""
+    """A request of blocks that is under way or has been answered.
+
+    Args:
+        outcome: what a thread makes of it.
+        again: fetches the same blocks.
+    """
 
     outcome: Future[HeldBlock]
     again: Callable[[], HeldBlock]
@@ -38,6 +43,7 @@ class BlockRows:
     """The rows of some steps, and the blocks in which their records lie.
 
     Args:
+        holder: what fetched the blocks.
         fetches: the requests of the blocks, each of some row.
         owner: for each row, the request that brings its block.
         shift: for each row, what to add to the number of its record for its row in there.

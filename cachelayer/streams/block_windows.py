@@ -28,6 +28,7 @@ class Deal:
     """The permutations of one epoch.
 
     Args:
+        grid: the lanes.
         keys: the keys of seed and epoch.
     """
 

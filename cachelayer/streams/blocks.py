@@ -61,6 +61,7 @@ def feed_of(reader: StepReader, workers: int = 1) -> Feed | None:
     """Return what loads the blocks of a stream ahead of need; None if its order has no blocks.
 
     Args:
+        reader: reads the steps.
         workers: the number of workers that take turns at the steps; the blocks are those of one of them.
     """
     options, steps = reader.options, reader.options.steps

@@ -93,7 +93,12 @@ class BucketPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketOrder(Order):
-    """The order of batches from buckets: an :class:`~cachelayer.streams.order.Ordering`."""
+    """The order of batches from buckets: an :class:`~cachelayer.streams.order.Ordering`.
+
+    Args:
+        plan: the steps.
+        table: the records in each bucket.
+    """
 
     plan: BucketPlan
     table: BucketTable = field(compare=False)
@@ -127,7 +132,11 @@ class BucketOrder(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class BucketSteps(Steps):
-    """The steps of a stream whose batches come each from one bucket."""
+    """The steps of a stream whose batches come each from one bucket.
+
+    Args:
+        plan: which steps each epoch has.
+    """
 
     plan: BucketPlan
 

@@ -28,6 +28,7 @@ def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True)
     """Save a state as it is now: to a path at once, to the object that Orbax passes once the result was awaited twice.
 
     Args:
+        state: the state.
         directory: a path, which is made if it does not exist; or what Orbax passes for a path that it makes later.
         writes: whether this process writes the state, which is the same in all processes.
     """
@@ -53,6 +54,7 @@ def write_state(text: str, directory: Any) -> None:
     """Write a state into a directory, whole or not at all; several processes may write the same one at once.
 
     Args:
+        text: the JSON of the state.
         directory: a path, or an object with the same methods for a remote place.
     """
     folder = _folder(directory)
@@ -81,7 +83,12 @@ def read_state(directory: Any) -> dict[str, Any]:
 
 
 def load_state(directory: Any, take: Callable[[dict[str, Any]], None]) -> Awaited:
-    """Load a state at once; the result need not be awaited."""
+    """Load a state at once; the result need not be awaited.
+
+    Args:
+        directory: a path.
+        take: called with the state.
+    """
     take(read_state(directory))
     return _Done()
 

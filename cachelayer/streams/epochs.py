@@ -22,6 +22,9 @@ class Iterations:
     The first iteration is the stream. Each further one has as many epochs, and begins where the one before ends: if the
     stream has one epoch, iteration k is epoch k. If all epochs have the same order, or the stream has no end, every
     iteration is the stream.
+
+    Args:
+        options: the options of the stream.
     """
 
     options: StreamOptions

@@ -98,7 +98,12 @@ def failure_of(record: int, position: int, error: Exception, stand_in: int) -> F
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """The failures of an iterator, in order of position: those of one block after another. Immutable."""
+    """The failures of an iterator, in order of position: those of one block after another. Immutable.
+
+    Args:
+        before: those of the blocks before.
+        last: those of the last block.
+    """
 
     before: Failures | None = None
     last: tuple[Failure, ...] = ()

@@ -212,6 +212,7 @@ class _Times:
     Args:
         elapsed: the seconds up to the last end of the stream.
         begun: when the consumer first asked after that; None if it did not.
+        waited: the seconds that it has waited.
         mapping: the seconds that the functions took for the blocks that have come.
     """
 

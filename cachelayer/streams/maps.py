@@ -50,7 +50,9 @@ class ElementMap:
         """Return what the function makes of some elements, converted to the element spec that was declared.
 
         Args:
+            elements: the elements.
             numbers, positions: the record number and the global position of each.
+            seed: the seed of the stream.
             reading: counts the seconds, and says whether anybody still waits.
             attempt: how many other records were tried before at these positions: each draws other random numbers.
         """
@@ -152,6 +154,7 @@ def returned_none(method: str, where: str, record: int | None) -> ElementError:
 
     Args:
         method: the method that it was passed to.
+        where: what it was called for.
         record: the number of the record, if it was called for one.
     """
     return ElementError(

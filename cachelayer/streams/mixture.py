@@ -200,6 +200,7 @@ class MixedOrder:
     Args:
         turns: the part that each position belongs to.
         sizes: number of records of each part, at least 1.
+        shuffle: whether the parts are shuffled.
         seed: key of their orders; None only if nothing is shuffled.
         reshuffle: whether each epoch of a part has an order of its own.
         grids: the sizes of a shuffle in blocks, for each part; none if it is exact.

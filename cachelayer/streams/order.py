@@ -140,7 +140,9 @@ def shares(order: Ordering, epoch: int, start: int, stop: int, index: int, count
     """Return the offsets from ``start`` of one row of each step, if each step has a row for each of ``count`` shards.
 
     Args:
+        order: the order.
         epoch, start, stop: the places of the steps, of which the last may be shorter.
+        index: the row.
         count: the number of rows of a step.
     """
     ranks = None if count == 1 else order.ranks(epoch, start, stop)

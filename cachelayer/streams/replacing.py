@@ -23,7 +23,9 @@ def stand_ins(order: Ordering, epoch_records: int, position: int) -> Iterator[in
     seed and position chooses the first, and the others follow in cyclic order.
 
     Args:
+        order: the order of the stream.
         epoch_records: the number of positions of an epoch.
+        position: the global position.
     """
     epoch, place = divmod(position, epoch_records)
     end = min(place - place % GROUP + GROUP, epoch_records)

@@ -38,6 +38,8 @@ class StreamIdentity:
     """The records and the order that a position refers to.
 
     Args:
+        digest: identity of the records.
+        order: their order.
         steps: the steps that begin at positions; None if one can begin at each.
     """
 

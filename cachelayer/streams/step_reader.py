@@ -32,8 +32,10 @@ class StepReader:
     """Reads steps of one shard.
 
     Args:
+        records: the records.
         options: which records to read, and in which order.
         maps: functions of elements, in the order in which they are called.
+        batch_maps: functions of batches.
         rows: given the size of a global batch, returns the rows to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         buckets: for each bucket, the records padded to its bound; empty if there are no buckets.
@@ -94,6 +96,7 @@ class StepReader:
         """Return the batch of a step; with remainder "pad", the batch and its mask.
 
         Args:
+            step: the step.
             blocks: for the begin of the step, the blocks that its records are read from; None to read them one by one.
         """
         batch, failures = self.batch_and_failures(step, blocks)
@@ -218,7 +221,15 @@ class StepReader:
         others: RecordReads[Any],
         collators: list[Collate] | None,
     ) -> Sequence[Any]:
-        """Return the elements of some records after all functions, with others in place of those that fail."""
+        """Return the elements of some records after all functions, with others in place of those that fail.
+
+        Args:
+            numbers, positions: the record number and the global position of each.
+            reading: the reading of the block, which gets the failures.
+            source: reads these records; perhaps out of blocks that are at hand.
+            others: reads any record.
+            collators: gets the functions that together stack the elements; None if nothing is stacked.
+        """
         try:
             return self._made(source.__getitems__(numbers), numbers, positions, 0, reading, collators)
         except Exception as error:

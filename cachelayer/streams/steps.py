@@ -30,6 +30,7 @@ class Step:
     """One step of all shards.
 
     Args:
+        begin: the position where it begins.
         end: the position after its last record; it lies in the same epoch.
     """
 

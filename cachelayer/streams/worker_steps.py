@@ -22,6 +22,7 @@ class WorkerSteps:
     after a step that is not this worker's next one the blocks are fetched anew.
 
     Args:
+        stream: a stream with batches.
         workers: the number of workers. This worker's next step is the one that comes so many steps later.
     """
 
@@ -55,7 +56,9 @@ def warn_of_workers(stream: Stream[Any], workers: int, fix: str) -> None:
     """Warn if several workers are going to fetch the same blocks.
 
     Args:
+        stream: the stream.
         workers: the number of workers that take turns at the steps.
+        fix: what to do.
     """
     if workers > 1 and fetches_blocks(stream):
         warn(

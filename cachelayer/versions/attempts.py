@@ -64,6 +64,7 @@ class Attempts(Protocol):
         """Return whether an attempt is at work, without waiting to be sure, and who runs it and how far it is.
 
         Args:
+            attempt: the attempt.
             idle: the seconds since it showed a sign of life.
         """
 
@@ -87,6 +88,7 @@ class Lead:
 
     Args:
         attempt: the attempt that builds it; empty if that is not known yet.
+        is_ours: whether this process leads.
         dead: the attempt that led before. It may only be paused, so the new leader keeps it from publishing.
     """
 
@@ -187,6 +189,7 @@ class Heartbeat:
     """Show from a thread that an attempt is at work, until it is stopped.
 
     Args:
+        store: the store.
         name: the object that is written.
         status: returns the progress that waiting processes are shown.
     """

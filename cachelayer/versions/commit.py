@@ -35,6 +35,8 @@ class Committer:
     """Turns what an attempt wrote into a version, whole or not at all.
 
     Args:
+        log: the log of the dataset.
+        version: the name of the version.
         base: the version whose shards it shares, if any; publishing fails if it was deleted.
     """
 
@@ -133,6 +135,7 @@ class Committer:
         entry keeps the attempt from publishing, and only if no version names one of them by then.
 
         Args:
+            attempt: the attempt.
             keep: leave what another attempt can resume.
             is_known: True if others may know of its files, from its notes.
         """

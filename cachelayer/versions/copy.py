@@ -48,6 +48,7 @@ class CopiedFile:
 
     Args:
         name: relative to the dataset.
+        nbytes: its size.
         is_right: returns True if the file at a path is this one, byte for byte.
         records: how many records it holds.
     """
@@ -136,6 +137,9 @@ class VersionCopy:
     revoked there, its files get another name, derived from the first.
 
     Args:
+        source: the version.
+        to: the destination.
+        dataset_id, version: its names there.
         progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
             so from the start; False shows nothing.
     """

@@ -28,6 +28,7 @@ def derive(
     """Publish a version of some of the records of another, without copying any.
 
     Args:
+        base: the other version.
         version: the name of the new one.
         kept: the records, as their numbers in the shards of the base.
         description, metadata: stored with the version; the metadata updates that of the base.
@@ -82,8 +83,10 @@ def subset(base: StoredVersion, kept: Selection, attempt: str, provenance: dict[
     """Compose some of the records in the shards of a version.
 
     Args:
+        base: the version.
         kept: the records, as their numbers in its shards.
         attempt: the build attempt that writes the manifest.
+        provenance, token: of the manifest.
     """
     return _keeping(replace(base.manifest, provenance=provenance, token=token, kept=None), kept, attempt)
 

@@ -40,7 +40,13 @@ class Change:
 
 @dataclass(frozen=True)
 class ShardDifference:
-    """Some of the shards of a version."""
+    """Some of the shards of a version.
+
+    Args:
+        count: their number.
+        records: the number of their records.
+        nbytes: their bytes.
+    """
 
     count: int
     records: int

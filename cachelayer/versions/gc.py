@@ -45,8 +45,10 @@ def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, prog
     """Collect the garbage of every dataset in a store; leave those that cannot be read alone, with a warning.
 
     Args:
+        store: the store.
         grace: the age, in seconds, at which garbage is collected.
         dry_run: write, revoke and delete nothing.
+        progress: whether to show the progress.
 
     Returns:
         The attempts that were deleted, or would be, as ``<dataset id>/<attempt>``.
@@ -180,6 +182,13 @@ def _delete_unnamed(
 
     Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. An attempt
     that is published, or adopted by another, before that stays.
+
+    Args:
+        store, dataset_id: the dataset.
+        attempts: the candidates.
+        adopted: the adopter of each at the moment when nobody was found to run it.
+        deletions: the deleted versions whose grace is over.
+        dry_run: only return these attempts.
     """
     log = Log(store, dataset_id)
     dead: list[str] = []

@@ -28,7 +28,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
 
 
 class Log:
-    """The log of one dataset. This object remembers the newest entry that it has seen, and searches on from there."""
+    """The log of one dataset. This object remembers the newest entry that it has seen, and searches on from there.
+
+    Args:
+        store: the store that holds it.
+        dataset_id: the dataset.
+    """
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self.store = store

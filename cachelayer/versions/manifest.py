@@ -32,6 +32,7 @@ class Kept:
     """The records of its shards that a version keeps, in the order of the version.
 
     Args:
+        records: number of records kept.
         digest: the digest of the version, which covers the numbers of these records too.
         start, step: the first number and the step to each next one, if the numbers form an arithmetic progression.
         file: otherwise the object that holds the numbers as little-endian int64, named relative to the dataset.
@@ -71,8 +72,11 @@ class Manifest:
     """What a version consists of.
 
     Args:
+        codec: name of the codec.
+        element_spec: the element spec.
         shards: the shards, in the order of their records.
         provenance: how the version was made, as JSON values; not part of the digest.
+        token: unique to this manifest.
         segments: if records were appended, the number of records of the first build and of each append.
         kept: the records of the shards that the version keeps; None for all.
     """
@@ -173,6 +177,7 @@ class Composition:
     """A manifest, and the objects that go beside it.
 
     Args:
+        manifest: the manifest.
         objects: bytes by name, relative to the dataset.
     """
 

@@ -26,6 +26,7 @@ class Reference:
     """A dataset and a version of it, as a user names them.
 
     Args:
+        dataset_id: the dataset.
         name: a version, a tag or ``latest``; None if none is named.
         digest: a prefix of the digest; None if none is named.
         url: the storage; empty if the text does not name it.

@@ -41,6 +41,7 @@ class ShardFile:
     Args:
         attempt: the build attempt that wrote it.
         number: its number within the attempt.
+        stats: what it holds.
     """
 
     attempt: str
@@ -65,6 +66,7 @@ class _Files:
     """The names of shards, as runs of consecutive numbers within one build attempt.
 
     Args:
+        attempts: the attempts, each once.
         attempt, first, count: for each run, the index of its attempt, its first number and its number of shards.
     """
 
@@ -136,6 +138,7 @@ class ShardTable(Sequence[ShardFile]):
     """The shards of a version, in the order of their records.
 
     Args:
+        files: their names.
         columns: the columns of the manifest, each a list with one value a shard, and a list of those of the totals.
     """
 

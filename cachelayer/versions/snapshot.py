@@ -67,6 +67,7 @@ class Deletion:
     """A deleted version. Its files stay for a while, for programs that still read them.
 
     Args:
+        info: the version.
         sequence: the number of the log entry that deleted it; the store's own time of that object tells when.
         grace: seconds after which the files are collected.
     """

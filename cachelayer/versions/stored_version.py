@@ -31,6 +31,8 @@ class StoredVersion:
     """A published version as it is stored. Reads its manifest when it is first used, and again after unpickling.
 
     Args:
+        store: the store that holds it.
+        dataset_id: the dataset.
         info: what the log says of it.
     """
 

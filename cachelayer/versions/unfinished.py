@@ -50,6 +50,7 @@ class FinishedPart:
         nullable: the numbers of the leaves that were None in some element.
         elements: the number of elements of the source in it.
         left_out: the number of these that were left out.
+        first_left_out: descriptions of the first of these.
     """
 
     shards: tuple[ShardFile, ...]

@@ -100,6 +100,8 @@ class _Lengths:
     """Compares the lengths that are stored beside a shard with those of its records.
 
     Args:
+        manifest: the manifest of the version.
+        path: the shard.
         stats: what the manifest says of it.
 
     Attributes:

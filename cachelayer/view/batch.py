@@ -38,6 +38,7 @@ class ShownBatch:
     """The records of a batch in the order in which they are shown.
 
     Args:
+        numbers: their numbers.
         headings: for each, the value that it is sorted by, in words; empty if they are not grouped.
         problem: why they are not sorted; empty if they are, or need not be.
     """

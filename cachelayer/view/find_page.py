@@ -38,6 +38,7 @@ class Search:
 
     Args:
         leaf: the number of the leaf; :data:`WHOLE_RECORD` for the stored bytes of records.
+        wanted: what the leaf must have.
     """
 
     leaf: int

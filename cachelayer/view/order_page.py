@@ -36,6 +36,8 @@ class Choice:
     Args:
         batch: records of a step over all shards.
         shuffle: ``none``, ``exact`` or ``blocks``.
+        seed: of the shuffle.
+        shards: the number of shards.
         shard: the one whose records are drawn; None for all.
         step: the step, counted from the position of the state, or from 0.
         by: the leaf by which the records are sorted; empty for the order of training.

@@ -24,6 +24,7 @@ class PageServer:
     """A server that listens already, so that its port is known; :meth:`run` answers requests.
 
     Args:
+        shelf: what it shows.
         host: the address to listen on.
         port: the port; 0 for a free one.
     """
@@ -92,7 +93,9 @@ class Guard:
 
     Args:
         app: the application behind the door.
+        token: the secret.
         host: the address that the server listens on.
+        port: its port.
     """
 
     def __init__(self, app: ASGIApp, token: str, host: str, port: int) -> None:

@@ -33,6 +33,7 @@ class RunningSurvey:
     """Statistics of a version that are read on whenever somebody looks. Thread-safe.
 
     Args:
+        ref: the version.
         records: how many records to read; None for all.
     """
 

@@ -28,7 +28,9 @@ class LengthTable:
     """The records in each bucket: two bits of memory a record and bucket.
 
     Args:
+        view: the records.
         buckets: the leaves and the bounds.
+        records: those of each bucket.
     """
 
     view: View[Any]

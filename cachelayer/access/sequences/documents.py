@@ -53,6 +53,7 @@ class Documents:
     """The documents of a view: record i holds document i, whose values are in one or more leaves of one length.
 
     Args:
+        view: the view.
         names: the names of the leaves, such as ``tokens`` or ``meta/tokens``.
     """
 
@@ -202,6 +203,7 @@ class ArraysBase(Elements):
         """Return the elements of these numbers, stacked on a leading axis.
 
         Args:
+            numbers: the elements.
             read: reads the records that they are made of, if not their own base.
         """
 

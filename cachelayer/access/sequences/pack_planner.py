@@ -57,6 +57,7 @@ def plan(lengths: Iterable[Ints], packing: Packing) -> Iterator[Packs]:
 
     Args:
         lengths: the lengths of all documents, in parts of any size.
+        packing: how to pack them.
     """
     for number, group in enumerate(_groups(lengths)):
         yield _pack_group(group, number, packing)

@@ -32,7 +32,12 @@ from cachelayer.user_warnings import warn
 
 @dataclass(frozen=True, eq=False)
 class PacksBase(ArraysBase):
-    """The packs of all documents of a view."""
+    """The packs of all documents of a view.
+
+    Args:
+        documents: the documents.
+        packing: how they are packed.
+    """
 
     documents: Documents
     packing: Packing
@@ -147,7 +152,13 @@ def packed_of(documents: Documents, packing: Packing) -> Packed:
 
 
 def plan_of(documents: Documents, packing: Packing, digest: str) -> PackPlan:
-    """Return the plan of packs: the stored one, or else a new one, which is stored if that is possible."""
+    """Return the plan of packs: the stored one, or else a new one, which is stored if that is possible.
+
+    Args:
+        documents: what is packed.
+        packing: how it is packed.
+        digest: the digest of the packed view.
+    """
     wanted = _WantedPlan(documents, packing, digest)
     version = documents.view._elements.home
     if version is None:

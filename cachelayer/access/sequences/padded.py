@@ -31,6 +31,7 @@ class Padding:
     """How a leaf is padded.
 
     Args:
+        name: its name.
         length: the number of values that it gets.
         fill: what stands after the values of a shorter record, as an array without dimensions, of the leaf's dtype.
         long: what becomes of longer records.
@@ -80,6 +81,7 @@ class PaddedBase(Elements):
     """The padded records of a view.
 
     Args:
+        view: the view.
         paddings: how each leaf is padded, by the keys of the dicts that lead to it, in the order of the leaves.
     """
 
@@ -161,7 +163,12 @@ class PaddedBase(Elements):
         return [self.padded(numbers, batch) for numbers, batch in zip(batches, found, strict=True)]
 
     def padded(self, numbers: NDArray[np.int64], batch: Any) -> Any:
-        """Return a batch of the view with its leaves padded."""
+        """Return a batch of the view with its leaves padded.
+
+        Args:
+            numbers: the records of the batch.
+            batch: the batch.
+        """
         with _naming(numbers):
             return self._changed(batch, Padding.batch)
 

@@ -61,6 +61,7 @@ class Windowing:
         """Return what some windows hold.
 
         Args:
+            column: the lengths of all documents.
             numbers: the windows, each less than ``count``.
 
         Returns:
@@ -96,6 +97,7 @@ class WindowsBase(ArraysBase):
     """The windows over all documents of a view.
 
     Args:
+        documents: the documents.
         windowing: how they are cut.
         separator: the value after each document, as an array without dimensions; None for none.
     """
@@ -226,6 +228,7 @@ class HeldDocuments:
     """The documents of a block of windows.
 
     Args:
+        held: the documents.
         numbers: the record number of each in the base, ascending.
     """
 
@@ -243,6 +246,8 @@ class WindowBlocks:
     """Blocks of windows.
 
     Args:
+        base: all windows.
+        selection: the windows that the view has.
         share: the fraction of the windows that is going to be fetched.
     """
 
