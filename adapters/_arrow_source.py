@@ -50,7 +50,7 @@ _DOUBTFUL = "[0-9]{%d}|[eEnN]"
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """Rows of a table. Their columns are made when asked for: at once, or one by one to name a row that does not fit.
+    """Rows of a table, whose columns are made when they are asked for.
 
     Args:
         table: a table, batch or frame; ``table[start:stop]`` are some of its rows.
@@ -64,15 +64,7 @@ class TableRows:
         return len(self.table)
 
     def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
-        try:
-            return self.columns_of(self.table)
-        except ElementError:
-            for row, one in enumerate(self.apart()):
-                try:
-                    self.columns_of(one.table)
-                except ElementError as error:
-                    raise error.at(record=row) from error.__cause__
-            raise
+        return self.columns_of(self.table)
 
     def apart(self) -> Iterator[TableRows]:
         return (TableRows(self.table[row : row + 1], self.columns_of) for row in range(len(self.table)))

@@ -17,8 +17,8 @@ import numpy as np
 
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.builds.element_copies import approximate_nbytes
-from cachelayer.builds.iterable_source import FAILURES, failed
-from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError
+from cachelayer.builds.iterable_source import errors_named, failure_at
+from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import as_leaf, from_element
@@ -56,14 +56,11 @@ def first_rows(rows: Iterator[Any], most: int = FIRST_ROWS) -> list[Any]:
     first: list[Any] = []
     nbytes = 0
     while len(first) < most and nbytes < BATCH_NBYTES:
-        try:
-            row = next(rows)
-        except StopIteration:
-            break
-        except CacheLayerError:
-            raise
-        except FAILURES as error:
-            raise failed(len(first), error) from error
+        with errors_named(failure_at(len(first))):
+            try:
+                row = next(rows)
+            except StopIteration:
+                break
         first.append(row)
         nbytes += approximate_nbytes(row)
     return first

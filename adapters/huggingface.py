@@ -131,7 +131,7 @@ class PythonRowsSource(IterableSource):
             spec = spec_of_rows(first)
         is_declared = features is not None or declared is not None
         pack = packer(spec, fill=features is not None, declared=is_declared)
-        super().__init__(map(pack, chain(first, rows)), "datasets", None, 0, spec)
+        super().__init__(map(pack, chain(first, rows)), "datasets", None, spec)
         self.metadata = {} if features is None else {METADATA: features.to_dict()}
 
 

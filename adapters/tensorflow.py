@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch, Prepared, Stacked, batch_records
+from cachelayer.builds.batches import Batch, Framed, RowBatch, batch_records
 from cachelayer.errors import (
     CacheLayerError,
     InvalidArgumentError,
@@ -24,6 +24,7 @@ from cachelayer.errors import (
 )
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.flat_values import encode_strings
 from cachelayer.records.leaf_codecs import DenseLeaf
@@ -105,6 +106,10 @@ class TfDataSource:
     def _leaves(self) -> list[LeafSpec]:
         return [leaf for _, leaf in tree.leaves(self.element_spec)]
 
+    @cached_property
+    def _codec(self) -> Codec:
+        return codec_for(self.element_spec)
+
     @property
     def _stacks(self) -> bool:
         """Whether every leaf has the same shape in all elements, so that batches are plain tensors."""
@@ -129,7 +134,7 @@ class TfDataSource:
             size = batch_records(nbytes)
             return self._pulled(dataset, dataset.batch(size), size, self._stacked)
         parts = dataset.map(self._to_parts)
-        return self._pulled(dataset, parts.ragged_batch(_DYNAMIC_BATCH), _DYNAMIC_BATCH, self._prepared)
+        return self._pulled(dataset, parts.ragged_batch(_DYNAMIC_BATCH), _DYNAMIC_BATCH, self._encoded)
 
     def _pulled(self, dataset: Any, batched: Any, size: int, convert: Callable[[Any], Batch]) -> Iterator[Batch]:
         started = time.monotonic()
@@ -152,7 +157,7 @@ class TfDataSource:
         tensors = tree.flatten_like(self.element_spec, batch)
         arrays = [np.asarray(tensor) for tensor in tensors]
         packed = tree.packer(self.element_spec)(iter(arrays))
-        return Stacked(packed, len(arrays[0]))
+        return RowBatch(packed, len(arrays[0]))
 
     def _to_parts(self, *element: Any) -> tuple[Any, ...]:
         """In the graph, return each leaf as one-dimensional tensors, which batch without loss for any shape."""
@@ -170,9 +175,9 @@ class TfDataSource:
                 parts.append((tf.shape(dense, out_type=tf.int64), tf.reshape(dense, [-1])))
         return tuple(parts)
 
-    def _prepared(self, batch: Any) -> Batch:
+    def _encoded(self, batch: Any) -> Batch:
         columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
-        return Prepared(columns, int(batch[0][0].shape[0]))
+        return Framed(self._codec.encode(columns, int(batch[0][0].shape[0])))
 
 
 class SkippableTfDataSource(TfDataSource):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.iterable_source import element_batches, numbers, watched
 from cachelayer.builds.source import Source, Splits
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.locks import cached_property
@@ -137,7 +138,8 @@ class TfdsSource:
         spec = self.element_spec
         examples = self._examples()
         elements = examples if spec is None else (_shaped(spec, example) for example in examples)
-        return IterableSource(elements, self.kind, None, self._first).batches(limit)
+        drawn = watched(iter(elements), numbers(self._first))
+        return element_batches(islice(drawn, limit), self._first)
 
     def _examples(self) -> Iterator[Any]:
         for start in range(self._first, len(self._source), _RECORDS_AT_ONCE):

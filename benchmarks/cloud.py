@@ -123,11 +123,7 @@ def ranges() -> None:
             started = time.perf_counter()
             stream[step]
             trips.append((time.perf_counter() - started) / (2 * LATENCY_MS / 1e3))
-        folder = ref._base.version.manifest.shards[0].name.rpartition("/")[0]
-        paths = [
-            f"{there.url}/images/{folder}/shard-{number:05}.array_record"
-            for number in range(len(ref._base.version.manifest.shards))
-        ]
+        paths = [f"{there.url}/images/{shard.name}" for shard in ref._base.version.manifest.shards]
         command = [sys.executable, "-c", STOCK, "4", str(BATCH), *paths]
         environment = {**os.environ, "CLOUD_STORAGE_EMULATOR_ENDPOINT": there.proxy.endpoint}
         stock = median(
@@ -274,7 +270,7 @@ def _overlap(source: Callable[[], Iterator[dict[str, Any]]], shard_nbytes: int) 
             return cachelayer.Storage(f"{folder}/{name}").cache(source, "images", "v1", shard_bytes=shard_nbytes)
 
         writing = spend(lambda: write("alone")).seconds
-        files = sorted(Path(folder).rglob("shard-*"))
+        files = sorted(Path(folder).rglob("shards/*"))
         nbytes = sum(file.stat().st_size for file in files)
         there.proxy.shape(latency_ms=LATENCY_MS, bandwidth=nbytes / writing)
         storage = there.storage(far=True, local_cache=cache)

@@ -38,7 +38,7 @@ def build(folder: Path) -> None:
 
 
 def shard(folder: Path) -> str:
-    return str(next((folder / "data" / "_builds").glob("*/*.array_record")))
+    return str(next((folder / "data" / "shards").glob("*.array_record")))
 
 
 def drop(folder: Path) -> None:

@@ -43,7 +43,7 @@ class Row:
 def stored(folder: Path, source: Any, **options: Any) -> tuple[Any, Any]:
     """A version of its own shard layout, and the stock reader over the same shards."""
     ref = cachelayer.Storage(folder).cache(source, "data", "v1", **options)
-    shards = sorted(map(str, (folder / "data" / "_builds").glob("*/*.array_record")))
+    shards = sorted(map(str, (folder / "data" / "shards").glob("*.array_record")))
     return ref, Stock(shards)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from blocks_walk import Dataset, walk
 from harness import machine, table
-from scale_costs import KINDS, RECORD_NBYTES, FixedCosts, KindCost, ManifestCost, fixed_costs, kind_cost, manifest_costs
+from scale_costs import KINDS, RECORD_NBYTES, FixedCosts, KindCost, ManifestCost, fixed_costs, kind_cost, manifest_cost
 
 from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
 
@@ -52,16 +52,15 @@ def shards_of(shard_nbytes: int) -> int:
 
 
 def manifests() -> list[ManifestCost]:
-    """From 10^3 shards to 4 * 10^5, in one run of names, and in one a shard."""
-    return [cost for shards in (10**3, 10**4, 10**5, 4 * 10**5) for cost in manifest_costs(shards)]
+    """From 10^3 shards to 4 * 10^5."""
+    return [manifest_cost(shards) for shards in (10**3, 10**4, 10**5, 4 * 10**5)]
 
 
 def show_manifests(costs: list[ManifestCost]) -> str:
     rows = [
-        (f"{cost.shards:,}", f"{cost.runs:,}", size(cost.nbytes), f"{cost.opening_s:.3f} s", size(cost.memory_nbytes))
-        for cost in costs
+        (f"{cost.shards:,}", size(cost.nbytes), f"{cost.opening_s:.3f} s", size(cost.memory_nbytes)) for cost in costs
     ]
-    head = ("shards", "runs of file names", "manifest", "processor time to open it: parsed, checked, digest", "memory")
+    head = ("shards", "manifest", "processor time to open it: parsed, checked, digest", "memory")
     return table("Manifests, measured", head, rows)
 
 

@@ -11,7 +11,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,6 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.transfer import PIECE
 from cachelayer.streams import permutation
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 KINDS = ("one size", "any size")
@@ -47,7 +46,6 @@ class ManifestCost:
     """A manifest: its bytes, processor seconds to open it, bytes of memory it takes then."""
 
     shards: int
-    runs: int
     nbytes: int
     opening_s: float
     memory_nbytes: int
@@ -109,15 +107,9 @@ def seconds(work: Callable[[], Any], rounds: int) -> float:
     return statistics.median(times)
 
 
-def manifest_costs(shards: int) -> list[ManifestCost]:
-    """Of a manifest whose shards have names that follow one another, and of one where none follows another."""
-    made = a_manifest(shards, shards * 100_000)
-    apart = ShardTable.of(replace(file, number=2 * file.number) for file in made.shards)
-    return [_manifest_cost(made, 1), _manifest_cost(replace(made, shards=apart), shards)]
-
-
-def _manifest_cost(manifest: Manifest, runs: int) -> ManifestCost:
-    raw = manifest.encode()
+def manifest_cost(shards: int) -> ManifestCost:
+    """Of a manifest of so many shards."""
+    raw = a_manifest(shards, shards * 100_000).encode()
 
     def opened() -> Manifest:
         hashlib.sha256(raw).hexdigest()
@@ -126,17 +118,17 @@ def _manifest_cost(manifest: Manifest, runs: int) -> ManifestCost:
         return found
 
     memory, _ = _memory(opened)
-    return ManifestCost(len(manifest.shards), runs, len(raw), seconds(opened, 3), memory)
+    return ManifestCost(shards, len(raw), seconds(opened, 3), memory)
 
 
 def fixed_costs(batches: tuple[int, ...]) -> FixedCosts:
     """What does not depend on the kind of records."""
     ref = cachelayer.wrap(range(10**6), identity="numbers")
     state = iter(ref.stream(256, shuffle=True, seed=2**63)).get_state()
-    info = VersionInfo("v1", "m" * 50, "0" * 64, "0" * 64, 10**10, 10**14, "2026-01-01T00:00:00+00:00")
+    info = VersionInfo("v1", "0" * 64, 0, "0" * 64, 10**10, 10**14, "2026-01-01T00:00:00+00:00")
     shard = a_manifest(1, 100_000).shards[0]
-    note = {"nullable": [], "elements": 100_000, "left_out": 0, "first_left_out": [], "token": "0" * 32}
-    note["shards"] = [{"attempt": shard.attempt, "file": shard.number, **vars(shard.stats)}]
+    note = {"nullable": [], "elements": 100_000, "left_out": 0, "first_left_out": [], "after": "0" * 64}
+    note["shards"] = [{"generation": shard.generation, **vars(shard.stats)}]
     return FixedCosts(
         state_nbytes=len(json.dumps(state)) + len(str(10**12)),
         order_s={batch: seconds(lambda batch=batch: _a_step(batch), 9) for batch in batches},

@@ -18,6 +18,7 @@ from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
     ElementError,
+    ErasedRecordError,
     FormatError,
     InvalidArgumentError,
     InvalidNameError,
@@ -57,9 +58,10 @@ if TYPE_CHECKING:
     from cachelayer.streams.stream import BatchStream, Stream
     from cachelayer.streams.stream_stats import StreamStats
     from cachelayer.versions.diff import Diff
+    from cachelayer.versions.gc import Collected
     from cachelayer.versions.log import LogEvent
     from cachelayer.versions.snapshot import VersionInfo
-    from cachelayer.versions.unfinished import UnpublishedBuild
+    from cachelayer.versions.unpublished import UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport
 
 __version__ = "0.1.0"
@@ -76,12 +78,14 @@ __all__ = [
     "BuildRevokedError",
     "CacheLayerError",
     "CacheLayerWarning",
+    "Collected",
     "CorruptionError",
     "DataRef",
     "DatasetNotFoundError",
     "Diff",
     "DocumentPiece",
     "ElementError",
+    "ErasedRecordError",
     "FieldsRef",
     "FormatError",
     "ImageSpec",
@@ -153,8 +157,9 @@ _HOMES = {
     "cachelayer.streams.stream_stats": ("StreamStats",),
     "cachelayer.versions.diff": ("Diff",),
     "cachelayer.versions.log": ("LogEvent",),
+    "cachelayer.versions.gc": ("Collected",),
     "cachelayer.versions.snapshot": ("VersionInfo",),
-    "cachelayer.versions.unfinished": ("UnpublishedBuild",),
+    "cachelayer.versions.unpublished": ("UnpublishedBuild",),
     "cachelayer.versions.verify": ("VerifyReport",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -14,10 +14,11 @@
     │   ├── DatasetNotFoundError
     │   └── VersionNotFoundError
     ├── RecordIndexError         IndexError          ask for a record that exists
+    ├── ErasedRecordError        LookupError         leave the record out, or let another stand in
     ├── AlreadyExistsError       FileExistsError     choose another version
     ├── ElementError             ValueError          fix the element, or declare an element spec that fits it
     ├── SourceError              RuntimeError        fix the source
-    ├── BuildRevokedError        RuntimeError        build again: another process revoked this attempt
+    ├── BuildRevokedError        RuntimeError        build again: its shards were collected as garbage
     ├── StateError               ValueError          restore the state where it belongs
     ├── FormatError              ValueError          written by a newer release, or not ours at all
     ├── CorruptionError          OSError             restore the files, or build again
@@ -83,6 +84,31 @@ class RecordIndexError(CacheLayerError, IndexError):
     """A record number is outside the dataset."""
 
 
+class ErasedRecordError(CacheLayerError, LookupError):
+    """The record was erased: its number stays, and nothing else of it.
+
+    It is no IndexError, which would end a loop over ``ref[0]``, ``ref[1]`` and so on in silence.
+
+    Attributes:
+        version: the version, as ``<dataset id>@<version>``.
+        record: the number of the record in that version.
+        reason: why it was erased; empty if that is not known.
+    """
+
+    def __init__(self, version: str, record: int, reason: str = "") -> None:
+        self.version = version
+        self.record = record
+        self.reason = reason
+        super().__init__(version, record, reason)
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return (
+            f"{self.version}: record {self.record} was erased{why}: leave it out with ref.exclude(ref.erased), or let "
+            'another stand in for it in streams with map(fn, on_error="replace")'
+        )
+
+
 class AlreadyExistsError(CacheLayerError, FileExistsError):
     """The version is published already, and versions never change."""
 
@@ -135,7 +161,7 @@ class SourceError(CacheLayerError, RuntimeError):
 
 
 class BuildRevokedError(CacheLayerError, RuntimeError):
-    """The build attempt was revoked in the log while it was running."""
+    """Shards of a build were collected as garbage before it published its version."""
 
 
 class StateError(CacheLayerError, ValueError):

@@ -101,6 +101,10 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         """Identity of the records and their numbers, in hexadecimal."""
 
     @property
+    def original_digest(self) -> str:
+        """The digest that they had before records were erased; the digest, if they had other numbers then."""
+
+    @property
     def element_spec(self) -> Any:
         """The structure of an element, with leaf specs in it."""
 

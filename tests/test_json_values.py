@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,6 @@ from samples import some
 from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, InvalidArgumentError, RaggedSpec, StateError
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.objects import paths
-from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
@@ -24,14 +22,11 @@ from cachelayer.records.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.order import Order
 from cachelayer.streams.state import StreamIdentity
-from cachelayer.versions.attempts import BeatingAttempts
 from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
-from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
-from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
+from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
 
-ATTEMPT = "20260101T000000-0123456789ab"
 STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98, (5, 6), (9, 2))
 SPEC = {
     "x": ArraySpec("float32", (2, None), nullable=True),
@@ -39,9 +34,8 @@ SPEC = {
     "z": namedtuple_class("Point", ("a", "b"))(ArraySpec("bfloat16"), ArraySpec(str)),
 }
 VARYING = {"t": ArraySpec("int8", (None,)), "u": ArraySpec(str)}
-SHARDS = ShardTable.of(ShardFile(ATTEMPT, number, STATS) for number in range(3))
-INFO = VersionInfo("v1", paths.manifest(ATTEMPT), "0" * 64, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
-PART = FinishedPart(tuple(SHARDS[:1]), frozenset({0}), 4, 1, ("what",))
+SHARDS = ShardTable.of(ShardFile(STATS, generation) for generation in range(3))
+INFO = VersionInfo("v1", "0" * 64, 2, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 
 
 def a_manifest(kept: Kept) -> Any:
@@ -51,7 +45,7 @@ def a_manifest(kept: Kept) -> Any:
 
 MANIFESTS = {
     "a step": a_manifest(Kept(3, "cd" * 32, 9, -2)),
-    "a file": a_manifest(Kept(3, "cd" * 32, file=paths.kept(ATTEMPT))),
+    "a file": a_manifest(Kept(3, "cd" * 32)),
 }
 
 
@@ -61,12 +55,8 @@ def use_manifest(document: Any) -> None:
     assert again.digest == manifest.digest
     assert manifest.records >= 0
     names = [name for shard in manifest.shards for name in shard.files]
-    names += [manifest.kept.file] if manifest.kept is not None and manifest.kept.file is not None else []
-    for attempt in manifest.attempts:
-        assert paths.is_attempt(attempt)
     for name in names:
-        assert name.startswith("_builds/")
-        assert not {"", ".", ".."} & set(name.split("/"))
+        assert paths.is_file(name.partition(".")[0])
     dict(manifest.provenance.get("metadata") or {})
     codec_named(manifest.codec, manifest.element_spec)
 
@@ -76,11 +66,10 @@ def use_entry(document: Any) -> None:
     assert snapshot.sequence == 7
     assert Snapshot.decode(snapshot.encode("t"), "entry", 7) == snapshot
     for info in snapshot.versions.values():
-        assert info.manifest == paths.manifest(paths.attempt_of(info.manifest))
+        assert paths.is_file(info.file)
     for name in (*snapshot.versions, *snapshot.tags, *snapshot.tags.values()):
         paths.check_name("version", name)
-    for attempt in (*snapshot.revoked, *snapshot.adopted, *snapshot.adopted.values()):
-        paths.check_attempt(attempt)
+    assert all(map(paths.is_file, snapshot.swept))
     str(LogEvent.of(snapshot))
 
 
@@ -96,10 +85,11 @@ ENTRY = json.loads(
         7,
         {"v1": INFO},
         {"best": "v1"},
-        frozenset({"a0"}),
-        {"a0": ATTEMPT},
         (Deletion(INFO, 5, 3600.0),),
-        {"kind": "tag", "of": ["a"], "pid": 3},
+        sweeps=(2, 7),
+        swept=frozenset({SHARDS[0].file}),
+        superseded={"2" * 64: Superseded("v1", "1" * 64, "asked to", "now")},
+        event={"kind": "tag", "of": ["a"], "pid": 3},
     ).encode("token")
 )
 DECODERS: dict[str, tuple[Any, Callable[[Any], None]]] = {
@@ -130,54 +120,6 @@ def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
     for decode in (Manifest.decode, lambda raw, name: Snapshot.decode(raw, name, 1)):
         with pytest.raises(CorruptionError, match="m: not a whole"):
             decode(raw, "m")
-
-
-@pytest.mark.sampled
-def test_notes_of_builds_are_decoded_or_refused() -> None:
-    store = BucketStore("memory", uuid.uuid4().hex)
-    unfinished = Unfinished(store, "d", "v1")
-    folder = f"{paths.unfinished('d', 'v1')}/{ATTEMPT}"
-    finished = Finished({"shard_bytes": 1}, spec_json.to_json(ArraySpec("int8")), 9, {0: PART}, is_divided=True)
-    unfinished.begin(ATTEMPT, finished)
-    unfinished.add(ATTEMPT, 1, PART)
-    unfinished.claim(ATTEMPT, 1, 0, ATTEMPT)
-    found = unfinished.read(ATTEMPT)
-    assert found is not None
-    assert dict(found.parts) == {0: PART, 1: PART}
-    asked: dict[str, Callable[[], Any]] = {
-        "plan.json": lambda: unfinished.begun(ATTEMPT),
-        "00001.json": lambda: unfinished.part(ATTEMPT, 1),
-        "00001-00.host": lambda: unfinished.claimant(ATTEMPT, 1, 0),
-    }
-    for name, ask in asked.items():
-        before = store.read(f"{folder}/{name}")
-        assert before is not None
-        for done, document in some(list(mutated(json.loads(before)))):
-            store.put(f"{folder}/{name}", json.dumps(document).encode())
-            try:
-                with suppress(CorruptionError, FormatError):
-                    ask()
-                read = unfinished.read(ATTEMPT) if name != "00001-00.host" else None
-                for shard in [] if read is None else read.shards:
-                    paths.check_attempt(shard.attempt)
-            except Exception as error:
-                raise AssertionError(f"{name}: {done}") from error
-        store.put(f"{folder}/{name}", before)
-
-
-def test_beats_and_turns_name_attempts_or_nothing() -> None:
-    store = BucketStore("memory", uuid.uuid4().hex)
-    turn, beat = f"{paths.version_lease('d', 'v1')}/000001", paths.build_lease("d", ATTEMPT)
-    for _, document in mutated({"attempt": ATTEMPT, "token": "t"}):
-        store.put(turn, json.dumps(document).encode())
-        with BeatingAttempts(store, "d").lead("v1", str) as lead:
-            assert paths.is_attempt(lead.attempt)
-            assert lead.dead is None or paths.is_attempt(lead.dead)
-    for _, document in mutated({"who": "process 1", "status": "at 3", "beat": 1}):
-        store.put(beat, json.dumps(document).encode())
-        watch = BeatingAttempts(store, "d")
-        watch.look(ATTEMPT)
-        assert watch.shown(ATTEMPT).isprintable()
 
 
 def test_states_are_restored_or_refused() -> None:

@@ -19,32 +19,33 @@ from cachelayer.objects import paths
 PUBLIC = [
     "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec", "AudioSpec",
     "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "CacheLayerError", "CacheLayerWarning",
-    "CorruptionError", "DataRef", "DatasetNotFoundError", "Diff", "DocumentPiece", "ElementError", "FieldsRef",
-    "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError", "InvalidTypeError", "JoinedRef",
-    "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError", "Nullable", "Packed",
-    "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "Sampled", "Sharded", "SourceError", "Sparse",
-    "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage", "StorageError", "Stream",
-    "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError", "UnpublishedBuild", "VerifyReport",
-    "VersionInfo", "VersionNotFoundError", "Windows", "WrappedRef", "concat", "mix", "open", "sharded", "wrap",
+    "Collected", "CorruptionError", "DataRef", "DatasetNotFoundError", "Diff", "DocumentPiece", "ElementError",
+    "ErasedRecordError", "FieldsRef", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",
+    "InvalidTypeError", "JoinedRef", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
+    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "Sampled", "Sharded", "SourceError",
+    "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage", "StorageError",
+    "Stream", "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError", "UnpublishedBuild",
+    "VerifyReport", "VersionInfo", "VersionNotFoundError", "Windows", "WrappedRef", "concat", "mix", "open",
+    "sharded", "wrap",
 ]  # fmt: skip
 
 ATTRIBUTES = {
     "Storage": (
-        "append builds cache cacheable copy datasets delete derive diff fetch gc history "
+        "append builds cache cacheable copy datasets delete derive diff erase fetch gc history "
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "count_by dataset_id dataset_version decoded diff digest element_spec exclude fields lengths metadata mirror "
-        "nbytes packed padded provenance raw read reference sample select split stats stored_nbytes stream total "
-        "windows"
+        "count_by dataset_id dataset_version decoded diff digest element_spec erased exclude fields lengths metadata "
+        "mirror nbytes packed padded provenance raw read reference sample select split stats stored_nbytes stream "
+        "total windows"
     ),
     "FieldsRef": (
-        "decoded digest element_spec exclude fields lengths metadata packed padded read sample select split stream "
-        "total windows"
+        "decoded digest element_spec erased exclude fields lengths metadata packed padded read sample select split "
+        "stream total windows"
     ),
     "JoinedRef": (
-        "decoded digest element_spec exclude fields lengths metadata packed padded read sample select split stream "
-        "total windows"
+        "decoded digest element_spec erased exclude fields lengths metadata packed padded read sample select split "
+        "stream total windows"
     ),
     "Windows": "digest document element_spec exclude metadata read sample select split stream",
     "Packed": "digest document element_spec exclude fill metadata read sample select split stream",
@@ -65,6 +66,7 @@ BUILT_IN: dict[type[Exception], str] = {
     ImportError: "MissingDependencyError",
     KeyError: "NotFoundError DatasetNotFoundError VersionNotFoundError",
     IndexError: "RecordIndexError",
+    LookupError: "ErasedRecordError",
     FileExistsError: "AlreadyExistsError",
     RuntimeError: "SourceError BuildRevokedError",
     OSError: "CorruptionError StorageError",

@@ -10,12 +10,9 @@ import pytest
 from threads_denied import no_threads
 
 from cachelayer import Storage, StorageError
-from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.system_threads import Pool, start
-from cachelayer.versions.attempts import Heartbeat
-
-ATTEMPT = "0" * 32
+from cachelayer.versions.claims import CLAIM, Beats
 
 
 def test_a_refused_thread_is_an_error_that_says_what_it_was_for() -> None:
@@ -42,10 +39,14 @@ def test_a_store_that_cannot_ask_for_credentials_says_why() -> None:
         open_requests({"token": "anon", "skip_instance_cache": True}, 5)
 
 
-def test_an_attempt_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_build_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    with no_threads(), pytest.raises(StorageError, match="no thread to show"):
-        Heartbeat(store, paths.build_lease("d", ATTEMPT), str)
+    with (
+        no_threads(),
+        pytest.raises(StorageError, match="no thread to show"),
+        Beats(store, "d/_builds/v1").hold(CLAIM, str),
+    ):
+        pass
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CorruptionError
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.memory import Bytes
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardTable
-
-_GROUPS_HELD = 16
 
 
 class CachedShards:
@@ -39,16 +37,15 @@ class CachedShards:
         self._dataset_id = dataset_id
         self._shards = shards
         self._verify: Verify = verify
-        # Each group holds a file descriptor, and a version that was appended to daily has a group for each day.
-        self._group = lru_cache(_GROUPS_HELD)(self._open_group)
 
-    def _open_group(self, attempt: str) -> CopyGroup:
-        return self._folder.of_attempt(self._store.url, self._dataset_id, attempt)
+    @cached_property
+    def _group(self) -> CopyGroup:
+        return self._folder.of_dataset(self._store.url, self._dataset_id)
 
     def _names(self, number: int) -> tuple[CopyGroup, str, str]:
         shard = self._shards[number]
         name = Path(shard.name).name
-        return self._group(shard.attempt), name, paths.index_of(name)
+        return self._group, name, paths.index_of(name)
 
     def has(self, number: int) -> bool:
         """Return whether there are complete copies of a shard and its index."""
@@ -80,6 +77,13 @@ class CachedShards:
             self.drop(number)
             raise
 
+    def drop_files(self, files: Iterable[str]) -> None:
+        """Remove the copies of shards that records were erased from, named without suffixes."""
+        for file in files:
+            name = Path(paths.shard(file)).name
+            for each in (name, paths.index_of(name), paths.lengths_of(name)):
+                self._group.drop(each)
+
     def drop(self, number: int) -> None:
         """Remove the damaged copies of a shard and its index."""
         group, name, index_name = self._names(number)
@@ -108,9 +112,16 @@ class CachedShards:
                 raise CorruptionError(f"{self._store.url}/{source}: the downloaded bytes do not match their CRC32C")
 
         outcome = group.make(name, shard.stats.nbytes, fill)
+        if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
+            outcome = group.make(name, shard.stats.nbytes, fill)
         if outcome is CopyOutcome.HERE:
             self._make_lengths(number)
         return outcome
+
+    def _drop_other_versions(self) -> bool:
+        """Remove the copies of shards that only other versions of the dataset have; return whether there were any."""
+        own = {Path(name).name for shard in self._shards for name in shard.files}
+        return self._group.make_room_without(own)
 
     def _make_lengths(self, number: int) -> None:
         """Copy the lengths of a shard, if it has any and there is room for them."""

@@ -21,7 +21,7 @@ from cachelayer.access.view import View
 from cachelayer.access.wrap import WrappedRef
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.places import group_records
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ErasedRecordError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Failed, ReadingCost, T
 from cachelayer.records import tree
@@ -56,11 +56,16 @@ def _by_part(splits: Ints, numbers: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         yield part, rows, numbers[rows] - splits[part]
 
 
-def _digest_of(parts: Sequence[_Part]) -> str:
-    """Return the digest of the only part, or SHA-256 over ``concat`` and the digests of all parts (32 bytes each)."""
-    if len(parts) == 1:
-        return parts[0].digest
-    return hashlib.sha256(b"concat" + b"".join(bytes.fromhex(part.digest) for part in parts)).hexdigest()
+def _digest_of(digests: Sequence[str]) -> str:
+    """Return the only digest, or SHA-256 over ``concat`` and all of them (32 bytes each)."""
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(b"concat" + b"".join(map(bytes.fromhex, digests))).hexdigest()
+
+
+def _numbers_of(splits: Ints, rows: Iterable[Ints]) -> Ints:
+    """Return the numbers of some elements of each part, given their rows in it."""
+    return np.concatenate([own + first for own, first in zip(rows, splits[:-1].tolist(), strict=True)])
 
 
 def _in_common(metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -76,12 +81,13 @@ class Member:
     Args:
         source: the records of the dataset.
         selection: which of them, in order.
-        digest: the digest of these, in hexadecimal.
+        digest, original_digest: the digest of these, and the one before any was erased, in hexadecimal.
     """
 
     source: RecordSource
     selection: Selection
     digest: str
+    original_digest: str
 
     def __len__(self) -> int:
         return len(self.selection)
@@ -120,7 +126,19 @@ class JoinedRecords:
 
     @cached_property
     def digest(self) -> str:
-        return _digest_of(self.members)
+        return _digest_of([member.digest for member in self.members])
+
+    @cached_property
+    def original_digest(self) -> str:
+        return _digest_of([member.original_digest for member in self.members])
+
+    @cached_property
+    def erased(self) -> Ints:
+        return _numbers_of(self._splits, (each.selection.rows_of(each.source.erased) for each in self.members))
+
+    def erased_error(self, number: int) -> ErasedRecordError:
+        ((part, _, (own,)),) = self.by_member(np.array([number]))
+        return self.members[part].source.erased_error(int(own))
 
     @property
     def home(self) -> StoredVersion | None:
@@ -218,7 +236,15 @@ class JoinedElements(Elements):
 
     @cached_property
     def digest(self) -> str:
-        return _digest_of(self.members)
+        return _digest_of([member.digest for member in self.members])
+
+    @cached_property
+    def original_digest(self) -> str:
+        return _digest_of([member._records.original_digest for member in self.members])
+
+    @cached_property
+    def erased(self) -> Ints:
+        return _numbers_of(self._splits, (each._erased for each in self.members))
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -434,4 +460,4 @@ def _members_of(ref: View[Any]) -> Sequence[Member]:
     source = cast(RecordElements, ref._elements).source
     if isinstance(source, JoinedRecords) and ref.digest == source.digest:
         return source.members
-    return [Member(source, ref._selection, ref.digest)]
+    return [Member(source, ref._selection, ref.digest, ref._records.original_digest)]

@@ -92,6 +92,8 @@ class DataRef(StoredView[T], Generic[T]):
     def stats(self, *, records: int | None = None, progress: bool | None = None) -> Statistics:
         """Read all records once, and return their statistics: sizes, ranges, lengths, nulls and histograms.
 
+        Erased records are left out, here and by :meth:`count_by`.
+
         Args:
             records: read only this many records, drawn at random but always the same ones; None for all.
             progress: as in :meth:`mirror`.

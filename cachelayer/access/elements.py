@@ -41,6 +41,16 @@ class Elements(ABC):
         """The digest of the elements and their numbers, in hexadecimal."""
 
     @property
+    def original_digest(self) -> str:
+        """The digest that they had before records were erased; the digest, if they had other numbers then."""
+        return self.digest
+
+    @property
+    def erased(self) -> NDArray[np.int64]:
+        """The numbers of those that were erased, ascending."""
+        return np.empty(0, np.int64)
+
+    @property
     @abstractmethod
     def element_spec(self) -> Tree:
         """The spec of the elements."""
@@ -132,16 +142,25 @@ class ViewRecords:
     Args:
         base: the elements.
         selection: which of them, in order.
-        named_digest: their digest, if it does not follow from these.
+        named_digest, named_original: their digest and the one before records were erased, if they do not follow from
+            these.
     """
 
     base: Elements
     selection: Selection
     named_digest: str | None = None
+    named_original: str | None = None
 
     @cached_property
     def digest(self) -> str:
         return self.named_digest or self.selection.digest(self.base.digest, len(self.base))
+
+    @cached_property
+    def original_digest(self) -> str:
+        base = self.base
+        if base.original_digest == base.digest:
+            return self.digest
+        return self.named_original or self.selection.digest(base.original_digest, len(base))
 
     @property
     def element_spec(self) -> Tree:

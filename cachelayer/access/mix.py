@@ -54,9 +54,12 @@ class Mixture(Generic[T]):
         self._parts = tuple(parts)
         self._turns = turns
         self._length = length
-        digests = b"".join(bytes.fromhex(ref.digest) for ref, _ in parts)
-        digest = hashlib.sha256(b"mixture" + digests).hexdigest()
-        self._records = replace(_joined([ref for ref, _ in parts])._records, named_digest=digest)
+        digest, original = (
+            hashlib.sha256(b"mixture" + b"".join(map(bytes.fromhex, digests))).hexdigest()
+            for digests in ([ref.digest for ref, _ in parts], [ref._records.original_digest for ref, _ in parts])
+        )
+        joined = _joined([ref for ref, _ in parts])._records
+        self._records = replace(joined, named_digest=digest, named_original=original)
 
     @property
     def digest(self) -> str:

@@ -14,7 +14,7 @@ from cachelayer.access.block_holder import ViewBlocks
 from cachelayer.access.elements import Elements, Read, chosen_leaves
 from cachelayer.access.held import Held
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
+from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records.chosen_codec import ChosenCodec
@@ -52,6 +52,10 @@ class RecordSource(Protocol):
         """The digest of the records, in hexadecimal."""
 
     @property
+    def original_digest(self) -> str:
+        """The digest that they had before any was erased."""
+
+    @property
     def codec(self) -> Codec:
         """The codec that encoded the records."""
 
@@ -85,6 +89,13 @@ class RecordSource(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def erased(self) -> Ints:
+        """The numbers of the erased records, ascending. They are stored empty."""
+
+    def erased_error(self, number: int) -> ErasedRecordError:
+        """Return the error of an erased record."""
+
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""
 
@@ -108,6 +119,19 @@ class RecordSource(Protocol):
 
     def announce(self, numbers: Ints) -> bool:
         """Start to load records from a local disk if they are not in memory; return whether any was not."""
+
+
+def erased_rows(source: RecordSource, numbers: Ints) -> Ints:
+    """Return which of these records were erased, as rows."""
+    erased = source.erased
+    return np.flatnonzero(np.isin(numbers, erased)) if len(erased) else erased
+
+
+def refuse_erased(source: RecordSource, numbers: Ints) -> None:
+    """Raise if one of these records was erased: whoever decodes or copies records asks here first."""
+    rows = erased_rows(source, numbers)
+    if len(rows):
+        raise source.erased_error(int(numbers[rows[0]]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +209,21 @@ class RecordElements(Elements):
 
         Else SHA-256 over that digest (32 bytes), ``fields``, and the numbers of the leaves as int64.
         """
+        return self._digest_over(self.source.digest)
+
+    @property
+    def original_digest(self) -> str:
+        return self._digest_over(self.source.original_digest)
+
+    def _digest_over(self, records: str) -> str:
         if self.chosen is None or self.codec.spec == self._all_leaves.spec:
-            return self.source.digest
+            return records
         numbers = np.array(self.chosen, "<i8").tobytes()
-        return hashlib.sha256(bytes.fromhex(self.source.digest) + b"fields" + numbers).hexdigest()
+        return hashlib.sha256(bytes.fromhex(records) + b"fields" + numbers).hexdigest()
+
+    @property
+    def erased(self) -> Ints:
+        return self.source.erased
 
     @cached_property
     def _all_leaves(self) -> Codec:
@@ -261,27 +296,35 @@ class RecordElements(Elements):
         """
         of_records = list(map(self._leaf, leaves))
         try:
-            records = self.source.records(numbers) if read is None else read(numbers)
+            records = self._records(numbers, read)
             values = [self._varying.values(records, leaf, starts, counts, ends) for leaf in of_records]
         except ValueError as error:
             self._raise_damage(error, numbers)
         return values
 
+    def _records(self, numbers: Ints, read: Read | None) -> Records:
+        refuse_erased(self.source, numbers)
+        return self.source.records(numbers) if read is None else read(numbers)
+
     def element(self, number: int) -> Any:
         if self.chosen is not None:
             return self.elements(np.array([number]))[0]
+        if len(self.source.erased):
+            refuse_erased(self.source, np.array([number]))
         try:
             return self.element_codec.element(self.source.record(number))
         except ValueError as error:
             self._raise_damage(error, [number])
 
     def elements(self, numbers: Ints, failed: Failed | None = None, read: Read | None = None) -> list[Any]:
+        if failed is not None and len(erased := erased_rows(self.source, numbers)):
+            return self._elements_left(numbers, erased, failed)
         few = _FEW if self.element_codec is self.codec else 1
         if failed is not None and read is None and len(numbers) <= few and not self.source.takes_requests:
             return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:
-            records = self.source.records(numbers) if read is None else read(numbers)
+            records = self._records(numbers, read)
             # Only images and audio may not decode although their records are whole.
             if isinstance(codec, DecodingCodec):
                 columns = codec.decode(records, apart=True, failed=rows)
@@ -294,6 +337,16 @@ class RecordElements(Elements):
             failed.update({row: _failure(_numbered(error, numbers)) for row, error in rows.items()})
         return found
 
+    def _elements_left(self, numbers: Ints, erased: Ints, failed: Failed) -> list[Any]:
+        """Return the elements without those of the erased rows, whose errors are added; None is in their place."""
+        failed.update({row: self.source.erased_error(int(numbers[row])) for row in erased.tolist()})
+        left, errors = np.setdiff1d(np.arange(len(numbers)), erased), Failed()
+        elements: list[Any] = [None] * len(numbers)
+        for row, element in zip(left.tolist(), self.elements(numbers[left], errors), strict=True):
+            elements[row] = element
+        failed.update({int(left[row]): error for row, error in errors.items()})
+        return elements
+
     def _tried(self, row: int, number: int, failed: Failed) -> Any:
         """Return one element; None if it does not decode, and its error is added."""
         try:
@@ -305,7 +358,7 @@ class RecordElements(Elements):
     def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
         wanted = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            records = self.source.records(numbers) if read is None else read(numbers)
+            records = self._records(numbers, read)
             columns = self.element_codec.decode(records, wanted)
             batch = self.element_codec.batch(columns)
         except ValueError as error:
@@ -316,7 +369,7 @@ class RecordElements(Elements):
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
         numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
-            records = self.source.records(numbers) if read is None else read(numbers)
+            records = self._records(numbers, read)
             columns = self.element_codec.decode(records)
             return self.element_codec.batches([column for column in columns if column is not None], splits)
         except ValueError as error:

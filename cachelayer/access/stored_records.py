@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from cachelayer.access.concat import JoinedRecords
-from cachelayer.access.record_elements import RecordElements, RecordSource
+from cachelayer.access.record_elements import RecordElements, RecordSource, refuse_erased
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
@@ -139,6 +139,7 @@ class StoredRecords:
 
     def frames(self, rows: Ints) -> Frames:
         numbers = self._selection.take(rows)
+        refuse_erased(self._source, numbers)
         records = self._source.records(numbers)
         if self._chosen is None or self._codec is None:
             return Frames.of(records)

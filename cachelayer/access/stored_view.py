@@ -50,6 +50,14 @@ class StoredView(View[T], Generic[T]):
 
     _elements: RecordElements
 
+    @property
+    def erased(self) -> NDArray[np.int64]:
+        """The numbers of the erased records of this view, ascending: reading one raises an ErasedRecordError.
+
+        ``ref.exclude(ref.erased)`` is the view without them.
+        """
+        return self._erased
+
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
         """Return the length of a leaf in each record, without reading the records.
 

@@ -18,6 +18,7 @@ from cachelayer.access.version_lengths import VersionLengths
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
+from cachelayer.errors import ErasedRecordError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -69,8 +70,23 @@ class VersionRecords:
         return self.version.manifest.shard_records
 
     @property
+    def original_digest(self) -> str:
+        return (*self.version.manifest.supersedes, self.digest)[0]
+
+    @cached_property
+    def erased(self) -> NDArray[np.int64]:
+        return np.array(self.version.manifest.erased, np.int64)
+
+    def erased_error(self, number: int) -> ErasedRecordError:
+        # Its number in the version, which may keep some records of its shards.
+        rows = self.version.kept.rows_of(np.array([number])).tolist()
+        return ErasedRecordError(self.name, (*rows, number)[0], self.version.manifest.reason_of(number))
+
+    @property
     def record_nbytes(self) -> int:
-        return self.version.info.nbytes // max(1, len(self))
+        manifest = self.version.manifest
+        nbytes = self.version.info.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
+        return nbytes // max(1, len(self))
 
     @cached_property
     def codec(self) -> Codec:
@@ -113,7 +129,9 @@ class VersionRecords:
         version = self.version
         if self.copies is None or isinstance(version.store, LocalStore):
             return None
-        return CachedShards(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
+        copies = CachedShards(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
+        copies.drop_files(version.manifest.gone)
+        return copies
 
     def _read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
         with self.version.reporting_deletion():

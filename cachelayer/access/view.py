@@ -148,6 +148,10 @@ class View(Generic[T]):
         selections = split(self._selection, self._elements.segments, shares, seed)
         return {name: self._with_selection(selection) for name, selection in selections.items()}
 
+    @property
+    def _erased(self) -> NDArray[np.int64]:
+        return self._selection.rows_of(self._elements.erased)
+
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
 
@@ -182,6 +186,7 @@ class View(Generic[T]):
 
         Raises:
             RecordIndexError: if there is no such record.
+            ErasedRecordError: if one was erased.
             InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
             InvalidTypeError: if the indices are neither integers nor bools.
         """

@@ -10,7 +10,7 @@ import os
 import struct
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,8 @@ _SAMPLED_NBYTES = 1 << 20
 # For fewer records than this, reading ahead gains little.
 _FEW = 4
 _SAMPLES = 8
+_BATCH_NBYTES = 4 << 20
+_GROWTH = 8
 # After records were in memory, do not look again for so long, so that looking costs almost nothing.
 _TRUSTED_SECONDS = 0.05
 
@@ -171,6 +173,17 @@ class LocalShards:
         shard_of, within = self._located(numbers)
         self._announce(shard_of, within)
         return self._found(shard_of, within)
+
+    def in_order(self) -> Iterator[tuple[Ints, Records]]:
+        """Yield the numbers of all records, and the records: about 4 MiB at a time."""
+        start, count = 0, 1
+        while start < len(self):
+            numbers = np.arange(start, min(start + count, len(self)))
+            records = self.records(numbers)
+            yield numbers, records
+            # Compressed records tell their size only when they are read.
+            most = _BATCH_NBYTES * len(numbers) // max(1, int(records.lengths.sum()))
+            start, count = start + len(numbers), max(1, min(_GROWTH * len(numbers), most))
 
     def _found(self, shard_of: Ints, within: Ints) -> Records:
         def name(row: int) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, Stacked, batch_records
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.infer import as_leaf, from_element
@@ -35,8 +34,8 @@ class ArraySource:
     kind = "arrays"
 
     def __init__(self, arrays: Tree, declared: Tree | None = None) -> None:
-        self._columns = tree.map_structure(arrays, _column)
-        found = tree.leaf_values(self._columns)
+        columns = tree.map_structure(arrays, _column)
+        found = tree.leaf_values(columns)
         lengths = {path: len(column) for path, column in found}
         if len(set(lengths.values())) > 1:
             raise InvalidTypeError(
@@ -45,9 +44,10 @@ class ArraySource:
             )
         leaves = {} if declared is None else dict(tree.leaf_values(declared))
         self.element_spec: Tree | None = tree.map_structure(
-            self._columns, lambda path, column: _row_spec(path, column, leaves.get(path))
+            columns, lambda path, column: _row_spec(path, column, leaves.get(path))
         )
         self.length: int | None = next(iter(lengths.values()))
+        self._rows = RowBatch(columns, self.length)
         nbytes = sum(_values(column).nbytes for _, column in found)
         self._batch = batch_records(nbytes / max(1, self.length), MAX_STACKED_RECORDS)
         self._first = 0
@@ -59,18 +59,11 @@ class ArraySource:
         return skipped
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        rows = self.length or 0
-        stop = rows if limit is None else min(rows, self._first + limit)
-        for start in range(self._first, stop, self._batch):
-            end = min(start + self._batch, stop)
-            yield Stacked(self.rows(start, end), end - start)
-
-    def rows(self, start: int, stop: int) -> Tree:
-        """Return a range of rows of the arrays."""
-        return tree.map_structure(self._columns, partial(_rows, slice(start, stop)))
+        stop = len(self._rows) if limit is None else min(len(self._rows), self._first + limit)
+        return self._rows.cut(self._first, stop, self._batch)
 
     def take(self, numbers: Sequence[int]) -> Batch:
-        return Stacked(tree.map_structure(self._columns, partial(_rows, np.asarray(numbers))), len(numbers))
+        return self._rows.take(np.asarray(numbers))
 
 
 def columns_of(obj: Any) -> Tree | None:
@@ -101,13 +94,12 @@ def _refuse_samples(items: tuple[Any, ...]) -> None:
 
 
 def _nested(obj: Any) -> Tree | None:
-    if isinstance(obj, Mapping):
-        columns = {key: _nested(child) for key, child in obj.items()}
-        return columns if columns and all(column is not None for column in columns.values()) else None
-    if isinstance(obj, tuple):
-        parts = [_nested(child) for child in obj]
+    if isinstance(obj, (Mapping, tuple)):
+        parts = [_nested(child) for _, child in tree.children(obj)]
         if not parts or any(part is None for part in parts):
             return None
+        if isinstance(obj, Mapping):
+            return dict(zip(obj, parts, strict=True))
         cls: Any = type(obj)
         return cls(*parts) if tree.is_namedtuple(obj) else tuple(parts)
     if isinstance(obj, np.ndarray):
@@ -132,43 +124,29 @@ def refuse_columns_in_a_list(items: list[Any]) -> None:
 
 def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
     """Return an array as it is stored; strings with None among them become a Nullable."""
-    if array.dtype.kind == "T":
-        array = _without_missing(array.astype(object), getattr(array.dtype, "na_object", None))
-    if array.dtype != object or isinstance(array, np.ma.MaskedArray):
+    if array.dtype.kind not in "OT" or isinstance(array, np.ma.MaskedArray):
         return array
-    kinds = set(map(type, array.flat)) - {type(None)}
-    of = [kind for kind in (str, bytes) if all(issubclass(each, kind) for each in kinds)]
-    if not of:
-        raise _no_string(path, array, kinds)
-    if not any(item is None for item in array.flat):
-        return array
-    if array.ndim > 1:
+    missing = getattr(array.dtype, "na_object", None)
+    items = array.astype(object, copy=False)
+    null = np.fromiter((item is None or item is missing for item in items.flat), np.bool_, items.size)
+    null = null.reshape(items.shape)
+    kinds = set(map(type, items[~null]))
+    kind = bytes if kinds and not any(issubclass(each, str) for each in kinds) else str
+    if not all(issubclass(each, kind) for each in kinds):
+        expected = kind.__name__ if any(issubclass(each, (str, bytes)) for each in kinds) else "str or bytes"
+        record, item = next(
+            (int(place[0]), items[tuple(place)])
+            for place in np.argwhere(~null)
+            if not isinstance(items[tuple(place)], kind)
+        )
+        raise ElementError(expected, tree.describe(item), path=path, record=record, hint=_STRINGS)
+    if not null.any():
+        return items
+    if items.ndim > 1:
         raise ElementError("str or bytes in an array", "None", path=path, hint=_STRINGS)
-    null = np.fromiter((item is None for item in array), np.bool_, len(array))
-    filled = array.copy()
-    filled[null] = of[0]()
+    filled = items.copy()
+    filled[null] = kind()
     return Nullable(filled, ~null)
-
-
-def _without_missing(strings: NDArray[Any], missing: Any) -> NDArray[Any]:
-    """Return strings with None in place of the marker of missing ones."""
-    if missing is not None:
-        for index, item in enumerate(strings.flat):
-            if item is missing:
-                strings.flat[index] = None
-    return strings
-
-
-def _no_string(path: str, array: NDArray[Any], kinds: set[type]) -> ElementError:
-    wanted = str if str in kinds else bytes if bytes in kinds else None
-    record, item = next(
-        (record, item)
-        for record, row in enumerate(array)
-        for item in (row.flat if array.ndim > 1 else (row,))
-        if item is not None and (wanted is None or not isinstance(item, wanted))
-    )
-    expected = "str or bytes" if wanted is None else wanted.__name__
-    return ElementError(expected, tree.describe(item), path=path, record=record, hint=_STRINGS)
 
 
 def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | None) -> LeafSpec:
@@ -187,7 +165,3 @@ def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | N
 
 def _values(column: NDArray[Any] | Nullable) -> NDArray[Any]:
     return column.values if isinstance(column, Nullable) else column
-
-
-def _rows(rows: slice | NDArray[Any], _path: str, column: NDArray[Any] | Nullable) -> NDArray[Any] | Nullable:
-    return Nullable(column.values[rows], column.valid[rows]) if isinstance(column, Nullable) else column[rows]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.errors import ElementError, SourceError
@@ -14,7 +17,7 @@ from cachelayer.records.codec import Codec
 from cachelayer.records.column import Column
 from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable
+from cachelayer.records.values import Nullable, Ragged
 
 BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
@@ -30,15 +33,10 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
 
     def columns(self, codec: Codec) -> list[Column]:
-        """Return the columns of the elements; errors count records from the first of the batch."""
-
-
-@runtime_checkable
-class Separable(Batch, Protocol):
-    """A batch that can be taken apart, so that elements which do not fit a column can be skipped."""
+        """Return the columns of the elements."""
 
     def apart(self) -> Iterator[Batch]:
-        """Yield each element as a batch of its own."""
+        """Yield each element as a batch of its own: so those are found that do not fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,30 +51,16 @@ class ElementBatch:
     def columns(self, codec: Codec) -> list[Column]:
         return codec.columns(self.items)
 
-    def apart(self) -> Iterator[Batch]:
+    def apart(self) -> Iterator[ElementBatch]:
         return (ElementBatch([item]) for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)
-class Stacked:
-    """Elements with their leaves stacked on a leading axis."""
-
-    batch: Tree
-    rows: int
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def columns(self, codec: Codec) -> list[Column]:
-        return codec.batch_columns(self.batch)
-
-
-@dataclass(frozen=True, eq=False)
 class RowBatch:
-    """Elements with their leaves stacked on a leading axis, which may fit the spec only one by one.
+    """Elements with their leaves stacked on a leading axis.
 
     Args:
-        batch: the structure of an element, with arrays and Ragged as leaves. A source may write into them later.
+        batch: the structure of an element, with anything that has rows as leaves. A source may write into them later.
         rows: the number of elements.
     """
 
@@ -89,27 +73,40 @@ class RowBatch:
     def columns(self, codec: Codec) -> list[Column]:
         with suppress(ElementError):
             return codec.batch_columns(self.batch)
-        return codec.columns(self.elements().items)
+        # They may fit one by one.
+        return self.elements().columns(codec)
 
     def elements(self) -> ElementBatch:
-        return ElementBatch([snapshot(row_of(self.batch, row)) for row in range(self.rows)])
+        return ElementBatch(list(map(snapshot, self.views())))
 
-    def apart(self) -> Iterator[Batch]:
+    def apart(self) -> Iterator[ElementBatch]:
         return self.elements().apart()
 
+    def views(self) -> Iterator[Tree]:
+        """Yield the elements, which share the memory of the batch."""
+        return (tree.map_structure(self.batch, partial(_row, row)) for row in range(self.rows))
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Elements in the columns of the codec of the source's spec."""
+    def cut(self, start: int, stop: int, size: int) -> Iterator[RowBatch]:
+        """Yield the rows of a range in batches of this size."""
+        for first in range(start, stop, size):
+            yield self.take(slice(first, min(first + size, stop)))
 
-    prepared: list[Column]
-    rows: int
+    def take(self, rows: slice | NDArray[Any]) -> RowBatch:
+        """Return some of the rows: of a range without a copy, or of these numbers."""
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        return RowBatch(tree.map_structure(self.batch, partial(_rows, rows)), count)
 
-    def __len__(self) -> int:
-        return self.rows
 
-    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
-        return self.prepared
+def _row(row: int, _path: str, leaf: Any) -> Any:
+    if isinstance(leaf, Nullable):
+        return leaf.values[row] if leaf.valid[row] else None
+    return leaf[row]
+
+
+def _rows(rows: slice | NDArray[Any], _path: str, leaf: Any) -> Any:
+    if isinstance(leaf, Nullable):
+        return Nullable(leaf.values[rows], leaf.valid[rows])
+    return leaf.rows(rows.start, rows.stop) if isinstance(leaf, Ragged) and isinstance(rows, slice) else leaf[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,28 +123,18 @@ class Framed:
         decoded = codec.decode(RecordBuffer(frames.buffer, frames.starts, frames.lengths))
         return [column for column in decoded if column is not None]
 
-
-def row_of(batch: Tree, row: int) -> Tree:
-
-    def taken(_path: str, leaf: Any) -> Any:
-        if isinstance(leaf, Nullable):
-            return leaf.values[row] if leaf.valid[row] else None
-        return leaf[row]
-
-    return tree.map_structure(batch, taken)
+    def apart(self) -> Iterator[Framed]:
+        return (Framed(self.frames[row : row + 1]) for row in range(len(self)))
 
 
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:
-    """Return the number of records that make a batch.
-
-    Args:
-        record_nbytes: the bytes of a record.
-        most: the most records of a batch.
-    """
+    """Return the number of records of about this size that make a batch."""
     return int(min(most, max(1, BATCH_NBYTES // max(1, record_nbytes))))
 
 
-def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int | None) -> Iterator[Batch]:
+def counted(
+    batches: Iterator[Any], length: int | None, first: int, limit: int | None, size: Callable[[Any], int] = len
+) -> Iterator[Any]:
     """Yield the batches of a source, and raise if their number of elements is not what the source promises.
 
     Args:
@@ -155,6 +142,7 @@ def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int
         length: the total number of elements that the source promises; None if it promises none.
         first: the number of the first of these elements in the source.
         limit: the number of elements that were asked for; None for all.
+        size: returns the number of elements of a batch.
     """
     if length is None:
         yield from batches
@@ -163,16 +151,15 @@ def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int
     wanted = wanted if limit is None else min(wanted, limit)
     yielded = 0
     for batch in batches:
-        yielded += len(batch)
+        yielded += size(batch)
         if yielded > wanted:
-            raise wrong_length(length, f"goes on after {first + wanted}")
+            raise _wrong_length(length, f"goes on after {first + wanted}")
         yield batch
     if yielded < wanted:
-        raise wrong_length(length, f"ended after {first + yielded}")
+        raise _wrong_length(length, f"ended after {first + yielded}")
 
 
-def wrong_length(length: int, what: str) -> SourceError:
-    """Return the error for a source that has more or fewer elements than its length says."""
+def _wrong_length(length: int, what: str) -> SourceError:
     return SourceError(
         f"the source {what} elements, but its length is {length}: correct its __len__, or pass a function that yields "
         "the elements: it promises no length"

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
-from cachelayer.builds.sharded_source import Division, divide
-from cachelayer.builds.source import Source, as_source, expected_length
+from cachelayer.builds.parts import Parts, divide
+from cachelayer.builds.source import Source, as_source
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.provenance.origin import Origin
-from cachelayer.records import tree
+from cachelayer.records import spec_json, tree
 from cachelayer.records.infer import completed, may_lack_keys
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
@@ -31,23 +31,21 @@ class BuildJob:
     Args:
         source: the source.
         options: the options.
-        division: its parts; None if it is built in one piece.
-        plan: what is built and how; another build resumes this one, or helps, only if its plan is equal.
+        parts: its parts, if it can be divided.
+        plan: what is built and how; another build goes on after this one, or helps, only if its plan is equal.
         length: the number of elements, if it is known.
         files: the listings of the files that the source reads.
     """
 
     source: Source
     options: BuildOptions
-    division: Division | None
+    parts: Parts | None
     plan: BuildPlan
     length: int | None
     files: Sequence[FileFacts]
 
     @classmethod
-    def of(
-        cls, obj: Any, origin: Origin, options: BuildOptions, base: StoredVersion | None = None, *, apart: bool = False
-    ) -> Self:
+    def of(cls, obj: Any, origin: Origin, options: BuildOptions, base: StoredVersion | None = None) -> Self:
         """Decide how to build an object; if it is a function, call it.
 
         Args:
@@ -55,20 +53,22 @@ class BuildJob:
             origin: the code and values that make it.
             options: the options.
             base: the version to append to; None for none.
-            apart: whether other hosts help.
         """
         source, how = _source(obj, options, base)
-        division = divide(source, how, apart=apart or how.engine is not None)
+        parts, how = divide(source, how)
+        spec = how.element_spec if how.element_spec is not None else source.element_spec
         decides = {
             **options.plan,
             "base": None if base is None else base.info.digest,
             "source": source.kind,
-            "division": None if division is None else division.parts.plan,
+            "records of the source": getattr(source, "plan", None),
+            "parts": None if parts is None else parts.plan,
+            "length": source.length,
+            "element spec": None if spec is None else spec_json.to_json(spec),
         }
         files = files_of(source)
         plan = BuildPlan(decides, identity_of_files(files) if files else identity_of(source), origin)
-        length = how.expected(expected_length(source))
-        return cls(source, how if division is None else division.options, division, plan, length, files)
+        return cls(source, how, parts, plan, how.expected(source.length), files)
 
 
 def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
 from cachelayer.arguments import boolean, check_options, integer
@@ -83,7 +83,7 @@ class BuildOptions:
         on_error: OnError = "raise",
         allow_empty: bool = False,
         progress: bool | None = None,
-        resume: bool = False,
+        resume: bool = True,
         workers: int = 1,
         engine: str | Engine | None = None,
         description: str | None = None,
@@ -119,6 +119,10 @@ class BuildOptions:
             "unbatch": self.unbatch,
             "on_error": self.on_error,
         }
+
+    def lean(self, workers: int) -> Self:
+        """Return what other processes need of the options to build parts."""
+        return replace(self, kept={}, engine=None, workers=workers)
 
     def expected(self, length: int | None) -> int | None:
         """Return how many records are taken from a source of this length; None if it is unknown."""

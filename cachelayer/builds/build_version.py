@@ -1,71 +1,52 @@
 """Build a version and publish it: once, whole, or not at all.
 
-A build attempt writes shards into a folder of its own, then its manifest, and becomes a version by one entry of the
-dataset's log. Nothing outside the log counts as a version, so a build may die anywhere.
-
-Each stage returns what the next one takes::
-
-    BuildJob.of        the job: source, options, parts, plan
-    Attempts.lead      whose turn it is to build the version
-    Resumption         what an interrupted attempt has finished
-    build, join_parts  the shards
-    Committer.publish  the version, with its manifest
+A build puts shards, which are named by what they hold, and notes each finished part; when all parts are noted, whoever
+sees it puts the manifest and the entry of the log that makes it a version. So a build may die anywhere, and any other
+with the same plan goes on after its notes.
 """
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import (
-    Hosts,
-    PartTask,
-    SharedParts,
-    build_parts,
-    build_together,
-    join_parts,
-    refuse_other_build,
-    remove_unnamed_shards,
-)
-from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build
-from cachelayer.builds.compare_source import check_earlier
-from cachelayer.builds.resume import BuildNotes, Resumption
-from cachelayer.builds.sharded_source import Division
-from cachelayer.builds.source import Source, metadata_of, provenance_of
+from cachelayer.builds.compare_source import check_parts
+from cachelayer.builds.ordered_records import OrderedRecords
+from cachelayer.builds.parts import Parts, Ranges
+from cachelayer.builds.shard_target import ShardTarget, shard_target
+from cachelayer.builds.shared_build import Hosts, PartTask, refuse_twins, run, unclaimed
+from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of
 from cachelayer.builds.source_facts import SourceFacts
 from cachelayer.builds.source_identity import refuse_changed
-from cachelayer.builds.staging import Stage, staging
+from cachelayer.builds.write_shards import Built, Earlier, write_parts, write_whole
 from cachelayer.engines import Engine, engine_of
-from cachelayer.errors import BuildRevokedError, CacheLayerError, CorruptionError, SourceError, StorageError
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError, StorageError
+from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Progress, Waiting, notice
-from cachelayer.provenance.environment import commit_of, environment, now
+from cachelayer.provenance.contents import HERE_AND_THERE, differences
+from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.origin import Origin
-from cachelayer.records import spec_json
+from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
-from cachelayer.versions.attempts import Lead, attempts_of, new_attempt, pause
-from cachelayer.versions.commit import Committer
+from cachelayer.versions.claims import CLAIM, claims_of, is_alive
 from cachelayer.versions.derive import appended, base_of
 from cachelayer.versions.log import Log
-from cachelayer.versions.manifest import Composition, Manifest
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.notes import FinishedPart, Notes
+from cachelayer.versions.publish import publish, refuse_if_taken
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
-from cachelayer.versions.unfinished import Finished, Unfinished
 
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
-_SOON = 1.0
-"""Shorter waits, in seconds, are not shown."""
 
 
-class Publisher:
-    """Builds one version and publishes it, whole or not at all.
+class VersionBuild:
+    """Builds one version and publishes it, whole or not at all, once among all processes that ask for it.
 
     Args:
         log: the log of the dataset.
@@ -97,19 +78,22 @@ class Publisher:
         self._options = options
         self._base = base
         self._name = f"{log.dataset_id}@{version}"
-        self._committer = Committer(log, version, None if base is None else base.info)
-        self._attempts = attempts_of(log.store, log.dataset_id)
-        self._unfinished = Unfinished(log.store, log.dataset_id, version)
         self._progress: Progress | None = None
 
     def submit(self) -> StoredVersion:
-        """Build and publish the version, even if others build it too."""
-        self._committer.refuse_if_published()
-        attempt = new_attempt()
-        with self._attempts.running(attempt, self._status):
-            return self._build(attempt, self.job())
+        """Build and publish the version.
 
-    def build_once(self, hosts: Hosts | None = None) -> StoredVersion | None:
+        Raises:
+            AlreadyExistsError: if it exists, or another process publishes it meanwhile.
+        """
+        refuse_if_taken(self._log, self._version)
+        built = self.build()
+        if built is None:
+            refuse_if_taken(self._log, self._version)
+            raise AlreadyExistsError(f"{self._name} was published and deleted while it was built: build again")
+        return built
+
+    def build(self, hosts: Hosts | None = None) -> StoredVersion | None:
         """Build and publish the version, one process at a time, or several hosts together.
 
         Args:
@@ -121,170 +105,207 @@ class Publisher:
         job: BuildJob | None = None
         if hosts is not None:
             # Decided once: the first element may be taken from an iterator to decide it.
-            job = self.job(apart=True)
-            if job.division is not None:
-                return self._build_together(job, job.division, hosts)
+            job = self.job()
+            if job.parts is not None:
+                return self._build_together(job, job.parts, hosts)
             warn(
                 f"hosts: a source of {job.source.kind} cannot be divided, so one host builds all of it: pass "
                 "cachelayer.sharded(function, count), or a sequence with a length"
             )
+        claims = claims_of(self._store, paths.builds(self._dataset_id, self._version))
         waiting = Waiting(self._name, self._options.progress)
         while True:
-            with self._attempts.lead(self._version, self._status) as lead:
-                if lead.is_ours:
-                    return self._build_unless_published(lead, job)
-            self._attempts.wait(lead, waiting)
-            if self._committer.is_published():
-                return None
+            with claims.hold(CLAIM, self._status) as is_ours:
+                if self._is_published():
+                    return None
+                if is_ours:
+                    return self._build(self.job() if job is None else job)
+            # Watches the holder, and removes the claim of one that died.
+            if claims.is_busy(CLAIM):
+                waiting.wait_for(claims.holder(CLAIM))
+                claims.pause()
 
-    def _build_together(self, job: BuildJob, division: Division, hosts: Hosts) -> StoredVersion | None:
-        """Build it with the other hosts: one leads and publishes it at the end, and the others help."""
-        while True:
-            with self._attempts.lead(self._version, self._status) as lead:
-                if lead.is_ours:
-                    with suppress(BuildRevokedError):
-                        return self._build_unless_published(lead, job, hosts)
-                    continue
-            try:
-                self._help(lead.attempt, job, division, hosts)
-            except CacheLayerError:
-                # It was published, or another host leads now and has removed what this one was building.
-                over = self._committer.is_published() or self._committer.is_revoked(lead.attempt)
-                if not over and not self._attempts.dead([lead.attempt]):
-                    raise
-            pause()
-            if self._committer.is_published():
-                return None
-
-    def _build_unless_published(
-        self, lead: Lead, job: BuildJob | None, hosts: Hosts | None = None
-    ) -> StoredVersion | None:
-        """Build it as the leader; return None if it has been published meanwhile."""
-        if lead.dead is not None:
-            if self._options.resume:
-                self._committer.adopt(lead.dead, lead.attempt)
-            else:
-                self._committer.revoke(lead.dead)
-            self._attempts.forget(lead.dead)
-        if self._committer.is_published():
-            return None
-        return self._build(lead.attempt, self.job() if job is None else job, hosts)
-
-    def job(self, *, apart: bool = False) -> BuildJob:
+    def job(self) -> BuildJob:
         """Return the job; see :meth:`BuildJob.of`."""
-        return BuildJob.of(self._source, self._origin, self._options, self._base, apart=apart)
+        return BuildJob.of(self._source, self._origin, self._options, self._base)
 
-    def _help(self, lead: str, job: BuildJob, division: Division, hosts: Hosts) -> None:
-        """Help another host to build parts, for as long as it leads."""
-        begun = self._unfinished.begun(lead) if lead else None
-        if begun is None or not begun.is_divided or self._attempts.dead([lead]):
-            return
-        spec = spec_json.to_json(job.options.element_spec)
-        ours = Finished(job.plan.stored, spec, job.source.length, is_divided=True)
-        refuse_other_build(self._name, ours, begun)
-        name = new_attempt()
-        with (
-            self._attempts.running(name, self._status),
-            Progress(f"{self._name} (host {hosts.index})", None, job.options.progress) as progress,
-        ):
-            self._progress = progress
-            shared = SharedParts(self._task(lead, division), self._attempts, hosts, name, begun.parts)
-            build_together(shared, self._engine(), progress)
-
-    def _engine(self) -> Engine:
-        return engine_of(self._options.engine, self._options.workers)
-
-    def _task(self, attempt: str, division: Division) -> PartTask:
-        # The process that publishes writes the description and metadata.
-        lean = replace(division.options, kept={})
-        return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, division.parts, lean)
+    def _is_published(self) -> bool:
+        """Return whether there is a version, or a tag, of this name."""
+        head = self._log.head()
+        return head.tags.get(self._version, self._version) in head.versions
 
     def _status(self) -> str:
         return "about to begin" if self._progress is None else str(self._progress)
 
-    def _build(self, attempt: str, job: BuildJob, hosts: Hosts | None = None) -> StoredVersion:
-        """Write the shards, and publish them."""
+    def _build(self, job: BuildJob) -> StoredVersion:
+        """Build it in this process, or with an engine, and publish it."""
         started = time.monotonic()
-        divided = job.division is not None
-        notes = BuildNotes(self._unfinished, attempt, job.plan, job.source.length, is_divided=divided)
-        with self._undone_if_it_fails(notes):
-            earlier = self._take_over(job, notes) if job.options.resume else None
-            with (
-                staging(self._store, self._copies, self._dataset_id, attempt) as stage,
-                Progress(self._name, None if hosts else job.length, job.options.progress) as progress,
-            ):
-                self._progress = progress
-                if job.division is None:
-                    built = self._in_one_piece(job, stage, notes, earlier, progress)
+        notes = self._notes(job)
+        finished = self._finished(notes, job) if job.options.resume else {}
+        generation = self._log.head().generation
+        with Progress(self._name, job.length, job.options.progress) as progress:
+            self._progress = progress
+            with shard_target(self._store, self._copies, self._dataset_id, generation) as target:
+                if job.parts is None:
+                    built = self._write_whole(job, target, notes, finished, progress)
                 else:
-                    task = self._task(attempt, job.division)
-                    built = self._in_parts(task, notes, earlier, progress, hosts)
-                refuse_changed(job.files, job.source)
-                self._refuse_if_empty(built, job.source)
-                built.left_out.warn()
-                published = self._publish(attempt, built, self._provenance(job, built, started))
-        notes.forget()
-        if divided:
-            # Not earlier: another process that takes this attempt for dead resumes from these files.
-            taken = set() if earlier is None else {shard.attempt for shard in earlier.shards}
-            for each in sorted({attempt, *taken}):
-                remove_unnamed_shards(self._store, self._dataset_id, each, built.shards)
-        return published
+                    built = self._write_parts(job, job.parts, target, notes, finished, progress)
+            return self._publish(job, built, notes, started)
 
-    @contextmanager
-    def _undone_if_it_fails(self, notes: BuildNotes) -> Iterator[None]:
-        """Abandon the attempt if the build fails; what it finished stays if another build can resume it."""
-        attempt, builder = notes.attempt, os.getpid()
+    def _notes(self, job: BuildJob) -> Notes:
+        # A build that nobody may resume shares its notes with nobody.
+        plan = job.plan.stored if job.options.resume else {**job.plan.stored, _ALONE: uuid.uuid4().hex}
+        return Notes(self._store, self._dataset_id, self._version, plan)
+
+    def _finished(self, notes: Notes, job: BuildJob) -> dict[int, FinishedPart]:
+        """Return what interrupted builds with the same plan have finished, and tell the user."""
         try:
-            yield
-        except BaseException as error:
-            if os.getpid() != builder:
-                # This is a child that the source forked: the build belongs to its parent.
-                raise
-            keeps = self._options.resume and notes.has_finished
-            revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
-            if not keeps:
-                notes.forget()
-            if revoked and isinstance(error, StorageError | CorruptionError):
-                raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error
-            raise
+            finished = notes.finished(self._log)
+            others = {} if finished else notes.others()
+        except StorageError as error:
+            # Building does not need the right to list.
+            warn(f"cannot see whether there is an interrupted build to resume, so all of it is built anew: {error}")
+            return {}
+        if finished:
+            records = sum(part.records for part in finished.values())
+            if job.parts is not None or isinstance(job.source, Skippable):
+                notice(
+                    f"{self._name}: resuming after {records:,} records of an interrupted build", job.options.progress
+                )
+            if isinstance(job.parts, Ranges):
+                check_parts(self._store, self._dataset_id, job.parts, job.options.element_spec, finished)
+        for plan in list(others.values())[:1]:
+            if _ALONE not in plan:
+                warn(
+                    f"{self._name} is built from its beginning: an interrupted build cannot be resumed: "
+                    f"{'; '.join(job.plan.changes(plan))}"
+                )
+        return finished
 
-    def _take_over(self, job: BuildJob, notes: BuildNotes) -> Finished | None:
-        """Return what an interrupted attempt has finished, and tell the user."""
-        spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
-        resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
-        earlier = resumption.take_over(spec, Waiting(self._name, job.options.progress, after=_SOON))
-        if earlier is not None:
-            notice(
-                f"{self._name}: resuming after {earlier.records:,} records of an interrupted build",
-                job.options.progress,
-            )
-        return earlier
-
-    def _in_one_piece(
-        self, job: BuildJob, stage: Stage, notes: BuildNotes, finished: Finished | None, progress: Progress
+    def _write_whole(
+        self,
+        job: BuildJob,
+        target: ShardTarget,
+        notes: Notes,
+        finished: Mapping[int, FinishedPart],
+        progress: Progress,
     ) -> Built:
-        """Build the source in one piece, resuming from an interrupted attempt."""
-        options, earlier = job.options, NOTHING
-        if finished is not None:
-            earlier = EarlierShards.of(finished)
-            check_earlier(self._store, self._dataset_id, job.source, earlier, options)
-        kept = notes if options.resume else None
-        return build(job.source, stage, notes.attempt, options, progress, earlier=earlier, notes=kept)
+        noting = _Noting(notes, is_kept=job.options.resume)
+        earlier = Earlier(finished, notes.spec() if finished else None)
+        return write_whole(job.source, target, job.options, progress, noting, earlier)
 
-    def _in_parts(
-        self, task: PartTask, notes: BuildNotes, earlier: Finished | None, progress: Progress, hosts: Hosts | None
+    def _write_parts(
+        self,
+        job: BuildJob,
+        parts: Parts,
+        target: ShardTarget,
+        notes: Notes,
+        finished: Mapping[int, FinishedPart],
+        progress: Progress,
     ) -> Built:
-        """Build the unfinished parts of the source, on this host or others."""
-        finished = {} if earlier is None else earlier.parts
-        task.check_repeats(finished)
-        notes.begin(task.options.element_spec)
-        if hosts is None:
-            build_parts(task, self._engine(), progress, finished)
+        missing = [number for number in range(parts.count) if number not in finished]
+        progress.skip(sum(part.records for part in finished.values()))
+        progress.parts(len(finished), parts.count)
+        engine, spec = _engine(job), job.options.element_spec
+        if engine is None:
+            noting = _Noting(notes, is_kept=job.options.resume)
+            noting.begin(spec)
+            write_parts(parts, missing, target, job.options, progress, noting.add)
+            finished = {**finished, **noting.parts}
         else:
-            shared = SharedParts(task, self._attempts, hosts, task.attempt, finished)
-            build_together(shared, self._engine(), progress)
-        return join_parts(task, finished)
+            notes.begin(spec)
+            run(self._task(job, parts, notes, is_shared=False), engine, progress, iter(missing))
+            finished = notes.finished(self._log, finished)
+        lost = [number for number in missing if number not in finished]
+        if lost:
+            # Who publishes deletes the notes.
+            refuse_if_taken(self._log, self._version)
+            raise SourceError(f"the engine ended without {parts.describe(lost[0])}")
+        return self._joined(parts, spec, finished)
+
+    def _joined(self, parts: Parts, spec: Tree, finished: Mapping[int, FinishedPart]) -> Built:
+        if not isinstance(parts, Ranges):
+            refuse_twins(self._store, self._dataset_id, finished)
+        return Built.of(spec, [finished[number] for number in range(parts.count)])
+
+    def _task(self, job: BuildJob, parts: Parts, notes: Notes, *, is_shared: bool) -> PartTask:
+        where = self._store, self._copies, self._dataset_id, self._version
+        lean = job.options.lean(workers=job.options.workers if _engine(job) is None else 1)
+        return PartTask(*where, notes.plan, self._log.head().generation, parts, lean, is_shared)
+
+    def _build_together(self, job: BuildJob, parts: Parts, hosts: Hosts) -> StoredVersion | None:
+        """Build it with the other hosts; the first that sees all parts finished publishes it."""
+        if not job.options.resume:
+            raise InvalidArgumentError(
+                "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
+            )
+        started = time.monotonic()
+        notes = self._notes(job)
+        claims, waiting = claims_of(self._store, notes.folder), Waiting(self._name, job.options.progress)
+        engine = _engine(job) or engine_of(None, 1)
+        with (
+            Progress(f"{self._name} (host {hosts.index})", None, job.options.progress) as progress,
+            claims.hold(hosts.claim, self._status),
+        ):
+            self._progress = progress
+            notes.begin(job.options.element_spec)
+            self._refuse_other_hosts(notes, job)
+            finished = self._finished(notes, job)
+            while True:
+                missing = [number for number in hosts.in_order(parts.count) if number not in finished]
+                progress.parts(len(finished), parts.count)
+                if self._is_published():
+                    return None
+                if not missing:
+                    break
+                task = self._task(job, parts, notes, is_shared=True)
+                free = list(unclaimed(missing, claims, self._store.names(notes.folder)))
+                run(task, engine, progress, iter(free))
+                known, finished = finished, notes.finished(self._log, finished)
+                if len(finished) == len(known):
+                    left = list(unclaimed(free, claims, self._store.names(notes.folder)))
+                    if free and free == left and not self._is_published():
+                        raise SourceError(f"the engine ended without {parts.describe(free[0])}")
+                    waiting.wait_for("the parts that other hosts build")
+                    claims.pause()
+            try:
+                return self._publish(job, self._joined(parts, job.options.element_spec, finished), notes, started)
+            except AlreadyExistsError:
+                return None
+
+    def _refuse_other_hosts(self, notes: Notes, job: BuildJob) -> None:
+        """Raise if another host builds something else under this name."""
+        for folder, plan in notes.others().items():
+            claims = claims_of(self._store, folder)
+            if any(is_alive(claims, name) for name in self._store.names(folder) if name.endswith(CLAIM)):
+                differ = "; ".join(differences(plan, job.plan.stored, HERE_AND_THERE))
+                raise InvalidArgumentError(
+                    f"{self._name}: another host builds something else: {differ}. Pass the same source, made by the "
+                    "same code, and the same options on all hosts; only hosts=(index, count) may differ between them"
+                )
+
+    def _publish(self, job: BuildJob, built: Built, notes: Notes, started: float) -> StoredVersion:
+        refuse_changed(job.files, job.source)
+        self._refuse_if_empty(built, job.source)
+        built.left_out.warn()
+        provenance = self._provenance(job, built, started)
+        shards, numbers = ShardTable.of(built.shards), None
+        manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
+        change, base = event("publish", version=self._version), None
+        if self._base is not None:
+            base = self._base.info
+            change = event("publish", version=self._version, base=base.version)
+            inherited = self._base.manifest.provenance.get("metadata") or {}
+            provenance["metadata"] = {**inherited, **provenance["metadata"]}
+            provenance["base"] = base_of(base)
+            manifest, numbers = appended(self._base, manifest)
+        try:
+            published = publish(self._log, self._version, manifest, numbers, change, base)
+        except AlreadyExistsError:
+            notes.forget()
+            raise
+        notes.forget()
+        return published
 
     def _refuse_if_empty(self, built: Built, source: Source) -> None:
         """Raise if there are no records, unless the user allows that."""
@@ -326,14 +347,42 @@ class Publisher:
             **facts.recorded(self._store, self._dataset_id, job.source, built, self._options),
         }
 
-    def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> StoredVersion:
-        shards = ShardTable.of(built.shards)
-        manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
-        adopted = shards.attempts - {attempt}
-        if self._base is None:
-            return self._committer.publish(attempt, Composition(manifest, {}), {}, adopted)
-        inherited = self._base.manifest.provenance.get("metadata") or {}
-        provenance["metadata"] = {**inherited, **provenance["metadata"]}
-        provenance["base"] = base_of(self._base.info)
-        made = appended(self._base, manifest, attempt)
-        return self._committer.publish(attempt, made, {"base": self._base.info.version}, adopted)
+
+_ALONE = "build"
+"""The key in the plan of a build that nobody may resume."""
+
+
+class _Noting:
+    """Notes the parts that this process finishes. The first waits for the second: small versions need no notes."""
+
+    def __init__(self, notes: Notes, *, is_kept: bool) -> None:
+        self._notes = notes
+        self._is_kept = is_kept
+        self._spec: Tree | None = None
+        self._noted = 0
+        self.parts: dict[int, FinishedPart] = {}
+
+    def begin(self, spec: Tree) -> None:
+        self._spec = spec
+
+    def add(self, number: int, part: FinishedPart) -> None:
+        self.parts[number] = part
+        if not self._is_kept or len(self.parts) == 1:
+            return
+        if not self._noted:
+            self._notes.begin(self._spec)
+        for each in list(self.parts)[self._noted :]:
+            self._notes.add(each, self.parts[each])
+            self._noted += 1
+
+
+def _engine(job: BuildJob) -> Engine | None:
+    """Return what runs the parts of a build in other processes; None if this process writes them.
+
+    Worker processes then make the elements of ranges, and this process writes them: that divides small versions too.
+    """
+    options = job.options
+    by_chunks = isinstance(job.parts, Ranges) and not isinstance(job.parts.source, OrderedRecords)
+    if options.engine is None and (by_chunks or options.workers == 1):
+        return None
+    return engine_of(options.engine, options.workers)

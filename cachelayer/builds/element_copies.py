@@ -36,10 +36,6 @@ def snapshot(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {key: snapshot(child) for key, child in value.items()}
-    return _leaf(value)
-
-
-def _leaf(value: Any) -> Any:
     if isinstance(value, Ragged):
         shapes = None if value.row_shapes is None else value.row_shapes.copy()
         return Ragged(snapshot(value.values), value.row_splits.copy(), shapes)

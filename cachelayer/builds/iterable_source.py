@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from itertools import chain, count, islice
 from time import monotonic
@@ -28,7 +29,6 @@ from cachelayer.records.tree import Tree
 FAILURES = (Exception, GeneratorExit)
 """What a source may raise."""
 _NEXT = ("__next__", "next")
-_KEYS = "If its items have other keys than 0, 1, ..., pass a function that returns its iterator"
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
 
 
@@ -39,7 +39,6 @@ class IterableSource:
         iterator: the iterator.
         kind: what gives them, for the provenance.
         length: the number of elements in all; None if nobody promises it.
-        first: the number of the first element.
         element_spec: the spec of the elements, if it is known.
         endless: what a user does to give it an end; empty if it is not known to be endless.
     """
@@ -49,7 +48,6 @@ class IterableSource:
         iterator: Iterator[Any],
         kind: str,
         length: int | None,
-        first: int = 0,
         element_spec: Tree | None = None,
         *,
         endless: str = "",
@@ -58,17 +56,20 @@ class IterableSource:
         self.kind = kind
         self.length = length
         self.element_spec = element_spec
-        self._first = first
+        self._first = 0
         self._endless = endless
         self._peeked: list[Any] = []
 
     def elements(self) -> Iterator[Any]:
         return self._iterator
 
-    @property
-    def taken(self) -> Sequence[Any]:
-        """The elements that were taken from the iterator to look at them."""
-        return self._peeked
+    def drawn(self, records: Iterator[int]) -> Iterator[Any]:
+        """Yield the elements; errors name the records.
+
+        Args:
+            records: for each element, the number of the record that begins with it.
+        """
+        return chain(self._peeked, watched(self.elements(), islice(records, len(self._peeked), None)))
 
     def peek(self, spec: Tree) -> list[Any]:  # noqa: ARG002
         """Return a list of the first element, which the build still gets; an empty list if there is none.
@@ -77,7 +78,7 @@ class IterableSource:
             spec: the spec that a user declares; a source may return nothing if it is complete.
         """
         if not self._peeked:
-            self._peeked = list(islice(watched(self._iterator, self._first), 1))
+            self._peeked = list(islice(self.drawn(count(self._first)), 1))
         return self._peeked
 
     def refuse_endless(self, limit: int | None) -> None:
@@ -87,22 +88,7 @@ class IterableSource:
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         self.refuse_endless(limit)
-        elements = islice(watched(self.elements(), self._first, self._peeked), limit)
-        record = self._first
-        for first in elements:
-            rest = chain((first,), elements)
-            plan = ColumnPlan.of(first)
-            if plan is not None:
-                alike, other = plan.keep(rest, MAX_BATCH_RECORDS, BATCH_NBYTES, BATCH_SECONDS)
-                record += len(alike)
-                # Copied at once: nobody knows how long the source leaves it as it is.
-                rest = chain([_copy(each, record) for each in other], elements)
-                yield ElementBatch(alike)
-                if not other:
-                    continue
-            items = _copied(rest, record)
-            yield ElementBatch(items)
-            record += len(items)
+        return element_batches(islice(self.drawn(numbers(self._first)), limit), self._first)
 
 
 class SequenceSource(IterableSource):
@@ -110,37 +96,36 @@ class SequenceSource(IterableSource):
 
     Args:
         items: the object.
-        first: the number of the first item to yield.
         element_spec: the spec of the items, if it is known.
         by_number: ask for items by number even if the object has an iterator, which may be faster.
     """
 
-    def __init__(
-        self, items: Any, first: int = 0, element_spec: Tree | None = None, *, by_number: bool = False
-    ) -> None:
+    def __init__(self, items: Any, element_spec: Tree | None = None, *, by_number: bool = False) -> None:
         length = length_of(items)
         if length is None:
             raise InvalidTypeError(
                 f"a {type(items).__name__} has items by number but no length, so its last item is unknown: give it "
                 "a __len__"
             )
-        super().__init__(iter(()), type(items).__name__, length, first, element_spec)
+        super().__init__(iter(()), type(items).__name__, length, element_spec)
         self._items = items
         self._count = length
-        self._by_number = by_number or not has_own_iterator(items)
+        # The iterators of Sequence, and of what has none, take any IndexError for the end, even one from a bug.
+        self._by_number = by_number or getattr(type(items), "__iter__", None) in (None, Sequence.__iter__)
 
     def elements(self) -> Iterator[Any]:
         if self._first == 0 and not self._by_number:
             yield from self._items
         else:
-            yield from numbered(self._items.__getitem__, self._first, self._count)
+            for number in range(self._first, self._count):
+                yield self._items[number]
         if length_of(self._items) != self._count:
             raise SourceError(
                 f"the length of the {self.kind} was {self._count} when the build began, and is {len(self._items)} now"
             )
 
     def peek(self, spec: Tree) -> list[Any]:  # noqa: ARG002
-        return list(islice(watched(self.elements(), self._first), 1))
+        return list(islice(self.drawn(count(self._first)), 1))
 
     def skipped(self, records: int) -> SequenceSource:
         """Return a source of these items that begins at a later one."""
@@ -160,40 +145,16 @@ def has_items(obj: Any) -> bool:
     return hasattr(obj, "__getitem__") and not is_other and length_of(obj) is not None
 
 
-def has_own_iterator(items: Any) -> bool:
-    """Return whether an object has an iterator of its own.
-
-    The iterator of ``collections.abc.Sequence``, and the one that Python makes from ``__getitem__``, treat any
-    IndexError as the end, even one from a bug in the items.
-    """
-    own = getattr(type(items), "__iter__", None)
-    return own is not None and own is not Sequence.__iter__
-
-
-def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[Any]:
-    """Yield the items from a number on."""
-    for number in range(first, length):
-        try:
-            found = item(number)
-        except (IndexError, StopIteration, KeyError) as error:
-            hint = f". {_KEYS}" if isinstance(error, KeyError) else ""
-            raise SourceError(
-                f"the source failed at item {number} of {length}: {type(error).__name__}: {error}{hint}"
-            ) from error
-        yield found
-
-
 def length_of(obj: Any) -> int | None:
     """Return the length of a source; None if it is unknown."""
     if not hasattr(obj, "__len__"):
         return None
-    try:
-        return len(obj)
-    except (TypeError, NotImplementedError):
-        # The two ways to say that the length is unknown.
-        return None
-    except Exception as error:
-        raise SourceError(f"len() of the {type(obj).__name__} failed: {type(error).__name__}: {error}") from error
+    with errors_named(f"len() of the {type(obj).__name__} failed"):
+        try:
+            return len(obj)
+        except (TypeError, NotImplementedError):
+            # The two ways to say that the length is unknown.
+            return None
 
 
 def refuse_if_begun(iterator: Any) -> None:
@@ -213,75 +174,82 @@ def refuse_if_begun(iterator: Any) -> None:
             raise InvalidArgumentError(f"{position[0]} elements of the {type(iterator).__name__} were taken: {_ONCE}")
 
 
-def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
-    """Yield copies of elements and count them for the progress; if the iterator or a copy fails, name the record.
+@contextmanager
+def errors_named(what: str) -> Iterator[None]:
+    """Raise what fails in the code of a user as an error of the source, which says what failed."""
+    try:
+        yield
+    except CacheLayerError:
+        raise
+    except FAILURES as error:
+        raise _failed(what, error) from error
 
-    Args:
-        elements: the iterator.
-        first: the number of its first element in the source.
-    """
-    return map(_copy, watched(elements, first), count(first))
+
+def _failed(what: str, error: BaseException) -> SourceError:
+    return SourceError(f"{what}: {type(error).__name__}: {error}")
 
 
-def watched(elements: Iterator[Any], first: int = 0, peeked: Sequence[Any] = ()) -> Iterator[Any]:
-    """Yield elements and count them for the progress; if the iterator fails, name the record. See :func:`guarded`.
+def failure_at(record: int) -> str:
+    return f"the source failed at record {record}"
 
-    Args:
-        elements: the iterator.
-        first: the number of the first element in the source.
-        peeked: elements that were taken from the iterator before; they come first.
-    """
-    record, progress = first, current()
-    for element in peeked:
+
+def numbers(first: int) -> Iterator[int]:
+    """Yield the numbers of records. The progress counts a record once the next number is asked for."""
+    progress = current()
+    for record in count(first):
+        yield record
         progress.drawn += 1
-        yield element
-        record += 1
-    while True:
+
+
+def watched(elements: Iterator[Any], records: Iterator[int]) -> Iterator[Any]:
+    """Yield elements; if the iterator fails, name the record, which ``records`` has for each element."""
+    for record in records:
         try:
             element = next(elements)
         except StopIteration as end:
-            refuse_if_raised_within(elements, end, record)
+            _refuse_if_raised_within(elements, end, record)
             return
         except CacheLayerError:
             raise
         except FAILURES as error:
-            raise failed(record, error) from error
-        progress.drawn += 1
+            raise _failed(failure_at(record), error) from error
         yield element
-        record += 1
 
 
-def _copy(element: Any, record: int) -> Any:
-    try:
-        return snapshot(element)
-    except CacheLayerError:
-        raise
-    except FAILURES as error:
-        raise failed(record, error) from error
-
-
-def _copied(elements: Iterator[Any], first: int) -> list[Any]:
-    """Return copies of some elements, enough for a batch.
+def element_batches(elements: Iterator[Any], record: int) -> Iterator[ElementBatch]:
+    """Yield copies of elements in batches, each as soon as it is full or takes long.
 
     Args:
-        elements: the elements; no more are taken than are needed.
-        first: the number of the first of them.
+        elements: the elements, each of which may change when the next one is drawn.
+        record: the number of the first of them.
     """
+    for first in elements:
+        plan, rest = ColumnPlan.of(first), [first]
+        if plan is not None:
+            alike, rest = plan.keep(chain(rest, elements), MAX_BATCH_RECORDS, BATCH_NBYTES, BATCH_SECONDS)
+            record += len(alike)
+            # Copied before others are drawn: nobody knows how long the source leaves it as it is.
+            rest = _copies(iter(rest), record)
+            yield ElementBatch(alike)
+        if rest:
+            items = _copies(chain(rest, elements), record)
+            record += len(items)
+            yield ElementBatch(items)
+
+
+def _copies(elements: Iterator[Any], record: int) -> list[Any]:
+    """Return copies of elements, enough for a batch. No more are drawn than are needed."""
     items: list[Any] = []
     nbytes, until = 0, monotonic() + BATCH_SECONDS
-    for item in islice(map(_copy, elements, count(first)), MAX_BATCH_RECORDS):
+    for item in watched(map(snapshot, elements), count(record)):
         items.append(item)
         nbytes += approximate_nbytes(item)
-        if nbytes >= BATCH_NBYTES or monotonic() > until:
+        if len(items) == MAX_BATCH_RECORDS or nbytes >= BATCH_NBYTES or monotonic() > until:
             break
     return items
 
 
-def failed(record: int, error: BaseException) -> SourceError:
-    return SourceError(f"the source failed at record {record}: {type(error).__name__}: {error}")
-
-
-def refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
+def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
     """Raise if a function that an iterator such as ``map`` calls raised StopIteration: that is a bug, not the end."""
     if not isinstance(type(iterator).__next__, WrapperDescriptorType):
         # An iterator written in Python raises StopIteration itself, from any of its functions.
@@ -289,4 +257,4 @@ def refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record:
     within = end.__traceback__.tb_next if end.__traceback__ is not None else None
     name = None if within is None else within.tb_frame.f_code.co_name
     if name is not None and name not in _NEXT:
-        raise SourceError(f"the source failed at record {record}: {name}() raised StopIteration") from end
+        raise SourceError(f"{failure_at(record)}: {name}() raised StopIteration") from end

@@ -1,16 +1,28 @@
-"""Paths and URLs of files as sources: an adapter reads them, chosen by their names."""
+"""Paths and URLs of files as sources, and the adapters that installed packages have for paths and for objects."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from cachelayer.builds.entry_points import entry_points_of
 from cachelayer.builds.source_identity import FileFacts, files_of
 from cachelayer.errors import InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@cache
+def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group. To look for them takes longer than to build a small version."""
+    # Imported here: it takes a tenth of the time of importing the whole package.
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=group))
 
 
 def at_path(obj: Any) -> Any:
@@ -36,11 +48,7 @@ def _is_file(obj: Any) -> bool:
 
 
 class PathSource:
-    """The records of the files at a path or URL. They are found when the version is built, or compared.
-
-    Args:
-        path: the path or URL, a pattern of them, or a list of them.
-    """
+    """The records of the files at a path, URL or pattern, or several. They are found when they are asked for."""
 
     def __init__(self, path: str | list[str]) -> None:
         self.path = path

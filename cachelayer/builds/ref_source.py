@@ -19,14 +19,10 @@ from cachelayer.streams.stream import Stream, is_endless, reader_of
 
 
 class RecordsSource(SequenceSource):
-    """The records of a ref, many at once.
-
-    Args:
-        records: the ref; its elements fit its element spec.
-    """
+    """The records of a ref, many at once."""
 
     def __init__(self, records: HasRecords[Any]) -> None:
-        super().__init__(records, 0, records_of(records).element_spec)
+        super().__init__(records, records_of(records).element_spec)
 
     def elements(self) -> Iterator[Any]:
         size = batch_records(records_of(self._items).read_nbytes)
@@ -43,7 +39,7 @@ def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Iterabl
         records = records_of(obj)
         stored = records.stored()
         if stored is None:
-            return SequenceSource(obj, 0, records.declared_spec, by_number=True)
+            return SequenceSource(obj, records.declared_spec, by_number=True)
         return RecordsSource(stored if _keeps_files(records_of(stored).element_spec, element_spec) else obj)
     if isinstance(obj, Stream):
         return _of_stream(obj, unbatch=unbatch, element_spec=element_spec)
@@ -63,7 +59,7 @@ def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None)
         spec = reader.records.declared_spec
     endless = "pass num_epochs= to stream()" if is_endless(stream) else ""
     length = None if endless else len(stream)
-    source = IterableSource(iter(stream), type(stream).__name__, length, 0, spec, endless=endless)
+    source = IterableSource(iter(stream), type(stream).__name__, length, spec, endless=endless)
     return UnbatchedSource(source) if unbatch else source
 
 

@@ -11,18 +11,18 @@ import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.entry_points import entry_points_of
 from cachelayer.builds.iterable_source import (
     IterableSource,
     SequenceSource,
+    errors_named,
     has_items,
     length_of,
     refuse_if_begun,
 )
-from cachelayer.builds.path_source import PathSource, at_path
+from cachelayer.builds.path_source import PathSource, at_path, entry_points_of
 from cachelayer.builds.ref_source import of_our_own
 from cachelayer.builds.unbatched_source import UnbatchedSource
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
@@ -42,7 +42,7 @@ class Source(Protocol):
 
     @property
     def length(self) -> int | None:
-        """Number of elements, if it is known: the build is held to it. A guess is a ``length_hint``."""
+        """Number of elements, if it is known: the build is held to it."""
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """Yield the elements, at most ``limit`` of them.
@@ -91,16 +91,6 @@ class Table(Protocol):
         """Return the rows of these numbers, in this order."""
 
 
-def expected_length(source: Source) -> int | None:
-    """Return the number of elements that a source has, or guesses that it has; None if it knows nothing of it."""
-    hint: int | None = getattr(source, "length_hint", None)
-    return hint if source.length is None else source.length
-
-
-def from_record(source: Seekable | Skippable, records: int) -> Source:
-    return source.skipped(records) if isinstance(source, Seekable) else source.rest(records)
-
-
 @dataclass(frozen=True)
 class Splits:
     """Several sources by name, as datasets have them for training and tests: a dataset of each."""
@@ -121,19 +111,7 @@ def metadata_of(source: Source) -> dict[str, Any]:
 
 def provenance_of(source: Source) -> dict[str, Any]:
     """Return what a source says of where its records come from, for the provenance of the version; most say nothing."""
-    # Ask the type first: objects of other libraries may answer to any name.
-    return dict(getattr(source, "provenance", {})) if hasattr(type(source), "provenance") else {}
-
-
-def _returned(function: Callable[[], Any]) -> Any:
-    """Return what a function that makes a source returns."""
-    try:
-        return function()
-    except CacheLayerError:
-        raise
-    except Exception as error:
-        name = getattr(function, "__name__", type(function).__name__)
-        raise SourceError(f"{name}() failed before it returned a source: {type(error).__name__}: {error}") from error
+    return dict(getattr(source, "provenance", {}))
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
@@ -165,7 +143,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if adapted is not None:
         return adapted
     if callable(obj) and not isinstance(obj, Iterable):
-        return as_source(_returned(obj), unbatch=unbatch, element_spec=element_spec)
+        with errors_named(f"{getattr(obj, '__name__', type(obj).__name__)}() failed before it returned a source"):
+            made = obj()
+        return as_source(made, unbatch=unbatch, element_spec=element_spec)
     own = of_our_own(obj, unbatch=unbatch, element_spec=element_spec)
     if own is not None:
         return own
@@ -191,14 +171,11 @@ def _of_elements(obj: Any) -> IterableSource:
     if has_items(obj) or not hasattr(obj, "__iter__"):
         return SequenceSource(obj)
     kind = type(obj).__name__
-    try:
-        elements = iter(obj)
-    except TypeError as error:
-        raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
-    except CacheLayerError:
-        raise
-    except Exception as error:
-        raise SourceError(f"iter() of the {kind} failed: {type(error).__name__}: {error}") from error
+    with errors_named(f"iter() of the {kind} failed"):
+        try:
+            elements = iter(obj)
+        except TypeError as error:
+            raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
     return IterableSource(elements, kind, length_of(obj))
 
 
@@ -208,23 +185,16 @@ def _is_records(obj: Any, element_spec: Tree | None) -> bool:
 
 
 def _refuse_no_source(obj: Any) -> None:
-    """Raise for what gives no elements, one after another or by number."""
-    if isinstance(obj, Mapping):
-        wrong = [f": [{key!r}] is {tree.describe(child)}" for key, child in obj.items() if columns_of((child,)) is None]
-        raise InvalidTypeError(
-            f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass a dict of arrays of equal length "
-            "(np.asarray makes one of a list), an iterable of elements, or a function that returns one"
-        )
-    if isinstance(obj, (bytes, bytearray)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
-        raise InvalidTypeError(
-            f"{tree.describe(obj)} is not a source: pass an iterable of elements, a function that returns one, "
-            "an array, or a dict of arrays of equal length"
-        )
-    if not hasattr(obj, "__iter__") and not hasattr(obj, "__getitem__"):
-        raise InvalidTypeError(
-            f"a {type(obj).__name__} is not a source: pass a tf.data.Dataset, an iterable of elements, a function that "
-            "returns one, an array, or a dict of arrays"
-        )
+    """Raise for what gives no elements, one after another or by number, and for a dict, which gives its keys."""
+    is_value = isinstance(obj, (bytes, bytearray, Mapping)) or (isinstance(obj, np.ndarray) and obj.ndim == 0)
+    if not is_value and (hasattr(obj, "__iter__") or hasattr(obj, "__getitem__")):
+        return
+    items = obj.items() if isinstance(obj, Mapping) else ()
+    wrong = [f": [{key!r}] is {tree.describe(child)}" for key, child in items if columns_of((child,)) is None]
+    raise InvalidTypeError(
+        f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass an iterable of elements, a function that "
+        "returns one, an array, or a dict or tuple of arrays of equal length (np.asarray makes one of a list)"
+    )
 
 
 def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:

@@ -12,10 +12,10 @@ import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_shards import Built
 from cachelayer.builds.compare_source import SourceChecksums, by_first_record, spread, stored_checksums
 from cachelayer.builds.iterable_source import SequenceSource
 from cachelayer.builds.source import Source, Table, adapted_source
+from cachelayer.builds.write_shards import Built
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records import spec_json, tree
@@ -35,87 +35,64 @@ class SourceFacts:
     Args:
         length: its ``len``, or the number of rows of its arrays; None if it has neither.
         source: its source, if that can begin at any record, as arrays, tables and sequences can.
-        refusal: why it cannot be stored, if it is a table that cannot.
+        refusal: why it cannot be stored, if it cannot.
     """
 
     length: int | None
-    source: Source | None
+    source: Source | None = None
     refusal: str = ""
 
     @classmethod
     def of(cls, obj: Any, options: BuildOptions) -> SourceFacts:
-        if options.unbatch:
-            return cls(None if isinstance(obj, Mapping) else _length(obj), None)
-        arrays = _arrays(obj, options.element_spec)
-        if arrays is not None:
-            return cls(arrays.length, arrays)
-        if _is_table(obj):
-            try:
-                table = adapted_source(obj, unbatch=False, element_spec=options.element_spec)
-            except CacheLayerError as error:
-                return cls(_length(obj), None, str(error))
-            return cls(_length(obj), table if isinstance(table, Table) else None)
-        if isinstance(obj, (Sequence, np.ndarray)) and not isinstance(obj, (str, bytes, bytearray)):
-            items = _items(obj)
-            return cls(None if items is None else items.length, items)
-        return cls(None if isinstance(obj, Mapping) else _length(obj), None)
+        length = None if isinstance(obj, Mapping) else _length(obj)
+        try:
+            source = None if options.unbatch else _seekable(obj, options.element_spec)
+        except CacheLayerError as error:
+            return cls(length, refusal=str(error))
+        return cls(source.length if isinstance(source, ArraySource) else length, source)
 
     def recorded(
         self, store: ObjectStore, dataset_id: str, source: Source, built: Built, options: BuildOptions
     ) -> dict[str, Any]:
-        """Return what a version records of the object: options that decide its records, length, and some checksums.
-
-        Args:
-            store, dataset_id: where the version is.
-            source: the source that the object was built as; an adapter may have converted its elements.
-            built: the result of the build.
-            options: how it was built.
-        """
-        length = {} if self.length is None else {"length": self.length}
-        sample = self._sample(store, dataset_id, built, options) if type(source) is type(self.source) else {}
-        return {"options": deciding_options(options), **length, **sample}
-
-    def _sample(self, store: ObjectStore, dataset_id: str, built: Built, options: BuildOptions) -> dict[str, Any]:
-        """Return the CRC32Cs of some stored records, if the source can make these records again."""
+        """Return what a version records of the object: options that decide its records, length, and some checksums."""
+        found: dict[str, Any] = {"options": deciding_options(options)}
+        if self.length is not None:
+            found["length"] = self.length
         count = sum(shard.stats.records for shard in built.shards)
-        if self.source is None or built.left_out.count or count != options.expected(self.length):
-            return {}
-        begins = by_first_record(shard for shard in built.shards if shard.stats.records)
-        firsts = list(begins)
-        found = [(firsts[bisect_right(firsts, number) - 1], number) for number in spread(count, self._between)]
-        places = [(begins[begin], number - begin) for begin, number in found]
-        return {"sample": list(stored_checksums(store, dataset_id, places))}
+        # An adapter may have converted the elements of the source that was built.
+        is_same = self.source is not None and type(source) is type(self.source)
+        if is_same and not built.left_out.count and count == options.expected(self.length):
+            shards = by_first_record(built.shards)
+            begins = list(shards)
+            numbers = spread(count, self._between)
+            found_in = [begins[bisect_right(begins, number) - 1] for number in numbers]
+            places = [(shards[begin], number - begin) for begin, number in zip(found_in, numbers, strict=True)]
+            found["sample"] = stored_checksums(store, dataset_id, places)
+        return found
 
     @property
     def _between(self) -> int:
         return _BETWEEN if isinstance(self.source, SequenceSource) else _BETWEEN_OF_TABLES
 
     def changes(self, built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
-        """Return a phrase for each difference from what a version recorded; unknown facts count as equal.
-
-        Args:
-            built: what was recorded.
-            spec: the element spec of the version.
-            options: how it would be built.
-        """
-        before = built.get("length")
-        if None not in (before, self.length) and before != self.length:
-            return [f"the source had {before} elements and has {self.length}"]
+        """Return a phrase for each difference from what a version recorded; unknown facts count as equal."""
+        length, sample = built.get("length"), built.get("sample")
+        if None not in (length, self.length) and length != self.length:
+            return [f"the source had {length} elements and has {self.length}"]
         if self.refusal:
             return [f"the source cannot be stored as it is now: {self.refusal}"]
-        sample = built.get("sample")
-        if self.source is None or not isinstance(sample, list) or option_changes(built, spec, options):
+        if self.source is None or sample is None or option_changes(built, spec, options):
             return []
+        numbers = spread(options.expected(self.length) or 0, self._between)
         try:
             own = None if options.element_spec is not None else self.source.element_spec
+            if own is not None and not _is_alike(own, spec):
+                return ["the dtypes, shapes or names of the columns changed"]
+            checksums = SourceChecksums(self.source, spec).checksums(numbers)
+            changed = (number for number, now, before in zip(numbers, checksums, sample, strict=False) if now != before)
+            return [f"record {number} of the source changed" for number in islice(changed, 1)]
         except (InvalidArgumentError, InvalidTypeError, ElementError) as error:
-            return [f"the source cannot be stored as it is now: {error}"]
-        if own is not None and not _is_alike(own, spec):
-            return ["the dtypes, shapes or names of the columns changed"]
-        numbers = spread(options.expected(self.length) or 0, self._between)
-        checksums = SourceChecksums(self.source, spec).checksums(numbers)
-        changed = (number for number, now, stored in zip(numbers, checksums, sample, strict=False) if now != stored)
-        return [f"record {number} of the source changed" for number in islice(changed, 1)]
+            return [f"the source cannot be stored like this version: {error}"]
 
 
 def deciding_options(options: BuildOptions) -> dict[str, Any]:
@@ -130,47 +107,23 @@ def deciding_options(options: BuildOptions) -> dict[str, Any]:
 
 
 def option_changes(built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
-    """Return a phrase for each option that decides the records and differs from what a version recorded.
-
-    Two declared specs count as equal if each says a part of the version's.
-
-    Args:
-        built: what was recorded.
-        spec: the element spec of the version.
-        options: how it would be built.
-    """
-    before = built.get("options")
-    if not isinstance(before, Mapping):
-        return []
+    """Return a phrase for each option that decides the records and differs from what a version recorded."""
+    before, now = built.get("options", {}), deciding_options(options)
+    changed = {name for name in now.keys() & before.keys() if now[name] != before[name]}
+    declared = [each["element_spec"] for each in (before, now) if each.get("element_spec") is not None]
+    # Declared specs count as equal if each says a part of the version's.
+    if len(declared) == 2 and all(declares_part(spec_json.from_json(each), spec) for each in declared):
+        changed.discard("element_spec")
     return [
-        f"{name} was {before[name]!r} and is {now!r}" if name != "element_spec" else "element_spec changed"
-        for name, now in deciding_options(options).items()
-        if name in before and before[name] != now
-        if name != "element_spec" or not _both_declare(spec, before[name], now)
+        f"{name} was {before[name]!r} and is {now[name]!r}" if name != "element_spec" else "element_spec changed"
+        for name in now
+        if name in changed
     ]
-
-
-def _both_declare(spec: Tree, *declared: Any) -> bool:
-    """Return whether each of some declared specs, as JSON, says a part of a version's spec."""
-    try:
-        return all(each is not None and declares_part(spec_json.from_json(each), spec) for each in declared)
-    except CacheLayerError:
-        # Another release wrote it.
-        return False
 
 
 def _is_alike(own: Tree, spec: Tree) -> bool:
     """Return whether the spec of a source is a version's spec, in which nulls may have been found."""
-    one, other = (
-        spec_json.to_json(tree.map_structure(each, lambda _, leaf: leaf and leaf.as_nullable())) for each in (own, spec)
-    )
-    return bool(one == other) and declares_part(own, spec)
-
-
-def _is_table(obj: Any) -> bool:
-    """Return whether an object has rows and named columns, as tables and frames of every library have."""
-    has_columns = hasattr(type(obj), "columns") or hasattr(type(obj), "column_names")
-    return has_columns and hasattr(type(obj), "__len__")
+    return len(tree.leaves(own)) == len(tree.leaves(spec)) and declares_part(own, spec)
 
 
 def _length(obj: Any) -> int | None:
@@ -181,19 +134,16 @@ def _length(obj: Any) -> int | None:
         return None
 
 
-def _arrays(obj: Any, declared: Tree | None) -> ArraySource | None:
-    if isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple):
-        return None
-    try:
-        columns = columns_of(obj)
-        return None if columns is None else ArraySource(columns, declared)
-    except CacheLayerError:
-        # Their lengths differ, or no element has their dtype: no version can have been built from them.
-        return None
-
-
-def _items(obj: Any) -> SequenceSource | None:
-    try:
+def _seekable(obj: Any, declared: Tree | None) -> Source | None:
+    """Return the source of an object that can begin at any record; None for any other object."""
+    is_element = isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple)
+    columns = None if is_element else columns_of(obj)
+    if columns is not None:
+        return ArraySource(columns, declared)
+    if hasattr(type(obj), "__len__") and (hasattr(type(obj), "columns") or hasattr(type(obj), "column_names")):
+        # Tables and frames of every library have rows, and names of columns.
+        table = adapted_source(obj, unbatch=False, element_spec=declared)
+        return table if isinstance(table, Table) else None
+    if isinstance(obj, (Sequence, np.ndarray)) and not isinstance(obj, (str, bytes, bytearray)):
         return SequenceSource(obj)
-    except CacheLayerError:
-        return None
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,16 @@ class FileFacts:
     modified: str | None
 
 
+def files_of(source: object) -> Sequence[FileFacts]:
+    """Return the current listings of the files that a source reads; empty for a source that reads none."""
+    # Ask the type first: objects of other libraries may answer to any name.
+    look = getattr(source, "file_facts", None) if hasattr(type(source), "file_facts") else None
+    return list(look()) if look is not None else []
+
+
 def identity_of(source: object) -> dict[str, Any]:
     """Return what identifies the files that a source reads, as JSON; empty for a source that reads none."""
-    files = files_of(source)
-    return identity_of_files(files) if files else {}
+    return identity_of_files(files_of(source))
 
 
 def local_identity(source: object) -> dict[str, Any]:
@@ -38,11 +44,23 @@ def local_identity(source: object) -> dict[str, Any]:
     return identity_of(source) if getattr(source, "is_local", None) is True else {}
 
 
-def files_of(source: object) -> Sequence[FileFacts]:
-    """Return the current listings of the files that a source reads; empty for a source that reads none."""
-    # Ask the type first: objects of other libraries may answer to any name.
-    look = getattr(source, "file_facts", None) if hasattr(type(source), "file_facts") else None
-    return list(look()) if look is not None else []
+def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
+    """Return what identifies some files, as JSON.
+
+    Names and times are separate entries: a copy on another host has other times, and lies in another folder.
+    """
+    if not files:
+        return {}
+    return {
+        "files": len(files),
+        "files_nbytes": sum(file.nbytes for file in files),
+        "files_names": _digest([(without_userinfo(file.name).rpartition("/")[2], file.nbytes) for file in files]),
+        "files_modified": _digest([file.modified for file in files]),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
@@ -52,35 +70,16 @@ def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
     except CacheLayerError as error:
         raise SourceError(f"files changed while they were read, so nothing was published: {error}") from error
     for file in before:
-        other = found.get(file.name)
-        if other == file:
+        now = found.get(file.name)
+        if now == file:
             continue
-        if other is None:
+        if now is None:
             change = "it is gone"
-        elif other.nbytes != file.nbytes:
-            change = f"it has {other.nbytes:,} bytes, not {file.nbytes:,}"
+        elif now.nbytes != file.nbytes:
+            change = f"it has {now.nbytes:,} bytes, not {file.nbytes:,}"
         else:
-            change = f"it was written again ({other.modified}, not {file.modified})"
+            change = f"it was written again ({now.modified}, not {file.modified})"
         raise SourceError(
             f"{without_userinfo(file.name)} changed while it was read: {change}. Nothing was published: build again "
             "when nobody writes to it, or from a copy"
         )
-
-
-def identity_of_files(files: Iterable[FileFacts]) -> dict[str, Any]:
-    """Return what identifies some files, as JSON.
-
-    Names and times are separate entries: a copy on another host has other times, and lies in another folder.
-    """
-    found = list(files)
-    names = [(without_userinfo(file.name).rpartition("/")[2], file.nbytes) for file in found]
-    return {
-        "files": len(found),
-        "files_nbytes": sum(file.nbytes for file in found),
-        "files_names": _digest(names),
-        "files_modified": _digest([file.modified for file in found]),
-    }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import (
-    BATCH_NBYTES,
-    MAX_BATCH_RECORDS,
-    Batch,
-    ElementBatch,
-    RowBatch,
-    row_of,
-    wrong_length,
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records, counted
+from cachelayer.builds.element_copies import approximate_nbytes
+from cachelayer.builds.iterable_source import (
+    IterableSource,
+    element_batches,
+    errors_named,
+    failure_at,
+    numbers,
+    watched,
 )
-from cachelayer.builds.element_copies import approximate_nbytes, snapshot
-from cachelayer.builds.iterable_source import FAILURES, IterableSource, guarded, refuse_if_raised_within
-from cachelayer.errors import CacheLayerError, ElementError, SourceError
+from cachelayer.errors import ElementError
 from cachelayer.progress import current
 from cachelayer.records import tree
 from cachelayer.records.infer import lacks_keys
@@ -30,7 +29,6 @@ from cachelayer.records.values import Ragged
 
 # It takes as long to encode a batch of arrays as so many elements one by one.
 _FEW = 16
-_MAX_ROWS = 8192
 
 
 class UnbatchedSource(IterableSource):
@@ -48,88 +46,52 @@ class UnbatchedSource(IterableSource):
     def peek(self, spec: Tree) -> list[Any]:
         """Return a list of the first row of the first batch; empty if it has no row, or no key that spec lacks."""
         batches = [with_string_columns(batch) for batch in self._source.peek(spec) if lacks_keys(spec, batch)]
-        return [snapshot(row_of(batch, 0)) for batch in batches if row_count(batch)]
+        return [row for batch in batches for row in RowBatch(batch, min(1, row_count(batch))).elements().items]
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         self._source.refuse_endless(limit)
-        return unbatched(self._source.elements(), self._source.length, limit, self._source.taken)
+        record = 0
+        for is_stacked, run in groupby(self._row_batches(limit), _is_stacked):
+            for batch in _together(run) if is_stacked else _one_by_one(run, record):
+                yield batch
+                record += len(batch)
+
+    def _row_batches(self, limit: int | None) -> Iterator[RowBatch]:
+        """Yield each batch of the source, the last one without the rows past the limit."""
+        first = 0
+        drawn = self._source.drawn(iter(lambda: first, None))
+        for batch in counted(drawn, self._source.length, 0, None, lambda _: 1) if limit != 0 else ():
+            with errors_named(failure_at(first)):
+                try:
+                    columns = with_string_columns(batch)
+                    rows = row_count(columns)
+                except ElementError as error:
+                    raise error.at(record=first + (error.record or 0)) from error.__cause__
+            yield RowBatch(columns, rows if limit is None else min(rows, limit - first))
+            first += rows
+            if limit is not None and first >= limit:
+                return
 
 
-def unbatched(
-    batches: Iterator[Any], length: int | None, limit: int | None, peeked: Sequence[Any] = ()
-) -> Iterator[Batch]:
-    """Yield the rows of batches whose leaves are anything with rows.
+def _is_stacked(batch: RowBatch) -> bool:
+    """Return whether to encode rows together: whether they are many, and their leaves are arrays or Ragged.
 
-    Args:
-        batches: structures of leaves with as many rows each.
-        length: how many batches there are; None if nobody promises it.
-        limit: how many rows to yield; None for all.
-        peeked: batches that were taken from the iterator before; they come first.
+    A subclass of an array, such as a masked one, may have other rows than those of its memory.
     """
-    gathered = _Gathered()
-    for first, batch, rows in _columns(batches, length, limit, peeked):
-        if rows < _FEW or not are_arrays(batch):
-            for element in guarded((row_of(batch, row) for row in range(rows)), first):
-                yield from gathered.add(element)
-            continue
-        yield from gathered.rest()
-        current().drawn += rows
-        together = int(min(_MAX_ROWS, max(1, BATCH_NBYTES * rows // max(1, approximate_nbytes(batch)))))
-        for start in range(0, rows, together):
-            stop = min(start + together, rows)
-            yield RowBatch(rows_of(batch, start, stop), stop - start)
-    yield from gathered.rest()
+    leaves = tree.leaf_values(batch.batch)
+    return len(batch) >= _FEW and all(type(leaf) in (np.ndarray, np.memmap, Ragged) for _, leaf in leaves)
 
 
-class _Gathered:
-    """Elements that wait until they are enough for a batch."""
-
-    def __init__(self) -> None:
-        self._items: list[Any] = []
-        self._nbytes = 0
-
-    def add(self, element: Any) -> Iterator[Batch]:
-        """Add an element; yield all of them if they are enough."""
-        self._items.append(element)
-        self._nbytes += approximate_nbytes(element)
-        if self._nbytes >= BATCH_NBYTES or len(self._items) == MAX_BATCH_RECORDS:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[Batch]:
-        """Yield what is there, if anything is."""
-        if self._items:
-            yield ElementBatch(self._items)
-            self._items, self._nbytes = [], 0
+def _together(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
+    for batch in batches:
+        current().drawn += len(batch)
+        size = batch_records(approximate_nbytes(batch.batch) / len(batch), MAX_STACKED_RECORDS)
+        yield from batch.cut(0, len(batch), size)
 
 
-def _columns(
-    batches: Iterator[Any], length: int | None, limit: int | None, peeked: Sequence[Any]
-) -> Iterator[tuple[int, Tree, int]]:
-    """Yield each batch with the number of its first record, and of the rows to take from it."""
-    waiting = deque(peeked)
-    number = first = 0
-    while limit is None or first < limit:
-        try:
-            batch = waiting.popleft() if waiting else next(batches)
-            number += 1
-            if length is not None and number > length:
-                raise wrong_length(length, f"goes on after {length}")
-            batch = with_string_columns(batch)
-            rows = row_count(batch)
-        except StopIteration as end:
-            refuse_if_raised_within(batches, end, first)
-            if length is not None and number < length:
-                raise wrong_length(length, f"ended after {number}") from None
-            return
-        except ElementError as error:
-            raise error.at(record=first + (error.record or 0)) from error.__cause__
-        except CacheLayerError:
-            raise
-        except FAILURES as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise SourceError(f"the source failed in the batch that begins at record {first}: {reason}") from error
-        yield first, batch, rows if limit is None else min(rows, limit - first)
-        first += rows
+def _one_by_one(batches: Iterator[RowBatch], record: int) -> Iterator[Batch]:
+    rows = chain.from_iterable(map(RowBatch.views, batches))
+    return element_batches(watched(rows, numbers(record)), record)
 
 
 def _row_count(path: str, leaf: Any) -> int:
@@ -140,7 +102,8 @@ def _row_count(path: str, leaf: Any) -> int:
     if not isinstance(leaf, (str, bytes, bytearray)) and hasattr(leaf, "__len__"):
         with suppress(TypeError):
             return len(leaf)
-    raise _no_rows(path, leaf)
+    hint = "Batches are arrays, tensors, or lists of str or bytes: collate to these, or give elements unbatched."
+    raise ElementError("an array with a row for each record", tree.describe(leaf), path=path, hint=hint)
 
 
 def row_count(columns: Tree) -> int:
@@ -179,29 +142,3 @@ def with_string_columns(value: Tree, path: str = "") -> Tree:
 
 def _is_text_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, (str, bytes)) for item in value)
-
-
-def _no_rows(path: str, leaf: Any) -> ElementError:
-    return ElementError(
-        "an array with a row for each record",
-        tree.describe(leaf),
-        path=path,
-        hint="Batches are arrays, tensors, or lists of str or bytes: collate to these, or give elements unbatched.",
-    )
-
-
-def are_arrays(columns: Tree) -> bool:
-    """Return whether the rows of each column can be taken together: whether it is an array or Ragged.
-
-    They are not if it is of a subclass, such as a masked array, whose rows may be others than those of its memory.
-    """
-    return all(type(column) in (np.ndarray, np.memmap, Ragged) for _, column in tree.leaf_values(columns))
-
-
-def rows_of(columns: Tree, start: int, stop: int) -> Tree:
-    """Return some consecutive rows of such columns, without a copy."""
-
-    def taken(_path: str, column: Any) -> Any:
-        return column.rows(start, stop) if isinstance(column, Ragged) else column[start:stop]
-
-    return tree.map_structure(columns, taken)

@@ -87,9 +87,8 @@ def _list_versions(storage: Storage, dataset_id: str) -> Answer:
         document.append({**asdict(info), "tags": tagged})
     running = table("build of", "state", "shards", "records", "size", "last seen", right=_NUMBERS)
     for build in builds:
-        records = "-" if build.records is None else count(build.records)
-        name = build.version or build.attempt
-        running.add_row(name, build.state, count(build.shards), records, size(build.nbytes), ago(build.idle))
+        done = count(build.shards), count(build.records), size(build.nbytes)
+        running.add_row(build.version, build.state, *done, ago(build.idle))
     shown = rows if versions else f"no version of {dataset_id} is published"
     return Answer(document, [shown, running] if builds else [shown])
 

@@ -82,6 +82,8 @@ def stats(
 
 
 def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:
+    erased = set(ref.erased.tolist())
+    numbers = [number for number in numbers if number not in erased]
     elements = ref.__getitems__(np.array(numbers, np.int64))
     names = class_names(ref.metadata)
     document, shown = [], list[RenderableType]()

@@ -192,6 +192,43 @@ def rm(
 
 @command(
     "Manage",
+    "cachelayer erase gs://bucket/caches/users@v3 1042 77 --reason 'request 5512'",
+    "cachelayer erase cache/users@v3 100:200 --reason 'request 5513' --grace 0 --yes",
+)
+def erase(
+    reference: ReferenceArgument,
+    records: Annotated[list[str], typer.Argument(help="Numbers of records, or ranges such as 100:200.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is stored, and shown for the old digest.")],
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long old files stay for current readers; 0 deletes them at once."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    option: Options = None,
+) -> Answer:
+    """Erase records from every version of the dataset whose shards hold them. All others keep their numbers."""
+    storage, address = open_address(reference, option)
+    numbers = [number for each in records for number in _numbers(each)]
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
+        typer.confirm(f"Erase {count(len(numbers), 'record')} from {reference}?", abort=True, err=True)
+    own = f"{address.dataset_id}@{address.name}" if address.name else address.dataset_id
+    grace_seconds = None if grace is None else seconds("--grace", grace)
+    return version_answer(storage.erase(own, records=numbers, reason=reason, grace=grace_seconds), "written")
+
+
+def _numbers(text: str) -> range:
+    """Return the numbers of records that an argument names."""
+    start, colon, stop = text.partition(":")
+    try:
+        return range(int(start), int(stop) if colon else int(start) + 1)
+    except ValueError:
+        raise InvalidArgumentError(f"{text!r}: name records by numbers, or by ranges such as 100:200") from None
+
+
+@command(
+    "Manage",
     "cachelayer gc gs://bucket/caches",
     "cachelayer gc cache --grace 1h",
     "cachelayer gc cache --dry-run",
@@ -199,15 +236,16 @@ def rm(
 def gc(
     storage: StorageArgument,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Keep remains of builds that changed within TIME: 30m, 24h, 7d.")
+        str, typer.Option(metavar="TIME", help="Keep files that were written within TIME: 30m, 24h, 7d.")
     ] = "24h",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing: list what would be deleted.")] = False,
     option: Options = None,
 ) -> Answer:
     """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
-    Running builds are never touched.
+    What running builds have written is not touched.
     """
     deleted = existing_storage(storage, option).gc(seconds("--grace", grace), dry_run=dry_run)
     key, verb = ("would_delete", "would be deleted") if dry_run else ("deleted", "deleted")
-    return Answer({key: deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} {verb}"])
+    shown = [*map(str, deleted), f"{count(len(deleted), 'file')} {verb}"]
+    return Answer({key: [asdict(each) for each in deleted]}, shown)

@@ -12,15 +12,7 @@ __all__ = ["Beam", "Engine", "Processes", "Ray", "engine_of"]
 
 
 def engine_of(engine: str | Engine | None, workers: int) -> Engine:
-    """Return the engine that a user names with ``engine=``.
-
-    Args:
-        engine: a name or an engine; None for processes on this host, or for this process if ``workers`` is 1.
-        workers: the number of processes.
-
-    Raises:
-        InvalidArgumentError: if it is neither a known name nor an engine.
-    """
+    """Return the engine that a user names with ``engine=``; None for processes, or here if ``workers`` is 1."""
     if engine is None and workers == 1:
         return Here()
     if engine is None or engine == "processes":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
+from cachelayer.engines.engine import errors_of, name_of, pickled, unpickled
 from cachelayer.errors import MissingDependencyError, SourceError
 
 R = TypeVar("R")
@@ -43,49 +43,32 @@ class Beam:
         pipeline = apache_beam.Pipeline(runner=runner, options=options)
         tasks = pipeline | apache_beam.Create(list(numbers)) | apache_beam.Reshuffle()
         _ = tasks | apache_beam.Map(_run, function)
-        _wait_for(pipeline)
+        try:
+            job = pipeline.run()
+            try:
+                job.wait_until_finish()
+            except KeyboardInterrupt:
+                job.cancel()
+                raise
+        except _TaskError as error:
+            raise error.args[1] from error.args[1].__cause__
+        except Exception as error:
+            raise SourceError(f"the pipeline failed: {type(error).__name__}: {error}") from error
         yield from ()
 
 
 class _TaskError(Exception):
-    """A task failed. Its arguments are a text, which Beam extends, the name of the task and its outcome."""
+    """A task failed. Its arguments are a text, which Beam extends, and the error."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class _InterruptedError(Exception):
-    """Ctrl-C was pressed while a task ran in this process. Beam would convert a KeyboardInterrupt."""
-
-
 def _run(number: int, function: bytes) -> None:
     task = unpickled(function)
     try:
-        reply = outcome(lambda: task(number))
-        result(reply)
-    except KeyboardInterrupt as error:
-        raise _InterruptedError(f"{name_of(task, number)} was interrupted") from error
-    except Exception as error:
-        name = name_of(task, number)
-        raise _TaskError(f"{name} failed: {type(error).__name__}: {error}", name, reply) from error
-
-
-def _wait_for(pipeline: Any) -> None:
-    try:
-        _finish(pipeline.run())
-    except _TaskError as error:
-        _, name, reply = error.args
-        with errors_of(name):
-            result(reply)
-    except _InterruptedError:
-        raise KeyboardInterrupt from None
-    except Exception as error:
-        raise SourceError(f"the pipeline failed: {type(error).__name__}: {error}") from error
-
-
-def _finish(job: Any) -> None:
-    try:
-        job.wait_until_finish()
-    except KeyboardInterrupt:
-        job.cancel()
-        raise
+        with errors_of(name_of(task, number)):
+            task(number)
+    # Beam would convert a KeyboardInterrupt.
+    except BaseException as error:
+        raise _TaskError(f"{type(error).__name__}: {error}", error) from error

@@ -6,7 +6,9 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import cloudpickle
 
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
@@ -46,16 +48,9 @@ class Here:
         return map(task, numbers)
 
 
-@runtime_checkable
-class Described(Protocol):
-    """A task that has a name, for error messages, for its work on a number."""
-
-    def describe(self, number: int) -> str: ...
-
-
 def name_of(task: Callable[[int], object], number: int) -> str:
-    """Return the name, for error messages, of a task's work on a number."""
-    return task.describe(number) if isinstance(task, Described) else f"task {number}"
+    """Return the name, for error messages, of a task's work on a number: what its method ``describe`` says."""
+    return str(getattr(task, "describe", "task {}".format)(number))
 
 
 @contextmanager
@@ -65,27 +60,14 @@ def errors_of(name: str) -> Iterator[None]:
         yield
     except CacheLayerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SourceError(f"{name} failed: {type(error).__name__}: {error}") from error
 
 
-def pickled(task: Callable[..., Any]) -> bytes:
-    """Pickle a task for other processes; by value if it is defined in the main program.
-
-    Raises:
-        InvalidTypeError: if it cannot be pickled.
-    """
-    import cloudpickle
-
-    with refuse_unpicklable("the task"):
-        return pickle.dumps((sys.path, cloudpickle.dumps(task)))
-
-
-@contextmanager
-def refuse_unpicklable(what: str) -> Iterator[None]:
-    """Raise the error for something that cannot be pickled; ``what`` names it."""
+def pickled(task: Any, what: str = "the task", dumps: Callable[[Any], bytes] = cloudpickle.dumps) -> bytes:
+    """Pickle a task for other processes, by value if the main program defines it; ``what`` names it in errors."""
     try:
-        yield
+        return pickle.dumps((sys.path, dumps(task)))
     except Exception as error:
         raise InvalidTypeError(
             f"{what} cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
@@ -93,52 +75,31 @@ def refuse_unpicklable(what: str) -> Iterator[None]:
         ) from error
 
 
-def unpickled(task: bytes) -> Callable[..., Any]:
-    """Return the task that ``pickled`` pickled; add the module search path of its process to ours."""
-    path, by_value = pickle.loads(task)  # noqa: S301 - from the process that requests calls
-    add_to_path(path)
-    return cast(Callable[..., Any], pickle.loads(by_value))  # noqa: S301 - from the same process
-
-
-def add_to_path(path: list[str]) -> None:
-    """Search the module search path of another process before ours."""
+def unpickled(task: bytes, buffers: Iterable[Any] = ()) -> Any:
+    """Return the task that ``pickled`` pickled; search the module search path of its process before ours."""
+    path, message = pickle.loads(task)  # noqa: S301 - from the process that requests calls
     sys.path[:] = dict.fromkeys([*path, *sys.path])
+    return pickle.loads(message, buffers=buffers)  # noqa: S301 - from the same process
 
 
-def outcome(call: Callable[[], Any]) -> bytes:
-    """Make a call, and return its result or its error as bytes for ``result``."""
-    import cloudpickle
-
+def outcome(call: Callable[..., Any], *arguments: Any) -> bytes:
+    """Make a call; return its result or its error as bytes for ``result``."""
     try:
-        return cast(bytes, cloudpickle.dumps((True, call())))
+        reply: bytes = cloudpickle.dumps((call(*arguments), None))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the caller raises it
-        return _failure(error)
+        try:
+            reply = cloudpickle.dumps((None, error))
+            # Some errors can be pickled but not unpickled.
+            pickle.loads(reply)  # noqa: S301 - from this process
+        except Exception:  # noqa: BLE001 - its text is returned
+            kind = SourceError if isinstance(error, CacheLayerError) else RuntimeError
+            reply = pickle.dumps((None, kind(f"{type(error).__name__}: {error}")))
+    return reply
 
 
 def result(reply: bytes) -> Any:
-    """Return the result of a call from its outcome.
-
-    Raises:
-        Exception: if the call raised it. If it cannot be pickled or is not an Exception, another one with its text.
-    """
-    returned, value = pickle.loads(reply)  # noqa: S301 - from a process that we started
-    if not returned:
-        raise value
-    return value
-
-
-def _failure(error: Exception | SystemExit) -> bytes:
-    import cloudpickle
-
-    try:
-        reply = cast(bytes, cloudpickle.dumps((False, error)))
-        # Some errors can be pickled but not unpickled.
-        pickle.loads(reply)  # noqa: S301 - from this process
-    except Exception:  # noqa: BLE001 - its text is returned
-        return _text_only(error)
-    return reply if isinstance(error, Exception) else _text_only(error)
-
-
-def _text_only(error: Exception | SystemExit) -> bytes:
-    text = f"{type(error).__name__}: {error}"
-    return pickle.dumps((False, SourceError(str(error)) if isinstance(error, CacheLayerError) else RuntimeError(text)))
+    """Return the result of a call, or raise its error: another one with its text if it cannot be pickled."""
+    returned, error = pickle.loads(reply)  # noqa: S301 - from a process that we started
+    if error is not None:
+        raise error
+    return returned

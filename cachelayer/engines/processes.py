@@ -1,36 +1,45 @@
 """Run tasks in processes on this host.
 
-A process is this Python with a main program of its own, so that the user's needs no ``__main__`` guard; what that
-defines is sent by value. It has a pipe of :mod:`multiprocessing` to the process that started it, and ends with it.
+A worker is this Python with a main program of its own, so that the user's needs no ``__main__`` guard. It ends with the
+process that started it, to which it has a pipe. It inherits the function in an unnamed file. All workers map the arrays
+in this file, and those of the function that lie in files (``np.memmap``): they are not copied into each.
 """
 
 from __future__ import annotations
 
+import io
+import mmap
 import os
 import pickle
-import queue
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import closing
+from contextlib import suppress
 from functools import cache, partial
 from itertools import islice
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.context import set_spawning_popen
+from queue import SimpleQueue
+from signal import SIGKILL, Signals
 from typing import Any, Self, TypeVar
 
+import cloudpickle
+import numpy as np
+
 from cachelayer.arguments import integer
-from cachelayer.engines.engine import errors_of, name_of, outcome, result
-from cachelayer.engines.function_file import FunctionFile, read_function
+from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import SourceError, StorageError
 from cachelayer.system_threads import Pool
+from cachelayer.temporary_files import unnamed_file
 
 R = TypeVar("R")
 
-_MAIN = "from cachelayer.engines.processes import main; main()"
+_ALIGNED = 64
+_LARGE = 1 << 20
+_COMPARED = 1 << 16
 _SECONDS_TO_END = 5.0
 
 
@@ -48,93 +57,81 @@ class Processes:
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`. A number is pulled when a process is free to take it."""
-        rest, running = iter(numbers), dict[Future[Any], int]()
+        rest, running = iter(numbers), set[Future[Any]]()
         with ProcessPool(task, self._workers, "the task") as pool:
             while True:
                 for number in islice(rest, self._workers - len(running)):
-                    running[pool.submit(number)] = number
+                    running.add(pool.submit(name_of(task, number), number))
                 if not running:
                     return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    name = name_of(task, running.pop(future))
-                    with errors_of(name):
-                        try:
-                            returned = future.result()
-                        except DiedError as error:
-                            raise SourceError(f"a worker process {error} while it ran {name}") from error
-                    yield returned
-
-
-class DiedError(Exception):
-    """A worker process died; the message says how."""
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
 
 
 class ProcessPool:
-    """Processes that call one function: a context manager that kills them on exit, even during a call.
-
-    Args:
-        function: the function.
-        count: the most processes.
-        what: what the function is, for the error message.
-
-    Raises:
-        InvalidTypeError: if the function cannot be pickled.
-    """
+    """At most ``count`` processes that call one function; leaving the context kills them, even during a call."""
 
     def __init__(self, function: Callable[..., Any], count: int, what: str) -> None:
-        self._function = FunctionFile(function, what)
+        arrays: list[pickle.PickleBuffer] = []
+        message = pickled(function, what, partial(_dumps, arrays))
+        self._file = os.fdopen(os.memfd_create("cachelayer"), "wb") if hasattr(os, "memfd_create") else unnamed_file()
+        places = [_place_in_file(array) or self._write(array.raw()) for array in arrays]
+        self._head = self._file.tell()
+        pickle.dump((message, places), self._file)
+        self._file.flush()
         self._count = count
-        self._processes: list[_Process] = []
-        self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-        # Each thread waits for the answer of a process.
+        self._workers: list[_Worker] = []
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        # Each thread waits for the answer of a worker.
         self._threads = Pool(count, "cachelayer-workers")
 
-    def submit(self, *arguments: Any) -> Future[Any]:
-        """Begin a call; return its result, its error, or a :class:`DiedError`.
+    def _write(self, memory: memoryview) -> slice:
+        start = self._file.seek(-(-self._file.tell() // _ALIGNED) * _ALIGNED)
+        return slice(start, start + self._file.write(memory))
 
-        Raises:
-            StorageError: if the system starts no process.
-        """
-        if len(self._processes) < self._count:
-            self._processes.append(_Process(self._function))
-            self._idle.put(self._processes[-1])
-        return self._threads.submit(self._call, arguments)
+    def submit(self, name: str, *arguments: Any) -> Future[Any]:
+        """Begin a call, whose work has this name in errors."""
+        if len(self._workers) < self._count:
+            self._workers.append(_Worker(self._file.fileno(), self._head))
+            self._idle.put(self._workers[-1])
+        return self._threads.submit(self._call, name, arguments)
 
-    def _call(self, arguments: tuple[Any, ...]) -> Any:
-        process = self._idle.get()
+    def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        worker = self._idle.get()
         try:
-            return process.call(arguments)
+            with errors_of(name):
+                return worker.call(name, arguments)
         finally:
             # A dead one too: a thread that waits for it would wait for ever.
-            self._idle.put(process)
+            self._idle.put(worker)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
-            process.kill()
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.wait()
         self._threads.shutdown()
-        self._function.close()
+        self._file.close()
 
 
-class _Process:
-    """A process that calls the function of a file.
+class _Worker:
+    """A process that calls the function of a file."""
 
-    Raises:
-        StorageError: if the system starts none.
-    """
-
-    def __init__(self, function: FunctionFile) -> None:
-        self._connection, theirs = Pipe()
-        descriptors = theirs.fileno(), function.fileno()
-        command = [sys.executable, "-c", _MAIN, *map(str, descriptors)]
-        # It gets a session of its own, so that Ctrl-C reaches only this process, which then kills it.
+    def __init__(self, file: int, head: int) -> None:
         try:
-            with closing(theirs):
-                self._process = subprocess.Popen(  # noqa: S603 - this Python
-                    command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=descriptors
+            self._connection, theirs = Pipe()
+            with theirs:
+                program = f"from cachelayer.engines.processes import main; main({theirs.fileno()}, {file}, {head})"
+                # It gets a session of its own, so that Ctrl-C reaches only this process, which then kills it.
+                self.process = subprocess.Popen(  # noqa: S603 - this Python
+                    [sys.executable, "-c", program],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=(theirs.fileno(), file),
                 )
         except OSError as error:
             raise StorageError(
@@ -142,48 +139,76 @@ class _Process:
                 "(`ulimit -n`), or build with workers=1"
             ) from error
 
-    def call(self, arguments: tuple[Any, ...]) -> Any:
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
         try:
             self._connection.send_bytes(pickle.dumps(arguments))
             reply = self._connection.recv_bytes()
         except (EOFError, OSError) as error:
-            raise DiedError(self._how_it_died()) from error
+            status = self.process.wait(_SECONDS_TO_END)
+            how = f"ended with status {status}" if status >= 0 else f"was killed by {Signals(-status).name}"
+            hint = ", perhaps because memory ran out," if -status == SIGKILL else ""
+            raise SourceError(f"a worker process {how}{hint} while it worked on {name}") from error
         return result(reply)
 
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
-    def _how_it_died(self) -> str:
+def main(connection: int, file: int, head: int) -> None:
+    """Make the calls that the parent requests, until the parent is gone. Runs in the worker."""
+    parent, requests = Connection(connection), SimpleQueue[bytes]()
+
+    def read_requests() -> None:
         try:
-            status = self._process.wait(_SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            return "closed its connection"
-        if status >= 0:
-            return f"ended with status {status}"
-        hint = ", perhaps because memory ran out," if -status == signal.SIGKILL else ""
-        return f"was killed by {signal.Signals(-status).name}{hint}"
+            while True:
+                requests.put(parent.recv_bytes())
+        finally:
+            # The parent is gone: nobody needs the result of the current call.
+            os._exit(0)
 
+    @cache
+    def function() -> Any:
+        # Arrays stay writable, and what a process writes stays its own, as in a copy.
+        memory: Any = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
+        message, places = pickle.loads(memory[head:])  # noqa: S301 - from the parent
+        return unpickled(message, [memory[at] if isinstance(at, slice) else np.memmap(*at) for at in places])
 
-def main() -> None:
-    """Make the calls that the parent requests, until the parent is gone. Runs in the worker process."""
-    connection, file = Connection(int(sys.argv[1])), int(sys.argv[2])
-    del sys.argv[1:]
-    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(connection, requests), daemon=True).start()
-    function = cache(partial(read_function, file))
+    threading.Thread(target=read_requests, daemon=True).start()
     while True:
-        connection.send_bytes(outcome(partial(_call, function, requests.get())))
+        parent.send_bytes(outcome(lambda request: function()(*pickle.loads(request)), requests.get()))  # noqa: S301
 
 
-def _call(function: Callable[[], Callable[..., Any]], request: bytes) -> Any:
-    return function()(*pickle.loads(request))  # noqa: S301 - from the parent
-
-
-def _read_requests(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
+def _dumps(arrays: list[pickle.PickleBuffer], function: Callable[..., Any]) -> bytes:
+    """Pickle a function without the memory of its arrays, which are appended to ``arrays``."""
+    message = io.BytesIO()
+    # Credentials are pickled only for a child that is being started.
+    set_spawning_popen(function)  # type: ignore[arg-type]
     try:
-        while True:
-            requests.put(connection.recv_bytes())
+        _Pickler(message, buffer_callback=arrays.append).dump(function)
     finally:
-        # The parent is gone: nobody needs the result of the current call.
-        os._exit(0)
+        set_spawning_popen(None)
+    return message.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.memmap:
+            # Numpy pickles only plain arrays without their memory.
+            return np.ndarray.view, (obj.view(np.ndarray), np.memmap)
+        return super().reducer_override(obj)
+
+
+def _place_in_file(array: pickle.PickleBuffer) -> tuple[Any, ...] | None:
+    """Return the arguments of ``np.memmap`` for the memory of a large array in a mapped file; None for other memory."""
+    file: Any = memoryview(array).obj
+    while isinstance(file, np.ndarray) and not isinstance(file.base, mmap.mmap):
+        file = file.base
+    memory = np.frombuffer(array.raw(), np.uint8)
+    # What was written into an array of mode "c" is not in the file.
+    if memory.nbytes < _LARGE or not isinstance(file, np.memmap) or file.filename is None or file.mode == "c":
+        return None
+    mode, start = "c" if memory.flags.writeable else "r", file.offset + memory.ctypes.data - file.ctypes.data
+    place: Any = file.filename, np.uint8, mode, start, memory.nbytes
+    with suppress(OSError, ValueError):
+        now = np.memmap(*place)
+        # The file may have been replaced meanwhile.
+        if all(np.array_equal(now[ends], memory[ends]) for ends in (slice(_COMPARED), slice(-_COMPARED, None))):
+            return tuple(place)
+    return None

@@ -36,25 +36,25 @@ class Ray:
         Raises:
             MissingDependencyError: if Ray is not installed.
         """
-        function = pickled(task)
-        rest = iter(numbers)
+        function, rest = pickled(task), iter(numbers)
         with _connected() as ray:
-            remote = ray.remote(_run)
-            if self._options:
-                remote = remote.options(**self._options)
-            shared = ray.put(function)
-            running: dict[Any, int] = {}
+            remote = ray.remote(_run).options(**self._options)
+            shared, running = ray.put(function), dict[Any, int]()
             try:
                 while True:
-                    for number in islice(rest, max(0, _room(ray) - len(running))):
+                    # Ask each time, because nodes join and leave.
+                    room = max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 0)))
+                    for number in islice(rest, max(0, room - len(running))):
                         running[remote.remote(shared, number)] = number
                     if not running:
                         return
-                    ended, _ = ray.wait(list(running), num_returns=1)
-                    for reference in ended:
-                        yield _result(ray, reference, name_of(task, running.pop(reference)))
+                    [reference], _ = ray.wait(list(running), num_returns=1)
+                    yield _result(ray, reference, name_of(task, running.pop(reference)))
             finally:
-                _cancel(ray, list(running))
+                for reference in running:
+                    ray.cancel(reference, force=True)
+                if running:
+                    ray.wait(list(running), num_returns=len(running), timeout=_SECONDS_TO_END)
 
 
 def _run(function: bytes, number: int) -> bytes:
@@ -68,11 +68,10 @@ def _connected() -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise MissingDependencyError("engine='ray' needs Ray: pip install 'cachelayer[ray]'") from error
-    if ray.is_initialized():
-        yield ray
-        return
+    is_ours = not ray.is_initialized()
     try:
-        ray.init(log_to_driver=False)
+        if is_ours:
+            ray.init(log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise StorageError(
             f"no Ray cluster: {error}. Set RAY_ADDRESS to its address, or to 'local' to start one"
@@ -80,12 +79,8 @@ def _connected() -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()
-
-
-def _room(ray: Any) -> int:
-    # Ask each time, because nodes join and leave.
-    return max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 0)))
+        if is_ours:
+            ray.shutdown()
 
 
 def _result(ray: Any, reference: Any, name: str) -> Any:
@@ -98,11 +93,3 @@ def _result(ray: Any, reference: Any, name: str) -> Any:
         ) from error
     with errors_of(name):
         return result(reply)
-
-
-def _cancel(ray: Any, running: list[Any]) -> None:
-    """End tasks, even while they run."""
-    for reference in running:
-        ray.cancel(reference, force=True)
-    if running:
-        ray.wait(running, num_returns=len(running), timeout=_SECONDS_TO_END)

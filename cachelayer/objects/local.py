@@ -123,6 +123,18 @@ class LocalStore:
                 return self.read(name) == data
         return True
 
+    def adopt(self, path: Path, name: str) -> None:
+        """Make a durable file of this file system the object unless there is one; then the file is gone.
+
+        The name is durable after :meth:`sync`.
+        """
+        try:
+            with suppress(FileExistsError):
+                _link(path, self.path(name))
+            path.unlink()
+        except OSError as error:
+            raise storage_error("write", self.path(name), error) from error
+
     def check_links(self, name: str) -> None:
         """Raise if this file system cannot put an object only where there is none, which takes hard links.
 
@@ -167,12 +179,6 @@ class LocalStore:
                 sync_folder(self.path(folder))
         except OSError as error:
             raise storage_error("write", self.path(folder), error) from error
-
-    def drop_unfinished(self, folder: str) -> None:
-        """Delete half-written objects that killed processes left; nobody may be writing in the folder now."""
-        for name in self.names(folder):
-            if name.startswith(".") and name.endswith(_UNFINISHED):
-                self.delete(f"{folder}/{name}")
 
     def _temporary(self, name: str) -> Path:
         target = self.path(name)

@@ -7,7 +7,7 @@
     <folder>/<group>/<name>                      a copy, whole
     <folder>/<group>/<name>.part                 one that is being made, locked; of its final size from the start
 
-Copies never change. A group is what one build attempt wrote: its name is a hash of where that lies.
+Copies never change. A group is a dataset: its name is a hash of where that lies.
 
 They are read without further checks, so nobody else may have written them: folders and files are made for their owner
 alone, and a folder or a file that belongs to another user, that others may write to, or that is a link, is not used.
@@ -22,7 +22,7 @@ import re
 import shutil
 import stat
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -60,9 +60,9 @@ class CacheFolder:
         """Return the copies of what lies below a URL."""
         return CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
 
-    def of_attempt(self, url: str, dataset_id: str, attempt: str) -> CopyGroup:
-        """Return the copies of what one build attempt wrote to a storage; see :meth:`group`."""
-        return self.group(f"{url}/{paths.build(dataset_id, attempt)}")
+    def of_dataset(self, url: str, dataset_id: str) -> CopyGroup:
+        """Return the copies of the shards of a dataset in a storage; see :meth:`group`."""
+        return self.group(f"{url}/{dataset_id}/{paths.SHARDS}")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -156,23 +156,31 @@ class CopyGroup:
             return stat.S_ISREG(status.st_mode) and is_own and status.st_size == nbytes
         return False
 
-    def adopt(self, files: Sequence[Path]) -> bool:
-        """Make copies of files that were written into the folder if there is room, else remove them.
-
-        Returns:
-            Whether there was room.
-        """
+    def adopt(self, files: Mapping[Path, str]) -> None:
+        """Make durable files in the folder of all copies the copies of objects of these names, if there is room."""
         try:
             with self._folder.locked():
-                for path in files:
-                    path.chmod(_FILE_MODE)
-                if self._folder.make_room(0, self._path):
-                    return True
-                for path in files:
-                    path.unlink()
-                return False
+                if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
+                    for path, name in files.items():
+                        path.chmod(_FILE_MODE)
+                        path.replace(self.path(name))
         except OSError as error:
             raise storage_error("write local copies to", self._path, error) from error
+
+    def make_room_without(self, names: Collection[str]) -> bool:
+        """Remove the copies of this group other than these, unless another process uses it; return whether any were."""
+        with suppress(OSError), self._folder.locked():
+            try:
+                fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kept = {*names, _IN_USE}
+                # Other threads may be writing parts of copies that stay.
+                others = {name for name in _sizes(self._path) if name.removesuffix(_PART) not in kept}
+                for name in others:
+                    self.path(name).unlink(missing_ok=True)
+                return bool(others)
+            finally:
+                fcntl.flock(self._in_use, fcntl.LOCK_SH)
+        return False
 
     def drop(self, name: str) -> None:
         """Remove a damaged copy."""

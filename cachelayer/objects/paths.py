@@ -2,17 +2,17 @@
 
 ::
 
-    <root>/<dataset id>/_log/0000000001.json              an entry of the log
-    <root>/<dataset id>/_log/head                         a hint at the last entry
-    <root>/<dataset id>/_leases/<version>                 who builds this version; in a bucket, /<turn> follows
-    <root>/<dataset id>/_running/<attempt>                the lease of the process that runs this attempt
-    <root>/<dataset id>/_unfinished/<version>/<attempt>/  what this attempt has finished so far of the version
-    <root>/<dataset id>/_builds/<attempt>/manifest.json
-    <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index, shard-00000.lengths
-    <root>/<dataset id>/_builds/<attempt>/<digest>.packs  which pieces of documents share a row of a packed view
-    <root>/<dataset id>/_builds/<attempt>/kept.i64        which records of its shards a version keeps
+    <root>/<dataset id>/_log/0000000001.json            an entry of the log
+    <root>/<dataset id>/_log/head                       a hint at the last entry
+    <root>/<dataset id>/shards/<file>.array_record      a shard, beside it <file>.index and <file>.lengths
+    <root>/<dataset id>/manifests/<file>.json           the manifest of a version, beside it <file>.i64: the records
+                                                        that it keeps of its shards
+    <root>/<dataset id>/packs/<digest>/<digest>.packs   a plan of packs of a version: which documents share a row
+    <root>/<dataset id>/_builds/<version>/              what builds of a version have finished, and who is at work
+    <root>/<dataset id>/_tmp/                           shards that are being written, on a file system
 
-Names begin with the dataset's id here and use ``/``; a manifest holds names relative to the dataset.
+``<file>`` is ``<hash of the content>-<generation>``: names tell what files hold, and when they were put. Names begin
+with the dataset's id here and use ``/``; the log and manifests hold names relative to the dataset.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ import re
 from cachelayer.errors import InvalidNameError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
-_MADE_UP = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{12}([.][0-9a-f]{12})?", re.ASCII)
+_FILE = re.compile(r"(shards|manifests)/[0-9a-f]{32}-(0|[1-9][0-9]{0,18})", re.ASCII)
 _RESERVED_PREFIX = "sha256"
 LATEST = "latest"
-BUILDS = "_builds"
-_PLAN = ".packs"
-_FILE = re.compile(rf"{BUILDS}/({_NAME.pattern})/(?:{_NAME.pattern})", re.ASCII)
-_IN_DATASET = re.compile(r"(.*?/|)_[a-z]+/(?:.*/)?(?:\d{10}\.json|\d{8}T\d{6}-[0-9a-f]{12})(?:/|$)")
-"""A path of a log entry or of an attempt to build: the folder of its dataset, and what follows."""
+_IN_DATASET = re.compile(
+    r"(.*?/|)(?:_log/\d{10}\.json|_builds/.*/claim|_builds/.*/[0-9a-f]{32}/|_tmp/|(?:shards|manifests)/[0-9a-f]{32}-\d+\.)",
+    re.ASCII,
+)
+"""A path of a file of a dataset: the folder of the dataset, and what follows."""
+SHARDS, MANIFESTS, PACKS, BUILDS = "shards", "manifests", "packs", "_builds"
 
 
 def check_name(kind: str, name: object) -> str:
@@ -57,6 +58,11 @@ def _suggested(name: object) -> str:
     return f"v{text}" if text.isdigit() else text[:20] or "v1"
 
 
+def is_dataset_id(name: str) -> bool:
+    """Return whether this is a valid name for a dataset."""
+    return _NAME.fullmatch(name) is not None and name != LATEST and not name.startswith(_RESERVED_PREFIX)
+
+
 def dataset_folder(path: str) -> str | None:
     """Return the folder, with a slash, of the dataset that a file belongs to by its path; None for other files."""
     match = _IN_DATASET.match(path)
@@ -76,50 +82,29 @@ def log_head(dataset_id: str) -> str:
     return f"{log(dataset_id)}/head"
 
 
-def version_lease(dataset_id: str, version: str) -> str:
-    """Return the lease of the builder of a version."""
-    return f"{dataset_id}/_leases/{version}"
+def file(folder: str, content: str, generation: int) -> str:
+    """Return the name of a file without its suffix, relative to the dataset.
+
+    Args:
+        folder: ``shards`` or ``manifests``.
+        content: the hash of what it holds, in hexadecimal.
+        generation: that of the log when it was put.
+    """
+    return f"{folder}/{content[:32]}-{generation}"
 
 
-def builds(dataset_id: str) -> str:
-    """Return the folder of all build attempts."""
-    return f"{dataset_id}/{BUILDS}"
+def is_file(name: str) -> bool:
+    """Return whether :func:`file` can have made a name."""
+    return _FILE.fullmatch(name) is not None
 
 
-def build(dataset_id: str, attempt: str) -> str:
-    """Return the folder of a build attempt."""
-    return f"{dataset_id}/{BUILDS}/{attempt}"
+def generation_of(name: str) -> int:
+    """Return the generation in the name of a file, without its suffix."""
+    return int(name.rpartition("-")[2])
 
 
-def running(dataset_id: str) -> str:
-    """Return the folder of the leases of all build attempts."""
-    return f"{dataset_id}/_running"
-
-
-def build_lease(dataset_id: str, attempt: str) -> str:
-    """Return the lease of a build attempt: held from before it has a folder until it is published or deleted."""
-    return f"{running(dataset_id)}/{attempt}"
-
-
-def unfinished(dataset_id: str, version: str = "") -> str:
-    """Return the folder of what interrupted builds of a version have finished; without a version, that of all."""
-    folder = f"{dataset_id}/_unfinished"
-    return f"{folder}/{version}" if version else folder
-
-
-def manifest(attempt: str) -> str:
-    """Return the manifest of an attempt, relative to the dataset."""
-    return f"{BUILDS}/{attempt}/manifest.json"
-
-
-def kept(attempt: str) -> str:
-    """Return the file of the numbers of the records that a version keeps, relative to the dataset."""
-    return f"{BUILDS}/{attempt}/kept.i64"
-
-
-def shard(attempt: str, number: int) -> str:
-    """Return a shard of an attempt, relative to the dataset."""
-    return f"{BUILDS}/{attempt}/shard-{number:05}.array_record"
+def shard(name: str) -> str:
+    return f"{name}.array_record"
 
 
 def index_of(shard_name: str) -> str:
@@ -131,44 +116,33 @@ def lengths_of(shard_name: str) -> str:
     return shard_name.removesuffix(".array_record") + ".lengths"
 
 
-def plan(attempt: str, digest: str) -> str:
-    """Return the plan of packs with this digest, beside the manifest of an attempt, relative to the dataset."""
-    return f"{BUILDS}/{attempt}/{digest[:32]}{_PLAN}"
+def manifest(name: str) -> str:
+    return f"{name}.json"
 
 
-def is_plan(name: str) -> bool:
-    """Return whether a file beside a manifest is a plan of packs, which is made again if it is missing."""
-    return name.endswith(_PLAN) and _NAME.fullmatch(name) is not None
+def kept(name: str) -> str:
+    """Return the file of the numbers of the records that a version keeps."""
+    return f"{name}.i64"
 
 
-def is_dataset_id(name: str) -> bool:
-    """Return whether this is a valid name for a dataset."""
-    return _NAME.fullmatch(name) is not None and name != LATEST and not name.startswith(_RESERVED_PREFIX)
+def packs(dataset_id: str, version_digest: str = "") -> str:
+    """Return the folder of the plans of packs of a version, by its digest; without one, that of all versions."""
+    return f"{dataset_id}/{PACKS}/{version_digest[:32]}".rstrip("/")
 
 
-def is_attempt(name: str) -> bool:
-    """Return whether this is a valid name for a build attempt."""
-    return _NAME.fullmatch(name) is not None
+def plan(dataset_id: str, version_digest: str, digest: str) -> str:
+    """Return the plan with this digest of packs of a version."""
+    return f"{packs(dataset_id, version_digest)}/{digest[:32]}.packs"
 
 
-def is_made_up(attempt: str) -> bool:
-    """Return whether a build or a copy made this name: a time and a random number."""
-    return _MADE_UP.fullmatch(attempt) is not None
+def builds(dataset_id: str, version: str = "") -> str:
+    """Return the folder of the builds of a version; without one, that of all versions."""
+    return f"{dataset_id}/{BUILDS}/{version}".rstrip("/")
 
 
-def check_attempt(name: object) -> str:
-    """Return the name of a build attempt if it is valid."""
-    if not isinstance(name, str) or not is_attempt(name):
-        raise InvalidNameError(f"{str(name)[:200]!r} is not the name of a build attempt")
-    return name
-
-
-def attempt_of(name: str) -> str:
-    """Return the attempt that a name, relative to the dataset, belongs to."""
-    match = _FILE.fullmatch(name)
-    if match is None:
-        raise InvalidNameError(f"{name[:200]!r} is not the name of a file of a build attempt")
-    return match[1]
+def temporary(dataset_id: str) -> str:
+    """Return the folder of what is being written, on a file system."""
+    return f"{dataset_id}/_tmp"
 
 
 def parent_of(name: str) -> str:

@@ -15,25 +15,31 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, cast
+from collections.abc import Collection, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 
 from cachelayer import json_values
 from cachelayer.provenance.source_code import closure_of, is_users
 
-_MARK = "hash:"
-_CODE = ("functions.", "code.functions.")
+MARK = "hash:"
+WAS_AND_IS = ("{name} was {one} and is {other}", "{name} changed", "{name} is new", "{name} is no longer used")
+"""How a difference is put in words: if both values may be shown, if not, and if one of them is absent."""
+OF_BOTH = (*WAS_AND_IS[:2], "", "")
+"""Nothing is said of a value that is absent in one."""
+HERE_AND_THERE = (
+    "{name} is {one} here and {other} there", "{name} differs", "{name} is only there", "{name} is only here"
+)  # fmt: skip
 _GROUPS = re.compile(r"(identity|(code\.)?(functions|constants|state))\.")
-_LONGEST_VALUE = 60
+_MOST_TEXT = 60
 _DIGITS = 6
 """Hexadecimal digits of the hash that is stored: one change in 16 million goes unnoticed."""
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
+_DATA = (*_PLAIN, np.ndarray, np.generic, range, bytearray, os.PathLike)
 _MOST_ITEMS = 300_000
-_MOST_OPEN = 100
+_MOST_IN_CLEAR = 100
 _WHOLE_NBYTES = 1 << 26
 _SAMPLES = 10_000
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -41,101 +47,63 @@ _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/@]*:(?!\d+/)[^@]*|[^/
 _QUERY = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
 
 
-class _IncomparableError(ValueError):
-    """A value has no content that another process could compare."""
-
-
-class _TooLargeError(ValueError):
-    """A value has more content than is compared."""
-
-
-def described(
-    value: object, follow: Callable[[object], None] = lambda _: None, miss: Callable[[str], None] = lambda _: None
-) -> Any:
-    """Return numbers, bools, None and lists of them as they are, and a hash of the content of anything else.
-
-    Args:
-        value: the value. Arrays of more than 64 MiB are compared by 10,000 of their elements.
-        follow: called with each function and class that belongs to the content.
-        miss: called with the type of each object in it that cannot be compared, such as an open file or a generator.
-    """
-    try:
-        if _is_open(value):
-            return list(map(described, value)) if isinstance(value, (list, tuple)) else value
-        content = _Content(follow)
-        found = content.bytes_of(value)
-        for kind in content.missed:
-            miss(kind)
-        return _MARK + _joined("", found).hex()
-    except (RecursionError, MemoryError, _TooLargeError):
-        miss(f"{type(value).__name__} of too many or too deep items")
-        return _MARK + _joined(type(value).__name__).hex()
+def described(value: object) -> Any:
+    """Return numbers, bools, None and lists of them as they are, and a hash of the content of anything else."""
+    return Content(value).described
 
 
 def stored(value: Any) -> Any:
     """Return a described value as it is stored: the beginning of its hash."""
     if isinstance(value, Mapping):
         return {name: stored(item) for name, item in value.items()}
-    return value[: len(_MARK) + _DIGITS] if isinstance(value, str) else value
+    return value[: len(MARK) + _DIGITS] if isinstance(value, str) else value
 
 
-@dataclass(frozen=True)
-class Wording:
-    """How a difference between two values is put in words: if both may be shown, if not, and if one is absent."""
-
-    shown: str
-    hidden: str
-    only_other: str
-    only_one: str
-
-
-WAS_AND_IS = Wording("{name} was {one} and is {other}", "{name} changed", "{name} is new", "{name} is no longer used")
-HERE_AND_THERE = Wording(
-    "{name} is {one} here and {other} there", "{name} differs", "{name} is only there", "{name} is only here"
-)
-
-
-def differences(one: Mapping[str, Any], other: Mapping[str, Any], wording: Wording = WAS_AND_IS) -> list[str]:
-    """Return a phrase for each difference between two dicts of stored values, in the order of the names.
-
-    Args:
-        one, other: the dicts, in the order in which the wording names them. Dicts within them are compared by name.
-        wording: how a difference is put in words.
-    """
-    # An empty dict has no names.
-    before, after = (
-        {name: value for name, value in json_values.flattened(values) if value != {}} for values in (one, other)
-    )
+def differences(
+    one: Mapping[str, Any], other: Mapping[str, Any], words: tuple[str, str, str, str] = WAS_AND_IS
+) -> list[str]:
+    """Return a phrase for each difference between two dicts of stored values; dicts in them are compared by name."""
+    pair = [
+        {name: repr(value) for name, value in json_values.flattened(values) if value != {}} for values in (one, other)
+    ]
     phrases = []
-    for name in {**before, **after}:
-        pair = [before.get(name), after.get(name)]
-        if name not in before or name not in after:
-            text = wording.only_other if name not in before else wording.only_one
-        elif json.dumps(pair[0]) == json.dumps(pair[1]):
-            continue
-        else:
-            hides = name.startswith(_CODE) or any(isinstance(each, str) and each.startswith(_MARK) for each in pair)
-            text = wording.hidden if hides else wording.shown
-        clear = [each if len(each) <= _LONGEST_VALUE else f"{each[:_LONGEST_VALUE]}..." for each in map(repr, pair)]
-        phrases.append(text.format(name=_GROUPS.sub("", name, count=1), one=clear[0], other=clear[1]))
+    for name in {**pair[0], **pair[1]}:
+        texts = [values.get(name, "") for values in pair]
+        is_hidden = any(text.startswith(f"'{MARK}") for text in texts)
+        phrase = words[2] if not texts[0] else words[3] if not texts[1] else words[1] if is_hidden else words[0]
+        if phrase and texts[0] != texts[1]:
+            one_text, other_text = (f"{text[:_MOST_TEXT]}{'...' * (len(text) > _MOST_TEXT)}" for text in texts)
+            phrases.append(phrase.format(name=_GROUPS.sub("", name, count=1), one=one_text, other=other_text))
     return phrases
 
 
 def is_constant(value: object) -> bool:
     """Return whether a value is a number, a text, bytes, None or a tuple of these, which no code changes."""
-    return all(map(is_constant, value)) if type(value) is tuple else type(value) in _PLAIN
+    return _is_made_of(value, (tuple,), _PLAIN)
 
 
 def is_data(value: object) -> bool:
     """Return whether a value is made of constants, paths, arrays and containers of these, and of no other objects."""
+    return _is_made_of(value, (list, tuple, set, frozenset, dict), _DATA)
+
+
+def _is_made_of(value: Any, containers: tuple[type, ...], leaves: tuple[type, ...]) -> bool:
+    if type(value) not in containers:
+        return issubclass(type(value), leaves)
+    items = [*value, *value.values()] if type(value) is dict else value
     try:
-        if type(value) in (list, tuple, set, frozenset):
-            return all(map(is_data, cast(list[Any], value)))
-        if type(value) is dict:
-            return is_data(list(value)) and is_data(list(value.values()))
+        return all(_is_made_of(item, containers, leaves) for item in items)
     except RecursionError:
         return False
-    return is_constant(value) or issubclass(type(value), (np.ndarray, np.generic, range, bytearray, os.PathLike))
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that JSON can hold, a bool, None or a list of a few of these."""
+    if type(value) in (list, tuple):
+        return len(value) <= _MOST_IN_CLEAR and all(map(_is_number, value))
+    if type(value) is int:
+        return value.bit_length() < 64
+    return value is None or type(value) is bool or (type(value) is float and math.isfinite(value))
 
 
 def shown(value: Any) -> Any:
@@ -152,15 +120,6 @@ def without_userinfo(text: str) -> str:
     return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", text))
 
 
-def _is_open(value: object) -> bool:
-    if type(value) in (list, tuple):
-        items = cast(list[Any], value)
-        return len(items) <= _MOST_OPEN and all(map(_is_open, items))
-    if type(value) is int:
-        return value.bit_length() < 64
-    return value is None or type(value) is bool or (type(value) is float and math.isfinite(value))
-
-
 def _joined(kind: str, *parts: bytes) -> bytes:
     digest = hashlib.blake2b(kind.encode("utf-8", "surrogatepass") + b"\0", digest_size=16)
     for part in parts:
@@ -168,70 +127,78 @@ def _joined(kind: str, *parts: bytes) -> bytes:
     return digest.digest()
 
 
-class _Content:
-    """Hashes the content of one value."""
+class Content:
+    """The content of a value.
 
-    def __init__(self, follow: Callable[[object], None]) -> None:
-        self._follow = follow
+    Arrays of more than 64 MiB are compared by 10,000 of their elements.
+    """
+
+    def __init__(self, value: object) -> None:
+        self.code: list[object] = []
+        """The functions and classes that belong to it."""
         self.missed: list[str] = []
-        """The types of the objects that cannot be compared."""
+        """The types of the objects in it that cannot be compared, such as an open file or a generator."""
         self._items = 0
         self._around: list[int] = []
         """The ids of the values around the one that is hashed."""
+        try:
+            is_number = _is_number(value)
+            self.described = json.loads(json.dumps(value)) if is_number else MARK + _joined("", self._hash(value)).hex()
+        except (RecursionError, MemoryError):
+            self.missed = [f"{type(value).__name__} of too many or too deep items"]
+            self.described = MARK + _joined(type(value).__name__).hex()
 
-    def bytes_of(self, value: Any) -> bytes:
-        """Return bytes that only equal values have, a hash if they would be many."""
+    def _hash(self, value: Any) -> bytes:
         kind = type(value)
-        if kind is bytes:
-            return b"bytes %d %b" % (len(value), value)
         if kind in _PLAIN:
-            text = hex(value) if kind is int else ascii(value)
-            return f"{kind.__name__} {len(text)} {text}".encode()
+            # Not hashed one by one, which would take twice as long.
+            raw = value if kind is bytes else (hex(value) if kind is int else ascii(value)).encode()
+            return b"%b %d %b" % (kind.__name__.encode(), len(raw), raw)
         if id(value) in self._around:
             return _joined(f"around {self._around[::-1].index(id(value))}")
         self._around.append(id(value))
         try:
-            return self._compound(value, kind)
-        except _IncomparableError:
-            return self._unknown(kind)
+            return self._hash_compound(value, kind)
+        except (RecursionError, MemoryError):
+            raise
+        except Exception:  # noqa: BLE001
+            # Code of the user, or of a library, cannot tell its content.
+            self.missed.append(kind.__name__)
+            return _joined(f"unknown {kind.__qualname__}")
         finally:
             self._around.pop()
 
     def _all(self, values: Collection[Any]) -> list[bytes]:
         self._items += len(values)
         if self._items > _MOST_ITEMS:
-            raise _TooLargeError
-        return [self.bytes_of(each) for each in values]
+            raise MemoryError
+        return [self._hash(value) for value in values]
 
-    def _pairs(self, pairs: Collection[tuple[Any, Any]]) -> list[bytes]:
-        keys, items = self._all([key for key, _ in pairs]), self._all([item for _, item in pairs])
-        return sorted(key + item for key, item in zip(keys, items, strict=True))
-
-    def _compound(self, value: Any, kind: type) -> bytes:
+    def _hash_compound(self, value: Any, kind: type) -> bytes:
         if kind in (list, tuple):
             return _joined("list", *self._all(value))
         if issubclass(kind, (set, frozenset)):
             return _joined("set", *sorted(self._all(value)))
         if kind is dict:
-            return _joined("dict", *self._pairs(value.items()))
+            return _joined("dict", *sorted(b"".join(self._all(pair)) for pair in value.items()))
         if kind in (np.ndarray, np.memmap):
             return self._array(value)
         if issubclass(kind, os.PathLike):
-            return self.bytes_of(os.fspath(value))
-        if issubclass(kind, (FunctionType, type, BuiltinFunctionType, ModuleType)):
+            return self._hash(os.fspath(value))
+        if issubclass(kind, (FunctionType, type, ModuleType)):
             return self._code(value)
         if kind in _LOCKS:
             return _joined(kind.__name__)
         if kind.__module__.startswith("cachelayer."):
             # Records have a digest, and a storage is known by its URL: to pickle one would hand on its credentials.
-            known = _of_user(lambda: getattr(value, "digest", None) or getattr(value, "url", None))
-            if isinstance(known, str):
-                return _joined(kind.__name__, known.encode())
-        if kind.__module__ == "torch" and hasattr(kind, "resolve_conj"):
-            # The way of tensors to pickle themselves holds addresses, and numpy has no bfloat16.
-            whole = _of_user(lambda: value.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten())
-            bits = whole.view(sys.modules["torch"].uint8).numpy()
-            return _joined(f"tensor {value.dtype} {tuple(value.shape)}", self._array(bits))
+            name = getattr(value, "digest", None) or getattr(value, "url", None)
+            if isinstance(name, str):
+                return _joined(kind.__name__, name.encode())
+        if (kind.__module__, kind.__name__) == ("torch", "Tensor"):
+            # Pickled tensors hold addresses, and numpy has no bfloat16.
+            whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+            bits = whole.view(sys.modules["torch"].uint8)
+            return _joined(f"tensor {value.dtype} {tuple(value.shape)}", self._array(bits.numpy()))
         return self._object(value, kind)
 
     def _array(self, array: np.ndarray[Any, Any]) -> bytes:
@@ -243,40 +210,25 @@ class _Content:
         return _joined(name, np.ascontiguousarray(array).tobytes())
 
     def _code(self, value: Any) -> bytes:
-        self._follow(value)
+        self.code.append(value)
         held: list[Any] = []
         if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
             held = [value.__defaults__, value.__kwdefaults__, closure_of(value)]
-        elif isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, ModuleType):
-            held = [value.__self__]
         return _joined("code", getattr(value, "__qualname__", value.__name__).encode(), *self._all(held))
-
-    def _unknown(self, kind: type) -> bytes:
-        self.missed.append(kind.__name__)
-        return _joined(f"unknown {kind.__qualname__}")
 
     def _object(self, value: Any, kind: type) -> bytes:
         """Return the hash of what an object gives to be pickled."""
-        self._follow(kind)
+        self.code.append(kind)
         registered = copyreg.dispatch_table.get(kind)
-        reduced = _of_user(lambda: registered(value) if registered else value.__reduce_ex__(4))
+        reduced = registered(value) if registered else value.__reduce_ex__(4)
         if isinstance(reduced, str):
             return _joined("name", reduced.encode())
-        _, args, state, listed, mapped = (*reduced, None, None, None)[:5]
-        parts = _of_user(lambda: [args, state, list(listed or ())]), _of_user(lambda: list(mapped or ()))
+        _, args, state, items, pairs = (*reduced, None, None, None)[:5]
         known = len(self.missed)
-        content = _joined(f"object {kind.__qualname__}", *self._all(parts[0]), *self._pairs(parts[1]))
+        content = self._all([args, state, list(items or ()), dict(pairs or ())])
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<typed in>"
         if len(self.missed) > known and not is_users(file):
             # The rest of what a library holds may differ from process to process.
             del self.missed[known:]
-            return self._unknown(kind)
-        return content
-
-
-def _of_user(call: Callable[[], Any]) -> Any:
-    """Return what code of the user, or of a library, returns."""
-    try:
-        return call()
-    except Exception as error:
-        raise _IncomparableError(str(error)) from error
+            raise TypeError
+        return _joined(f"object {kind.__qualname__}", *content)

@@ -26,10 +26,13 @@ PATH_ENTRY_POINTS = "cachelayer.paths"
 """The group of entry points that lists what reads files by their path."""
 OF_COMPARISONS = ("sample",)
 """The entries of a provenance that only comparisons with a source need."""
-_COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
+_COMMIT = re.compile(r"# branch\.oid ([0-9a-f]{40,64})", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
+_FRAMEWORKS = (
+    "datasets", "grain", "jax", "keras", "pandas", "polars", "pyarrow", "tensorflow", "tensorflow_datasets", "torch"
+)  # fmt: skip
+"""Libraries that may have made a source."""
 _GIT_SECONDS = 10
-_NO_COMMIT = {"git_commit": None, "git_dirty": None}
 
 
 def now() -> str:
@@ -53,25 +56,13 @@ def event(kind: str, **details: Any) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Return the host, the user, and the versions of Python and of the libraries that may have made a version."""
-    loaded = [name for name in _frameworks() if sys.modules.get(name) is not None]
+    loaded = [name for name in _FRAMEWORKS if sys.modules.get(name) is not None]
     return {
         "host": socket.gethostname(),
         "user": user(),
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in (*_LIBRARIES, *loaded)},
     }
-
-
-@cache
-def _frameworks() -> tuple[str, ...]:
-    """Return the names of frameworks that may have made a source: those with an adapter, and JAX."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        entries = distribution("cachelayer").entry_points
-    except PackageNotFoundError:
-        return ("jax",)
-    return tuple(sorted({"jax", *(entry.name for entry in entries if entry.group == ENTRY_POINTS)}))
 
 
 @cache
@@ -90,9 +81,9 @@ def commit_of(source: object) -> dict[str, Any]:
 
     If the user wrote neither, both values are None: the commit of a library says nothing about the data.
     """
-    program = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
-    file = code_file(source) or (program if program.is_file() and is_users(str(program)) else None)
-    return dict(_NO_COMMIT) if file is None else checkout(file)
+    program = getattr(sys.modules["__main__"], "__file__", None) or ""
+    files = [code_file(source), program if is_users(program) else ""]
+    return checkout(Path(next(filter(os.path.isfile, files), "")))
 
 
 def checkout(file: Path) -> dict[str, Any]:
@@ -100,14 +91,13 @@ def checkout(file: Path) -> dict[str, Any]:
 
     It is dirty if it has changed files, or does not track this one. Both values are None without a checkout or git.
     """
-    status = _git(file, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    lines = (status or "").splitlines()
-    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
-    if not _COMMIT.fullmatch(commit):
-        return dict(_NO_COMMIT)
-    changed = any(not line.startswith("#") for line in lines)
-    untracked = file.is_file() and _git(file, "ls-files", "--error-unmatch", "--", file.name) is None
-    return {"git_commit": commit, "git_dirty": changed or untracked}
+    status = _git(file, "status", "--porcelain=v2", "--branch", "--untracked-files=no") if file.name else None
+    commit = _COMMIT.search(status or "")
+    if status is None or commit is None:
+        return {"git_commit": None, "git_dirty": None}
+    is_changed = any(not line.startswith("#") for line in status.splitlines())
+    is_tracked = _git(file, "ls-files", "--error-unmatch", "--", file.name) is not None
+    return {"git_commit": commit[1], "git_dirty": is_changed or not is_tracked}
 
 
 def _git(file: Path, *command: str) -> str | None:
@@ -116,10 +106,9 @@ def _git(file: Path, *command: str) -> str | None:
 
     line = ["git", "--no-optional-locks", "-C", str(file.parent), *command]
     try:
-        found = subprocess.run(line, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)  # noqa: S603
+        return subprocess.run(line, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True).stdout  # noqa: S603
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
-    return found.stdout
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from types import FunctionType, MethodType
 from typing import Any, Self
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.provenance.contents import differences, shown, stored
-from cachelayer.provenance.fingerprint import Fingerprint, fingerprint, is_users_own
+from cachelayer.provenance.contents import MARK, OF_BOTH, described, differences, shown, stored
+from cachelayer.provenance.fingerprint import Fingerprint, code_file, fingerprint
 
 
 @dataclass(frozen=True)
@@ -36,140 +36,99 @@ class Origin:
     record: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Any, record: Iterable[str] = ()) -> Self:
-        """Return what is known about a source."""
+    def of(cls, source: Any, record: Iterable[str] = (), *, is_call: bool = False) -> Self:
+        """Return what is known about a source, or about a function that makes it."""
         names = checked_record(record)
-        if not isinstance(source, (FunctionType, MethodType, functools.partial)) and not is_users_own(source):
-            if names:
-                raise InvalidArgumentError(
-                    f"record names arguments of the function that makes the source, but a {type(source).__name__} "
-                    "has none: leave it out"
-                )
-            return cls(source)
-        if not callable(source):
-            return cls(source, name_of(type(source)), fingerprint(source))
         check_parameters(names, source)
-        values = _bound_arguments(source)
-        return cls(source, name_of(source), fingerprint(source, values), False, values, _in_clear(values, names))
-
-    @classmethod
-    def of_call(
-        cls,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        record: Iterable[str] = (),
-    ) -> Self:
-        """Return what is known about a source that a function returns for these arguments."""
-        inner, all_args, all_kwargs = _without_partials(function, args, kwargs)
-        values = _named(inspect.signature(inner).bind(*all_args, **all_kwargs))
-        return cls(function, name_of(function), fingerprint(function, values), True, values, _in_clear(values, record))
+        if not isinstance(source, (FunctionType, MethodType, functools.partial)) and not code_file(source):
+            return cls(source)
+        values = _arguments(source, is_call=is_call) if callable(source) else {}
+        in_clear = {name: _in_clear(name, values) for name in sorted(names)}
+        name = name_of(source if callable(source) else type(source))
+        return cls(source, name, fingerprint(source, values), is_call, values, in_clear)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored: names and numbers in clear, other values as hashes that show a change."""
         if self.name is None:
             return {}
-        code, arguments = self.code.to_json(), {**stored(self.code.arguments), **self.record}
+        functions, arguments, constants, state, _ = self.code
+        code = {"functions": dict(functions), "constants": stored(constants), "state": stored(state)}
         return {
             "function": self.name,
-            "code": code if any(code.values()) else None,
-            **({"arguments": arguments} if self.is_call or arguments else {}),
+            **({"code": code} if any(code.values()) else {}),
+            "arguments": {**stored(arguments), **self.record},
         }
 
     def identity(self) -> dict[str, Any]:
         """Return what a build must have in common with this one to resume it: all but what a build may change."""
-        document = self.to_json()
-        if document.get("code"):
-            document["code"].pop("state")
-        return document
-
-    @property
-    def incomparable(self) -> list[str]:
-        """What cannot be compared later: functions without source, and values without comparable content."""
-        return [*(f"the source of {name}" for name in self.code.without_source), *self.code.incomparable]
+        return replace(self, code=self.code._replace(state={})).to_json()
 
     def after_build(self) -> Self:
         """Return the origin without the values that the build has changed: they show how far it has read."""
-        if not self.code.state:
-            return self
-        return replace(self, code=self.code.unchanged(fingerprint(self.source, self.values)))
+        later = fingerprint(self.source, self.values).state
+        same = {name: value for name, value in self.code.state.items() if later.get(name) == value}
+        return replace(self, code=self.code._replace(state=same))
 
     def code_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each change of the code since a version recorded it."""
-        return self.code.changes(built["code"]) if built.get("code") and self.name is not None else []
+        if "code" not in built or self.name is None:
+            return []
+        before, now = (dict(provenance.get("code", {})) for provenance in (built, self.to_json()))
+        states = before.pop("state", {}), now.pop("state", {})
+        return [*differences(before, now), *differences(*states, OF_BOTH)]
 
     def argument_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each argument that has changed since a version recorded it."""
-        before = built.get("arguments")
-        if not isinstance(before, Mapping):
-            return []
-        hashed = stored(self.code.arguments)
+        before, hashed = built.get("arguments") or {}, stored(self.code.arguments)
         now = {**hashed, **self.record}
-        both = [name for name in before if name in now]
-        for name in both:
-            # It may have been stored in clear then and not now, or the other way round.
-            if before[name] in (hashed.get(name), _json_of(self.values.get(name, _NO_JSON))):
-                now[name] = before[name]
-        return differences({name: before[name] for name in both}, {name: now[name] for name in both})
+        # An argument may have been stored in clear then and not now, or the other way round.
+        same = {name for name in before if name in now and _hash(before[name]) in (hashed[name], _hash(now[name]))}
+        return differences(before, {name: before[name] if name in same else now[name] for name in now}, OF_BOTH)
 
 
-_NO_JSON = object()
+def _hash(value: Any) -> Any:
+    """Return the hash of a stored value."""
+    return value if isinstance(value, str) and value.startswith(MARK) else stored(described(value))
 
 
-def _json_of(value: Any) -> Any:
-    """Return a value as it is stored in clear, without credentials in URLs; ``_NO_JSON`` if JSON cannot hold it."""
+def _in_clear(name: str, values: Mapping[str, Any]) -> Any:
     try:
-        return shown(json.loads(json.dumps(value, allow_nan=False, sort_keys=True)))
-    except (TypeError, ValueError, RecursionError):
-        return _NO_JSON
+        return shown(json.loads(json.dumps(values[name], allow_nan=False, sort_keys=True)))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidTypeError(f"record: argument {name!r} has no value, or JSON cannot hold it") from error
 
 
-def _in_clear(values: Mapping[str, Any], record: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments that a user wants in clear."""
-    documents = {name: _json_of(values.get(name, _NO_JSON)) for name in sorted(record)}
-    for name, document in documents.items():
-        if document is _NO_JSON:
-            raise InvalidTypeError(f"record: argument {name!r} has no value, or JSON cannot hold it")
-    return documents
-
-
-def _without_partials(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Return the function inside partial functions, and all arguments."""
-    named = dict(kwargs)
+def _without_partials(function: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the function inside partial functions, and their arguments."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
     while isinstance(function, functools.partial):
-        args, named = (*function.args, *args), {**function.keywords, **named}
-        function = function.func
-    return function, args, named
+        args, kwargs, function = (*function.args, *args), {**function.keywords, **kwargs}, function.func
+    return function, args, kwargs
 
 
-def _named(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Return the arguments of a call by name, with defaults; those of ``**kwargs`` by their own names."""
+def _arguments(source: Callable[..., Any], *, is_call: bool) -> dict[str, Any]:
+    """Return the arguments that a function has, by name: those of partial functions, and defaults.
+
+    If the parameters of the function are not known, positional arguments are named by their position.
+    """
+    function, args, kwargs = _without_partials(source)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+    bound = (signature.bind if is_call else signature.bind_partial)(*args, **kwargs)
     bound.apply_defaults()
     named = dict(bound.arguments)
-    for parameter in bound.signature.parameters.values():
+    for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             named = {**named.pop(parameter.name, {}), **named}
     return named
 
 
-def _bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments that a function has before it is called, by name: those of partial functions, and defaults.
-
-    If the parameters of the function are not known, positional arguments are named by their position.
-    """
-    inner, args, kwargs = _without_partials(function, (), {})
-    try:
-        bound = inspect.signature(inner).bind_partial(*args, **kwargs)
-    except (TypeError, ValueError):
-        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
-    return _named(bound)
-
-
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(source: Callable[..., Any]) -> str:
     """Return the module and qualified name of a function, or of the function inside a partial one."""
-    function = _without_partials(function, (), {})[0]
+    function = _without_partials(source)[0]
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
@@ -182,13 +141,13 @@ def checked_record(record: Iterable[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def check_parameters(names: frozenset[str], function: Any) -> None:
-    """Raise if a function lacks a parameter of one of these names."""
+def check_parameters(names: frozenset[str], source: Any) -> None:
+    """Raise if a source is not made by a function with parameters of these names."""
     try:
-        known = inspect.signature(_without_partials(function, (), {})[0]).parameters
+        known = list(inspect.signature(_without_partials(source)[0]).parameters) if names else []
     except (TypeError, ValueError):
-        return
-    for name in sorted(names - known.keys()):
+        known = []
+    for name in sorted(names.difference(known)):
         raise InvalidArgumentError(
-            f"record: {name_of(function)} has no argument {name!r}: it has {', '.join(known) or 'none'}"
+            f"record: {name_of(source)} has no argument {name!r}: it has {', '.join(known) or 'none'}"
         )

@@ -5,41 +5,32 @@ function only if it gives the function's code. Comments, docstrings, layout and 
 """
 
 from __future__ import annotations
-import __future__
 
 import ast
 import dis
 import hashlib
+import inspect
 import linecache
 import sysconfig
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path
 from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from cachelayer.locks import ProcessLock
 
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _INSTALLED = {"site-packages", "dist-packages"}
 _NO_MEANING = {"kind", "ctx", "type_comment"}
-_NOT_OF_THE_CODE = {"decorator_list", "defaults", "kw_defaults", "returns", "annotation"}
-"""Fields of a definition that do not belong to its code; decorators and defaults count as the values that they are."""
-_FUTURES = reduce(int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+_STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _REWRITTEN = "@pytest_ar"
 """The name that pytest adds to the code of functions with ``assert`` when it rewrites them."""
 _parsing = ProcessLock()
 
 
 class Names(NamedTuple):
-    """The names that a function uses, with the functions inside it.
-
-    Args:
-        read: the names of its module.
-        stored: the names of its module, and of the functions around it, that it assigns to.
-        attributes: the attributes of anything.
-    """
+    """The names that a function reads from its module, that it assigns to around it, and of attributes of anything."""
 
     read: frozenset[str]
     stored: frozenset[str]
@@ -49,12 +40,11 @@ class Names(NamedTuple):
 def source_hash(function: FunctionType) -> str | None:
     """Return a hash of a function's source, the same in every process and release of Python, in 12 hexadecimal digits.
 
-    None if the source is not available: the text of its file does not give the code that runs, or several lambdas begin
-    in its line.
+    None if the source is not available: the text of its file does not give the code that runs.
     """
     code = function.__code__
     for _ in range(2):
-        for compiled, source in _definitions(read_source(function), code.co_flags & _FUTURES):
+        for compiled, source in _definitions(read_source(function)):
             if compiled.co_qualname == code.co_qualname and _is_same(compiled, code):
                 return source
         # The module may have been loaded again since the text was read. If not, the older text is the right one.
@@ -68,22 +58,47 @@ def read_source(function: FunctionType) -> str:
 
 
 @lru_cache(maxsize=64)
-def _definitions(text: str, flags: int) -> list[tuple[CodeType, str | None]]:
+def _definitions(text: str) -> list[tuple[CodeType, str]]:
     """Return the code of each function that a text defines, with the hash of its source."""
     try:
         # CPython before 3.12 fails if two threads make syntax trees at once (python/cpython#106905).
         with _parsing:
             tree = ast.parse(text)
-        codes = list(_inner_codes(compile(text, "<source>", "exec", flags, dont_inherit=True)))
-        places: dict[tuple[str, int], list[_Definition]] = defaultdict(list)
+        bodies: dict[tuple[str, int], list[str]] = defaultdict(list)
         for node in ast.walk(tree):
-            if isinstance(node, _Definition):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 first = min(part.lineno for part in [node, *getattr(node, "decorator_list", ())])
-                places[getattr(node, "name", "<lambda>"), first].append(node)
-        hashes = {place: _hash(nodes) for place, nodes in places.items()}
+                bodies[getattr(node, "name", "<lambda>"), first].append(type(node).__name__ + _written(node.body))
+        codes = list(_inner_codes(compile(text, "<source>", "exec", dont_inherit=True)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    return [(code, hashes.get((code.co_name, code.co_firstlineno))) for code in codes]
+    found, numbers = [], Counter[tuple[str, int]]()
+    for code in codes:
+        counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _STARRED
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        # Of lambdas that begin in one line, each has the bodies of all, and its number.
+        place = code.co_name, code.co_firstlineno
+        numbers[place] += 1
+        source = repr((counts, parameters, bodies[place], numbers[place]))
+        found.append((code, hashlib.sha256(source.encode()).hexdigest()[:12]))
+    return found
+
+
+def _written(node: object) -> str:
+    """Return a syntax tree as a text, without docstrings."""
+    if isinstance(node, list):
+        return f"[{','.join(_written(each) for each in node if not _is_docstring(each))}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)
+    # Releases of Python differ in the fields that they leave empty.
+    fields = [
+        (name, value) for name, value in ast.iter_fields(node) if name not in _NO_MEANING and value not in (None, [])
+    ]
+    return f"{type(node).__name__}({','.join(f'{name}={_written(value)}' for name, value in fields)})"
+
+
+def _is_docstring(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _inner_codes(code: CodeType) -> Iterator[CodeType]:
@@ -100,37 +115,13 @@ def _is_same(compiled: CodeType, code: CodeType) -> bool:
 
 
 def _without_lines(code: CodeType) -> CodeType:
-    constants = (_without_lines(each) if isinstance(each, CodeType) else each for each in code.co_consts)
-    return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=tuple(constants))
-
-
-def _hash(nodes: list[_Definition]) -> str | None:
-    """Return the hash of the definitions that begin in one line: of the outermost; None if others are beside it."""
-    root = nodes[0]
-    if len(nodes) > 1 and not set(nodes) <= set(ast.walk(root)):
-        return None
-    arguments = {root.args, *ast.iter_child_nodes(root.args)}
-
-    def written(node: object) -> str:
-        if isinstance(node, list):
-            return f"[{','.join(written(each) for each in node if not _is_docstring(each))}]"
-        if not isinstance(node, ast.AST):
-            return ascii(node)
-        skipped = _NO_MEANING | _NOT_OF_THE_CODE if node is root or node in arguments else _NO_MEANING
-        fields = ((name, value) for name, value in ast.iter_fields(node) if name not in skipped)
-        # Releases of Python differ in the fields that they leave empty.
-        return f"{type(node).__name__}({','.join(f'{k}={written(v)}' for k, v in fields if v not in (None, []))})"
-
-    return hashlib.sha256(written(root).encode()).hexdigest()[:12]
-
-
-def _is_docstring(node: object) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    # A notebook's cells inherit the flags of ``from __future__``.
+    constants = tuple(_without_lines(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_firstlineno=1, co_linetable=b"", co_flags=0, co_consts=constants)
 
 
 @lru_cache(maxsize=4096)
 def names_of(code: CodeType) -> Names:
-    """Return the names that a function uses."""
     read, stored, attributes = set(), set(), set()
     for instruction in dis.get_instructions(code):
         name = instruction.argval
@@ -160,15 +151,11 @@ def is_users(filename: str) -> bool:
     if filename.startswith("<"):
         # Typed in, or made by exec.
         return not filename.startswith("<frozen")
-    try:
-        places = [Path(filename), Path(filename).resolve()]
-    except (OSError, ValueError, RuntimeError):
-        return False
-    return not any(_INSTALLED & set(place.parts) or _libraries() & set(place.parents) for place in places)
+    path = Path(filename)
+    return not (_INSTALLED & set(path.parts) or _libraries() & set(path.parents))
 
 
 @lru_cache(maxsize=1)
 def _libraries() -> set[Path]:
-    package = Path(__file__).parents[1]
-    folders = [package, package / "adapters", *map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")))]
+    folders = [Path(__file__).parents[1], *map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")))]
     return {*folders, *(folder.resolve() for folder in folders)}

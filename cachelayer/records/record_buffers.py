@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -70,6 +70,13 @@ class Frames:
             values = records.ranges(np.zeros(len(lengths), np.int64), lengths)
             move_ranges(frames.buffer, frames.starts, values, splits_of(lengths)[:-1], lengths)
         return frames
+
+    @classmethod
+    def joined(cls, parts: Sequence[Frames]) -> Frames:
+        """Return the records of all parts, with copies of their bytes."""
+        lengths = np.concatenate([np.empty(0, np.int64), *(part.lengths for part in parts)])
+        buffer = np.concatenate([np.empty(0, np.uint8), *(part.buffer for part in parts)])
+        return cls(buffer, splits_of(lengths + PREFIX)[:-1] + PREFIX, lengths)
 
     @property
     def uniform_nbytes(self) -> int | None:

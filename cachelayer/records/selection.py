@@ -235,6 +235,16 @@ class Selection:
         """Return the base's record numbers of these rows, each in [0, len)."""
         return rows if self._is_whole else _taken(self.numbers, rows)
 
+    def rows_of(self, numbers: Numbers) -> Numbers:
+        """Return the rows of which the base's record number is one of these, ascending."""
+        if len(numbers) == 0:
+            return np.empty(0, np.int64)
+        own = self.numbers
+        if isinstance(own, range):
+            return np.sort(np.array([own.index(number) for number in numbers.tolist() if number in own], np.int64))
+        found = [np.flatnonzero(np.isin(piece, numbers)) + place * _PIECE for place, piece in enumerate(self.pieces())]
+        return np.concatenate(found)
+
     def number(self, index: Any) -> int:
         """Return the base's record number of one index."""
         numbers = self.numbers

@@ -60,15 +60,17 @@ class VaryingLeaves:
         self._leaves = [leaf for _, leaf in tree.leaves(codec.spec)]
 
     def lengths(self, records: Records) -> Ints:
-        """Return the lengths of all these leaves: int64 of shape ``[rows, leaves]``."""
+        """Return the lengths of all these leaves, 0 for an erased record: int64 of shape ``[rows, leaves]``."""
         if self._codec is None:
             return records.lengths.astype(np.int64).reshape(-1, 1)
         layout = self._codec.layout
-        short = np.flatnonzero(records.lengths < layout.fixed_nbytes)
+        held, width = records.lengths > 0, 4 * layout.variable_count
+        short = np.flatnonzero(held & (records.lengths < layout.fixed_nbytes))
         if len(short):
             raise CorruptionError(f"a record of {records.lengths[short[0]]} bytes is shorter than its fixed parts")
-        raw = records.slab(layout.lengths, 4 * layout.variable_count)
-        nbytes = raw.view("<u4").reshape(len(raw), layout.variable_count).astype(np.int64)
+        nbytes = np.zeros((len(records), layout.variable_count), np.int64)
+        raw = records.slab(layout.lengths, width) if held.all() else records.ranges(held * layout.lengths, held * width)
+        nbytes[held] = raw.view("<u4").reshape(np.count_nonzero(held), layout.variable_count)
         parts = [layout.variable[number] for number in self.numbers]
         sizes = np.array([self._codec.variable_dtype(number).itemsize for number in self.numbers], np.int64)
         return nbytes[:, parts] // sizes

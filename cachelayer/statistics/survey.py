@@ -95,10 +95,10 @@ class Survey:
     """
 
     def __init__(self, ref: Any, records: int | None = None) -> None:
-        raw, numbers = ref.raw(), np.arange(len(ref))
-        if records is not None and integer("records", records, 1) < len(ref):
-            numbers = np.sort(raw.stream(records, shuffle=True, seed=0).records(0))
-            raw = raw.select(numbers)
+        raw, numbers = ref.raw().exclude(ref.erased), np.delete(np.arange(len(ref)), ref.erased)
+        if records is not None and integer("records", records, 1) < len(raw):
+            rows = np.sort(raw.stream(records, shuffle=True, seed=0).records(0))
+            raw, numbers = raw.select(rows), numbers[rows]
         self.read, self.nbytes, self.total = 0, 0, len(numbers)
         self._ref, self._raw, self._numbers = ref, raw, numbers
         self._leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
@@ -151,7 +151,7 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
         ref: the records.
         field: the name of a leaf that is one number or text, such as ``"label"``.
     """
-    narrow = ref.raw().fields(field)
+    narrow = ref.raw().exclude(ref.erased).fields(field)
     ((_, spec),) = tree.leaves(narrow.element_spec)
     if spec.shape != ():
         raise InvalidArgumentError(f"count_by({field!r}): {spec.describe()} has several values a record")

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import Hosts
-from cachelayer.builds.build_version import Publisher
+from cachelayer.builds.build_version import VersionBuild
 from cachelayer.builds.path_source import at_path
 from cachelayer.builds.sharded_source import Sharded
+from cachelayer.builds.shared_build import Hosts
 from cachelayer.builds.source import sources_by_split
 from cachelayer.errors import AlreadyExistsError
 from cachelayer.objects import paths
@@ -39,7 +39,7 @@ class Builder:
     ) -> DataRef[Any]:
         """Build a version and publish it, even if others build it too: appended to a base, if there is one."""
         log, origin = Log(self.catalog.store, dataset_id), origin_of(source, record)
-        return self.catalog.ref(Publisher(log, self.catalog.copies, version, source, origin, options, base).submit())
+        return self.catalog.ref(VersionBuild(log, self.catalog.copies, version, source, origin, options, base).submit())
 
     def cache(
         self,
@@ -70,9 +70,9 @@ class Builder:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
         log, checked = Log(self.catalog.store, dataset_id), None if hosts is None else Hosts.checked(hosts)
         while (ref := self.catalog.find(log, version)) is None:
-            publisher = Publisher(log, self.catalog.copies, version, source, origin, options)
+            build = VersionBuild(log, self.catalog.copies, version, source, origin, options)
             try:
-                built = publisher.build_once(checked)
+                built = build.build(checked)
             except AlreadyExistsError:
                 if self.catalog.find(log, version) is None:
                     # The error is not about this version: the source itself raised it.

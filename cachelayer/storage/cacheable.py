@@ -49,40 +49,23 @@ def cacheable(
 
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
-            origin = Origin.of_call(function, args, kwargs, record)
-
-            @functools.wraps(function)
-            def source() -> Any:
-                return function(*args, **kwargs)
-
-            name = version(*args, **kwargs) if callable(version) else version
-            return cache(source, _version_of(version, name, origin, options), origin)
+            call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
+            origin = Origin.of(call, record, is_call=True)
+            if version == AUTO:
+                return cache(call, _automatic(origin, options), origin)
+            if callable(version):
+                name, how = version(*args, **kwargs), f"that {name_of(version)} returns"
+            elif _is_format(version):
+                name, how = _formatted(version, origin), f"that {version!r} gives"
+            else:
+                return cache(call, version, origin)
+            if name == AUTO:
+                raise InvalidNameError(f"version {name!r} {how}: choose another name")
+            return cache(call, paths.check_name(f"version {how}:", name), origin)
 
         return cached
 
     return cast(Cacheable, decorate)
-
-
-def _version_of(version: str | Callable[..., str], name: str, origin: Origin, options: BuildOptions) -> str:
-    """Return the name of the version that a call makes.
-
-    Args:
-        version: a name; a format string with the function's parameters as fields; a function; or ``"auto"``.
-        name: what the function returned; else the version.
-        origin: the call.
-        options: those that decide which records a version has are a part of ``"auto"`` names.
-    """
-    if version == AUTO:
-        return _automatic(origin, options)
-    if callable(version):
-        how = f"that {name_of(version)} returns"
-    elif _is_format(version):
-        name, how = _formatted(version, origin), f"that {version!r} gives"
-    else:
-        return version
-    if name == AUTO:
-        raise InvalidNameError(f"version {name!r} {how}: choose another name")
-    return paths.check_name(f"version {how}:", name)
 
 
 def _is_format(version: object) -> bool:
@@ -90,20 +73,15 @@ def _is_format(version: object) -> bool:
 
 
 def _automatic(origin: Origin, options: BuildOptions) -> str:
-    function, code = origin.name, origin.code
-    if code.without_source or not code.functions:
+    code = origin.code
+    unknown = [part for part in code.incomparable if part.startswith(("the source of ", "argument "))]
+    if unknown or not code.functions:
         raise InvalidArgumentError(
-            f'version="{AUTO}": the source code of {", ".join(code.without_source) or function} is not available, so '
-            "changes to it would go unnoticed: define it in a file, restart or reload the module if the file was "
-            "edited after it was imported, or name the version"
+            f'version="{AUTO}": changes to {", ".join(unknown) or origin.name} would go unnoticed. Define functions in '
+            "a file, and restart or reload the module if the file was edited after it was imported; pass arguments "
+            "such as a path or an array; or name the version"
         )
-    arguments = [name for name in code.incomparable if name.startswith("argument ")]
-    if arguments:
-        raise InvalidArgumentError(
-            f'version="{AUTO}": {", ".join(arguments)} of {function} has no content that can be compared, so other '
-            "values would get the same name: pass a value such as a path or an array, or name the version"
-        )
-    made = {"code": code.digest, **deciding_options(options)}
+    made = {"code": code[:4], **deciding_options(options)}
     return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
 
 

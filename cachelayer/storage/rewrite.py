@@ -10,9 +10,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_records import StoredRecords
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.rewrite_parts import RewriteParts
-from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
-from cachelayer.builds.sharded_source import FILLED
+from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.engines import Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.provenance.origin import Origin
@@ -60,31 +58,27 @@ def rewrite(
         "fields": None if fields is None else list(fields),
     }
     ref, is_new = builder.find_or_build(
-        lambda: _parts(name, records, seed, made_by), dataset_id, version, Origin(), options, hosts
+        lambda: _ordered(name, records, seed, made_by), dataset_id, version, Origin(), options, hosts
     )
     if not is_new:
         _refuse_other(ref, name, records.digest, made_by)
     return ref
 
 
-def _parts(name: str, records: StoredRecords, seed: int | None, made_by: Mapping[str, Any]) -> RewriteParts:
-    """Return records in parts of about a shard, which are the same on all hosts."""
-    nbytes, shard_bytes = records.mean_nbytes(), made_by["shard_bytes"]
+def _ordered(name: str, records: StoredRecords, seed: int | None, made_by: Mapping[str, Any]) -> OrderedRecords:
+    nbytes = records.mean_nbytes()
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
         warn(
             f"{name}: the base is in a bucket, so shuffling takes a request for each record: make local copies first, "
             "with fetch(...).mirror()"
         )
-    # If all records have one size, the shards are those of a build in one piece.
-    filled = shard_bytes if records.fixed_nbytes is not None else shard_bytes * FILLED
-    part_records = max(1, int(filled // (nbytes + RECORD_OVERHEAD)))
     base = {
         "version": " + ".join(version.info.version for version in records.versions),
         "digest": records.digest,
         "records": len(records),
         "references": [version.reference for version in records.versions],
     }
-    return RewriteParts(records, seed, part_records, nbytes, made_by, base)
+    return OrderedRecords(records, seed, nbytes, made_by, base)
 
 
 def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from cachelayer.errors import (
     StaleVersionError,
     StaleVersionWarning,
 )
-from cachelayer.provenance.contents import differences
+from cachelayer.provenance.contents import OF_BOTH, differences
 from cachelayer.provenance.origin import Origin
 from cachelayer.user_warnings import warn
 from cachelayer.versions.build_plan import stored_values
@@ -25,6 +25,10 @@ from cachelayer.versions.build_plan import stored_values
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
 
+_REMEDY = (
+    'Choose another version name for the new records, for example by cacheable(..., "auto"), or pass '
+    'on_change="ignore" to use this version'
+)
 _warned: set[tuple[str, str]] = set()
 """The warnings of this process: the reference of the version, and the text."""
 
@@ -45,77 +49,61 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
     built = ref.provenance
     if "base" in built:
         return
-    name = f"{ref.dataset_id}@{ref.dataset_version}"
     arguments = origin.argument_changes(built)
     if arguments and origin.is_call:
         raise ArgumentsMismatchError(
-            f"{name} was built with other arguments: {'; '.join(arguments)}. "
+            f"{_name(ref)} was built with other arguments: {'; '.join(arguments)}. "
             "Choose another version name for other arguments"
         )
     if on_change == "ignore":
         return
-    groups = [
-        ("by other code or values", origin.code_changes(built)),
-        ("with other options", option_changes(built, ref._base.version.manifest.element_spec, options)),
-        (
-            "from another source",
-            [*(f"argument {change}" for change in arguments), *_source_changes(ref, origin, options)],
-        ),
-    ]
-    if not any(changes for _, changes in groups):
-        return
-    what = ", ".join(f"{how}: {'; '.join(changes)}" for how, changes in groups if changes)
-    if on_change == "error":
-        raise StaleVersionError(f"{name} was built {what}. {_REMEDY}")
-    _warn_once(ref, f"{name} was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
+    groups = {
+        "by other code or values": origin.code_changes(built),
+        "with other options": option_changes(built, ref.element_spec, options),
+        "from another source": [
+            *(f"argument {change}" for change in arguments),
+            *_source_changes(ref, origin.source, options),
+        ],
+    }
+    what = ", ".join(f"{how}: {'; '.join(changes)}" for how, changes in groups.items() if changes)
+    if what and on_change == "error":
+        raise StaleVersionError(f"{_name(ref)} was built {what}. {_REMEDY}")
+    if what:
+        _warn_once(ref, f"was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
 
 
 def warn_of_incomparable(ref: DataRef[Any], origin: Origin, on_change: OnChange) -> None:
     """Warn, once in a process, of what makes a version and cannot be compared when it is asked for again."""
-    if origin.incomparable and on_change != "ignore":
+    if origin.code.incomparable and on_change != "ignore":
         _warn_once(
             ref,
-            f"{ref.dataset_id}@{ref.dataset_version}: changes to this go unnoticed: {', '.join(origin.incomparable)}. "
-            f"{_INCOMPARABLE}",
-            CacheLayerWarning,
+            f"is compared without this, so changes to it go unnoticed: {', '.join(origin.code.incomparable)}. Restart, "
+            "or reload the module, if the file of a function was edited after it was imported; make an object without "
+            "comparable content inside the function, or pass plain values",
         )
 
 
-_INCOMPARABLE = (
-    "Source is not available if the file was edited after it was imported (restart, or reload the module), or if there "
-    "is no file; an object without comparable content can be made inside the function, or passed to it as plain values"
-)
-_REMEDY = (
-    'Choose another version name for the new records, for example by cacheable(..., "auto"), or pass '
-    'on_change="ignore" to use this version'
-)
-
-
-def _source_changes(ref: DataRef[Any], origin: Origin, options: BuildOptions) -> list[str]:
+def _source_changes(ref: DataRef[Any], source: Any, options: BuildOptions) -> list[str]:
     built = ref.provenance
     try:
-        facts, identity = SourceFacts.of(origin.source, options), local_identity(origin.source)
+        identity = local_identity(source)
         if built.get("host") != socket.gethostname():
             # Copies of the same files on another host have other modification times.
             identity.pop("files_modified", None)
-        before: dict[str, Any] = built["identity"] if isinstance(built.get("identity"), dict) else {}
-        common = [name for name in identity if name in before]
-        now = stored_values({name: identity[name] for name in common})
         return [
-            *differences({name: before[name] for name in common}, now),
-            *facts.changes(built, ref._base.version.manifest.element_spec, options),
+            *differences(built.get("identity") or {}, stored_values(identity), OF_BOTH),
+            *SourceFacts.of(source, options).changes(built, ref.element_spec, options),
         ]
     except CacheLayerError as error:
-        _warn_once(
-            ref,
-            f"{ref.dataset_id}@{ref.dataset_version} is used without comparing all of its source, "
-            f"because that failed: {error}",
-            CacheLayerWarning,
-        )
+        _warn_once(ref, f"is used without comparing all of its source, because that failed: {error}")
         return []
 
 
-def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning]) -> None:
+def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:
     if (ref.reference, text) not in _warned:
         _warned.add((ref.reference, text))
-        warn(text, category)
+        warn(f"{_name(ref)} {text}", category)
+
+
+def _name(ref: DataRef[Any]) -> str:
+    return f"{ref.dataset_id}@{ref.dataset_version}"

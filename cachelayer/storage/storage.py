@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
+import numpy as np
+
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_view import PackArguments, checked_pack_arguments
 from cachelayer.access.view import View
@@ -26,11 +28,11 @@ from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
-from cachelayer.versions.log import LogEvent, history
+from cachelayer.versions.log import Log, LogEvent, history
 from cachelayer.versions.reference import Reference, check_new_version
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
-from cachelayer.versions.unfinished import UnpublishedBuild, unpublished
+from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
 from cachelayer.versions.verify import VerifyReport, check
 
 # What builds is imported when something is built: most processes only read.
@@ -256,7 +258,59 @@ class Storage:
 
         self._catalog.change(dataset_id, decide)
         if grace == 0:
-            gc.collect_deleted(self._store, dataset_id)
+            gc.Collector(self._store, dataset_id, grace).collect_deleted()
+
+    def erase(
+        self,
+        dataset_id: str,
+        version: str | None = None,
+        *,
+        records: Sequence[int],
+        of: str | None = None,
+        reason: str,
+        grace: float | None = None,
+        progress: bool | None = None,
+    ) -> DataRef[Any]:
+        """Erase records from every version of a dataset whose shards hold them, as a request for deletion asks.
+
+        Each keeps its name and gets another digest; the old one is refused from then on, with the name of the new one
+        and the reason. All other records keep their numbers, so orders stay, and states restore, with a warning. An
+        erased record raises an :class:`ErasedRecordError` when it is read; in a stream whose function has
+        ``on_error="replace"``, another one stands in for it. Versions that hold the same records in other shards, such
+        as those that :meth:`rewrite` made, other storages and checkpoints of models are not touched: :meth:`copy`
+        replaces a version elsewhere by its erased one.
+
+        Args:
+            dataset_id, version: the version whose numbers ``records`` are, such as ``"cifar10@v2"``.
+            records: the numbers of the records.
+            of: the version, if it is not named before.
+            reason: why; it is stored, and shown to those who ask for the old digest.
+            grace: for how many seconds the old files stay, for programs that read them; 0 deletes them at once, and
+                None with the next :meth:`gc`.
+            progress: as in :meth:`submit`.
+
+        Returns:
+            The version without the records.
+
+        Raises:
+            NotFoundError: if there is no such version.
+            RecordIndexError: if it has no such record.
+            CorruptionError: if a shard that holds one is damaged: restore it first.
+        """
+        from cachelayer.builds.erase import Erasure
+
+        reference = self._reference(dataset_id, version if of is None else of, "of").required("of")
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidArgumentError(f"reason {reason!r}: say in a few words why the records are erased")
+        seconds = 0.0 if grace is None else gc.checked_grace(grace)
+        ref = self._catalog.fetch(reference)
+        numbers = ref._selection.select(records)
+        log, name = Log(self._store, ref.dataset_id), ref.dataset_version
+        rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
+        erased = Erasure(log, name, rows, reason, seconds, progress).erase()
+        if grace == 0:
+            gc.Collector(self._store, ref.dataset_id, 0).collect_deleted()
+        return self._catalog.ref(erased)
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
         """Read every record of a version and check it against every checksum.
@@ -287,21 +341,24 @@ class Storage:
         another = self._reference(one.sibling(required("other", other)), None)
         return self._catalog.fetch(one).diff(self._catalog.fetch(another))
 
-    def gc(self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None) -> list[str]:
+    def gc(
+        self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None
+    ) -> list[gc.Collected]:
         """Delete what failed or killed builds left behind, and the files that only deleted versions need.
 
-        The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here:
-        programs may be reading them. To free them sooner, delete the version again with ``grace=0``.
+        While a build is at work in a dataset, only what deleted versions had goes there. The files of a deleted version
+        stay for the grace that was passed to :meth:`delete`, whatever the grace here: programs may be reading them. To
+        free them sooner, delete the version again with ``grace=0``.
 
         Args:
-            grace: delete a build attempt only if it has not changed for this many seconds. The attempt of a running
-                build is never deleted.
+            grace: delete a file that no version names only if it was written this many seconds ago, by the clock of the
+                store. Interrupted builds cannot go on after what is deleted.
             dry_run: delete and write nothing; only return what would be deleted. Ages are then those by the clock of
                 this host.
             progress: as in :meth:`submit`.
 
         Returns:
-            The deleted attempts, as ``<dataset id>/<attempt>``.
+            What was deleted, each with its name and the reason.
         """
         checked = gc.checked_grace(grace)
         return gc.collect_all(self._store, grace=checked, dry_run=boolean("dry_run", dry_run), progress=progress)
@@ -336,10 +393,10 @@ class Storage:
                 can begin at any record. The shards are the same for any number of them.
             engine: what runs the workers: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``,
                 or any object with the method of :class:`cachelayer.engines.Engine`.
-            resume: continue with the shards that an interrupted build of the same version finished, and keep the
-                shards of this build if it is interrupted. Records of them are made again and compared: some if the
-                source can begin at any record, else all. If the code, the files or the options have changed, it starts
-                from the beginning, with a warning.
+            resume: go on after what interrupted builds of the same version have finished, and note what this one
+                finishes. A source that can begin at any record is compared with some of it; one that begins only at its
+                beginning is read again, and what is stored already is not stored twice. If the code, the files, the
+                length or the options have changed, it starts from the beginning, with a warning.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
                 from the start; False shows nothing.
             description: a text that is stored with the version.
@@ -579,7 +636,7 @@ class Storage:
             record: as in :meth:`submit`.
             pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
                 the plan of these packs is made right away if there is none, so that no training has to wait for it.
-            options: as in :meth:`submit`, but ``resume`` is True by default. They are checked on each call.
+            options: as in :meth:`submit`. They are checked on each call.
 
         Raises:
             StaleVersionError: if the version was built from something else, with ``on_change="error"``.
@@ -595,7 +652,7 @@ class Storage:
         from cachelayer.storage.builder import build_splits, origin_of
         from cachelayer.storage.staleness import checked_on_change
 
-        checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record", "pack")
+        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack")
         packing = None if pack is None else checked_pack_arguments(pack)
         dataset_id, name = self._new_name(dataset_id, version)
         reaction = checked_on_change(on_change)
@@ -646,7 +703,7 @@ class Storage:
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
-        checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
+        checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
         reference = self._catalog.own(Reference.split(dataset_id, version).required())
         reaction, names = checked_on_change(on_change), checked_record(record)
 

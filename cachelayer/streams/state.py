@@ -12,6 +12,7 @@ import numpy as np
 from cachelayer.errors import StateError
 from cachelayer.streams.order import Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, Steps
+from cachelayer.user_warnings import warn
 
 FORMAT = 1
 _LABELS = {
@@ -41,11 +42,13 @@ class StreamIdentity:
         digest: identity of the records.
         order: their order.
         steps: the steps that begin at positions; None if one can begin at each.
+        original: the digest that the records had before some were erased; None if none was.
     """
 
     digest: str
     order: Ordering
     steps: Steps | None = None
+    original: str | None = None
 
     def state(self, position: int) -> dict[str, Any]:
         """Return the state of a sampler whose next step begins at a position."""
@@ -55,6 +58,7 @@ class StreamIdentity:
             "records": self.order.records,
             "order": {**self.order.described, **self._past(position)},
             "position": position,
+            **({} if self.original in (None, self.digest) else {"original": self.original}),
         }
 
     def _past(self, position: int) -> Mapping[str, Any]:
@@ -71,7 +75,10 @@ class StreamIdentity:
                 f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
             )
         mine = self.state(0)
-        differences = _differences(mine, state, set(self._past(0)))
+        # Records that were erased leave the numbers and the order as they are.
+        differs_in_erased = not _equal(self.digest, state.get("digest")) and _equal(_original(mine), _original(state))
+        apart = {*self._past(0), "original", *(["digest"] if differs_in_erased else [])}
+        differences = _differences(mine, state, apart)
         if differences:
             cure = _cure(mine, state)
             raise StateError(f"the state belongs to another stream: {'; '.join(differences)}: {cure}")
@@ -82,6 +89,12 @@ class StreamIdentity:
         refusal = None if self.steps is None else self.steps.refusal(position)
         if refusal is not None:
             raise StateError(f"the state cannot be continued: {refusal}")
+        if differs_in_erased:
+            warn(
+                f"the state was saved over digest {_shown(state.get('digest'))}, and is restored over {self.digest!r}: "
+                "only erased records differ, so numbers and order are the same. An erased record raises an "
+                'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
+            )
         return position
 
     def _check_past(self, position: int, state: Mapping[str, Any]) -> None:
@@ -94,6 +107,10 @@ class StreamIdentity:
                     f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
                     "what comes at that position or later may change"
                 )
+
+
+def _original(state: Mapping[str, Any]) -> Any:
+    return state.get("original", state.get("digest"))
 
 
 def _cure(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:

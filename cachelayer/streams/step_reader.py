@@ -63,7 +63,8 @@ class StepReader:
     @property
     def identity(self) -> StreamIdentity:
         """The records and the order that positions of the stream refer to."""
-        return StreamIdentity(self.records.digest, self.options.order, self.options.steps)
+        records = self.records
+        return StreamIdentity(records.digest, self.options.order, self.options.steps, records.original_digest)
 
     @cached_property
     def read_rows(self) -> StepRows:

@@ -1,4 +1,4 @@
-"""Versions as they are stored: manifests, the log that publishes them, and copy, diff, gc, verify and leases.
+"""Versions as they are stored: manifests, the log that publishes them, and copy, diff, gc, verify and claims.
 
 Nothing here makes records from a source, or hands records out.
 """

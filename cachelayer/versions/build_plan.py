@@ -29,10 +29,8 @@ class BuildPlan:
     @cached_property
     def stored(self) -> dict[str, Any]:
         """The plan as a note stores it."""
-        found: dict[str, Any] = json.loads(
-            json.dumps({**self.decides, "identity": self.stored_identity, **self.origin.identity()})
-        )
-        return found
+        plan = {**self.decides, "identity": self.stored_identity, **self.origin.identity()}
+        return json.loads(json.dumps(plan))  # type: ignore[no-any-return]
 
     @property
     def stored_identity(self) -> dict[str, Any]:

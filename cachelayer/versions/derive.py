@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects import paths
-from cachelayer.provenance.environment import environment, now
+from cachelayer.provenance.environment import environment, event, now
 from cachelayer.records.common_spec import common_spec
 from cachelayer.records.selection import Selection
-from cachelayer.versions.attempts import attempts_of, new_attempt
-from cachelayer.versions.commit import Committer
 from cachelayer.versions.log import Log
-from cachelayer.versions.manifest import Composition, Kept, Manifest
+from cachelayer.versions.manifest import Kept, Manifest
+from cachelayer.versions.publish import publish, refuse_if_taken
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -33,9 +31,8 @@ def derive(
         kept: the records, as their numbers in the shards of the base.
         description, metadata: stored with the version; the metadata updates that of the base.
     """
-    committer = Committer(Log(base.store, base.dataset_id), version, base.info)
-    committer.refuse_if_published()
-    attempt = new_attempt()
+    log = Log(base.store, base.dataset_id)
+    refuse_if_taken(log, version)
     provenance = {
         "description": description,
         "metadata": {**(base.manifest.provenance.get("metadata") or {}), **metadata},
@@ -43,14 +40,11 @@ def derive(
         "base": base_of(base.info),
         "time": now(),
         **environment(),
+        **base.manifest.erasures,
     }
-    with attempts_of(base.store, base.dataset_id).running(attempt, lambda: "about to be published"):
-        made = subset(base, kept, attempt, provenance, uuid.uuid4().hex)
-        try:
-            return committer.publish(attempt, made, {"base": base.info.version})
-        except BaseException:
-            committer.abandon(attempt, keep=False, is_known=False)
-            raise
+    whole = replace(base.manifest, provenance=provenance, token=uuid.uuid4().hex, kept=None)
+    change = event("publish", version=version, base=base.info.version)
+    return publish(log, version, *keeping(whole, kept), change, base.info)
 
 
 def base_of(info: VersionInfo) -> dict[str, Any]:
@@ -58,11 +52,11 @@ def base_of(info: VersionInfo) -> dict[str, Any]:
     return {"version": info.version, "digest": info.digest, "records": info.records}
 
 
-def appended(base: StoredVersion, added: Manifest, attempt: str) -> Composition:
-    """Compose the records of a version followed by those of a manifest with the same spec."""
+def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | None]:
+    """Return the manifest of a version's records followed by those of a manifest with the same spec; see `keeping`."""
     before = base.manifest
     if before.records == 0 and before.kept is None:
-        return Composition(replace(added, segments=()), {})
+        return replace(added, segments=()), None
     spec = common_spec([(base.name, before.element_spec), ("what is appended", added.element_spec)])
     if before.codec != added.codec:
         raise InvalidArgumentError(f"{base.name} has records of codec {before.codec}, not {added.codec}")
@@ -72,33 +66,24 @@ def appended(base: StoredVersion, added: Manifest, attempt: str) -> Composition:
         element_spec=spec,
         shards=before.shards.then(added.shards),
         segments=(*base.segments, *came) if came else before.segments,
+        erased=before.erased,
+        unerased_nbytes=None if before.unerased_nbytes is None else before.unerased_nbytes + added.nbytes,
+        provenance={**added.provenance, **before.erasures},
     )
     if before.kept is None:
-        return Composition(whole, {})
+        return whole, None
     more = np.arange(before.shard_records, whole.shard_records)
-    return _keeping(whole, Selection(np.concatenate([*base.kept.pieces(), more])), attempt)
+    return keeping(whole, Selection(np.concatenate([*base.kept.pieces(), more])))
 
 
-def subset(base: StoredVersion, kept: Selection, attempt: str, provenance: dict[str, Any], token: str) -> Composition:
-    """Compose some of the records in the shards of a version.
-
-    Args:
-        base: the version.
-        kept: the records, as their numbers in its shards.
-        attempt: the build attempt that writes the manifest.
-        provenance, token: of the manifest.
-    """
-    return _keeping(replace(base.manifest, provenance=provenance, token=token, kept=None), kept, attempt)
-
-
-def _keeping(whole: Manifest, kept: Selection, attempt: str) -> Composition:
+def keeping(whole: Manifest, kept: Selection) -> tuple[Manifest, bytes | None]:
+    """Return the manifest that keeps some records, and their numbers if these need a file."""
     digest = kept.digest(whole.shards_digest, whole.shard_records)
     progression = kept.progression()
     if progression == (0, 1, whole.shard_records):
-        return Composition(whole, {})
+        return whole, None
     if progression is not None and progression[1] != 0:
         start, step, records = progression
-        return Composition(replace(whole, kept=Kept(records, digest, start, step)), {})
-    name = paths.kept(attempt)
-    objects = {name: b"".join(piece.astype("<i8").tobytes() for piece in kept.pieces())}
-    return Composition(replace(whole, kept=Kept(len(kept), digest, file=name)), objects)
+        return replace(whole, kept=Kept(records, digest, start, step)), None
+    numbers = b"".join(piece.astype("<i8").tobytes() for piece in kept.pieces())
+    return replace(whole, kept=Kept(len(kept), digest)), numbers

@@ -1,17 +1,13 @@
-"""Locks of files, which the operating system releases when their holder dies, and temporary folders under them.
-
-A lock only saves doing work twice, and keeps gc away from running builds. The log alone decides what is published.
-"""
+"""Locks of files, which the operating system releases when their holder dies, and temporary folders under them."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shutil
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +15,6 @@ from cachelayer.errors import StorageError
 from cachelayer.objects.local import storage_error
 from cachelayer.temporary_files import parent_folder
 from cachelayer.user_warnings import warn
-
-_NOTE_NBYTES = 4096
-_PAUSE = 0.05
-"""Seconds between two looks at a lock that somebody else holds."""
 
 
 @dataclass(eq=False)
@@ -45,65 +37,24 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextmanager
-def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool = False) -> Iterator[None]:
-    """Hold the lock of a file; wait while another thread or process has it.
+def try_hold(path: Path, *, remove: bool = False) -> Iterator[bool]:
+    """Hold the lock of a file unless another thread or process does; yield whether it is held.
 
     Args:
         path: the file; it is made if it does not exist.
-        on_wait: called once before waiting.
         remove: remove the file at the end.
     """
     lock = _lock(path)
-    if lock is None and on_wait is not None:
-        on_wait()
-    while lock is None:
-        time.sleep(_PAUSE)
-        lock = _lock(path)
+    if lock is None:
+        yield False
+        return
     try:
-        yield
+        yield True
     finally:
         if lock in _open and remove:
             with suppress(OSError):
                 path.unlink()
         _close(lock)
-
-
-@contextmanager
-def try_hold(path: Path, holder: str) -> Iterator[str]:
-    """Hold the lock of a file unless somebody else does; yield the name of its holder.
-
-    Args:
-        path: the file; it is made if it does not exist.
-        holder: the name that others are shown.
-
-    Yields:
-        ``holder`` if it is held here; an empty name if the other holder has not written one yet.
-    """
-    lock = _lock(path)
-    if lock is None:
-        yield _holder_of(path)
-        return
-    try:
-        _write_holder(lock, holder)
-        yield holder
-    finally:
-        if lock in _open:
-            _write_holder(lock, "")
-        _close(lock)
-
-
-def _holder_of(path: Path) -> str:
-    try:
-        return path.read_bytes()[:_NOTE_NBYTES].decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _write_holder(lock: _Lock, holder: str) -> None:
-    with suppress(OSError):
-        # On a full disk the lock still holds.
-        os.ftruncate(lock.descriptor, 0)
-        os.pwrite(lock.descriptor, holder.encode(), 0)
 
 
 def is_held(path: Path) -> bool:
@@ -156,12 +107,20 @@ _LOCK = ".lock"
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Yield an empty folder of this process, and remove it in the end; remove those of killed processes first."""
-    remove_left_over()
-    folder, maker = parent_folder() / f"{_PREFIX}{uuid.uuid4().hex}", os.getpid()
-    # The lock is there before the folder and after it, so a folder without one belongs to nobody.
-    with hold(folder.with_suffix(_LOCK), remove=True):
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Yield an empty folder of this process, and remove it in the end; remove those of killed processes first.
+
+    Args:
+        parent: where to make it; None for the folder of temporary files.
+    """
+    parent = parent_folder() if parent is None else parent
+    remove_left_over(parent)
+    with ExitStack() as lock:
+        folder, maker = parent / f"{_PREFIX}{uuid.uuid4().hex}", os.getpid()
+        # The lock is there before the folder and after it, so a folder without one belongs to nobody. Another process
+        # may have taken it for left over in the moment between making and taking it.
+        while not lock.enter_context(try_hold(folder.with_suffix(_LOCK), remove=True)):
+            folder = parent / f"{_PREFIX}{uuid.uuid4().hex}"
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
@@ -174,25 +133,12 @@ def temporary_folder() -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_left_over() -> None:
+def remove_left_over(parent: Path) -> None:
     """Remove the temporary folders of processes that were killed."""
-    try:
-        parent = parent_folder()
-    except StorageError:
-        # Then nothing was left in it either.
-        return
     for lock in parent.glob(f"{_PREFIX}*{_LOCK}"):
         # Another process may remove it at the same time; another user's is not ours to remove.
         with suppress(StorageError, OSError):
             if lock.stat().st_uid == os.getuid():
-                _remove_left_over(lock)
-
-
-def _remove_left_over(lock: Path) -> None:
-    """Remove the folder of a lock, and the lock, unless somebody holds it."""
-    name = uuid.uuid4().hex
-    # A process that has made its lock, and is about to take it, has to wait: the folder would be removed under it.
-    with try_hold(lock, name) as holder:
-        if holder == name:
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink()
+                with try_hold(lock, remove=True) as is_ours:
+                    if is_ours:
+                        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)

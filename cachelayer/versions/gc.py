@@ -1,38 +1,57 @@
-"""Collect garbage: build attempts that no version names, and what deleted versions had to themselves."""
+"""Collect garbage: files that no version names, and what killed builds left behind.
+
+Files are chosen on a head of the log that names none of them; an entry on that head says that they are deleted; then
+they are deleted. Whoever publishes later reads this entry, and does not name such a file. So a wrong choice of what
+is old, or of who is at work, costs a build its work at most.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from cachelayer.errors import (
-    CorruptionError,
-    FormatError,
-    InvalidArgumentError,
-    StorageError,
-)
+from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
+from cachelayer.temporary_files import parent_folder
 from cachelayer.user_warnings import warn
-from cachelayer.versions.attempts import Attempts, attempts_of
-from cachelayer.versions.commit import attempts_named_by, named_attempts
+from cachelayer.versions.claims import CLAIM, claims_of, is_at_work
 from cachelayer.versions.file_lock import remove_left_over
 from cachelayer.versions.log import Log, has_log
+from cachelayer.versions.notes import PLAN_HASH, forget
 from cachelayer.versions.snapshot import Deletion, VersionInfo
-from cachelayer.versions.stored_version import StoredVersion, plans_of
-from cachelayer.versions.unfinished import Unfinished, newest, newest_notes
+from cachelayer.versions.stored_version import StoredVersion
 
 GRACE_SECONDS = 24 * 3600.0
 """The default age, in seconds, at which garbage is collected."""
+_PROBE = ".clock-"
 _WHILE = 3600.0
 """Seconds after which a temporary file must have been left by a killed process."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was deleted, or would be.
+
+    Args:
+        name: a file without its suffix, or a folder, as ``<dataset id>/<name>``.
+        reason: why.
+    """
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
 
 
 def checked_grace(grace: Any) -> float:
@@ -41,29 +60,29 @@ def checked_grace(grace: Any) -> float:
     return float(grace)
 
 
-def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, progress: bool | None = None) -> list[str]:
+def collect_all(
+    store: ObjectStore, *, grace: float, dry_run: bool = False, progress: bool | None = None
+) -> list[Collected]:
     """Collect the garbage of every dataset in a store; leave those that cannot be read alone, with a warning.
 
     Args:
         store: the store.
         grace: the age, in seconds, at which garbage is collected.
-        dry_run: write, revoke and delete nothing.
+        dry_run: write and delete nothing.
         progress: whether to show the progress.
-
-    Returns:
-        The attempts that were deleted, or would be, as ``<dataset id>/<attempt>``.
     """
     if not dry_run:
-        remove_left_over()
-    deleted: list[str] = []
+        # Without a folder for temporary files nothing is left over in it.
+        with suppress(StorageError):
+            remove_left_over(parent_folder())
+    collected: list[Collected] = []
     failed: list[StorageError] = []
     names = list(filter(paths.is_dataset_id, store.names("")))
     with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
         for dataset_id in names:
             try:
                 if _is_ours(store, dataset_id):
-                    found = collect(store, dataset_id, grace=grace, dry_run=dry_run)
-                    deleted += [f"{dataset_id}/{attempt}" for attempt in found]
+                    collected += Collector(store, dataset_id, grace, dry_run=dry_run).collect()
             except (CorruptionError, FormatError, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
                     failed.append(error)
@@ -71,255 +90,198 @@ def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, prog
             shown.update(1, 0)
     if failed and len(failed) == len(names):
         raise failed[0]
-    return deleted
+    return collected
 
 
 def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
     """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log."""
     if has_log(store, dataset_id):
         return Log(store, dataset_id).head().sequence > 0
-    left = {name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)}
-    left.update(_noted(store, dataset_id))
-    return len(left) > 0 and all(map(paths.is_made_up, left))
+    builds = paths.builds(dataset_id)
+    found = {
+        dataset_id: {paths.SHARDS, paths.BUILDS, paths.temporary("").strip("/")}.__contains__,
+        f"{dataset_id}/{paths.SHARDS}": _is_of_shard,
+        **{f"{builds}/{version}": _is_of_build for version in store.names(builds)},
+    }
+    left = [(name, is_ours) for folder, is_ours in found.items() for name in store.names(folder)]
+    return bool(left) and all(is_ours(name) for name, is_ours in left)
 
 
-def collect(store: ObjectStore, dataset_id: str, *, grace: float, dry_run: bool = False) -> list[str]:
-    """Delete the build attempts of a dataset that no version names, nobody runs, and are older than ``grace`` seconds.
-
-    Files that only deleted versions named go too, once the grace of their deletion is over.
-
-    Returns:
-        The attempts that were deleted; with ``dry_run``, those that would be.
-    """
-    clock = Clock(store, dataset_id, probes=not dry_run)
-    attempts = attempts_of(store, dataset_id)
-    of_deleted = collect_deleted(store, dataset_id, clock, dry_run=dry_run)
-    if not dry_run:
-        _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
-    noted = _noted(store, dataset_id)
-    # A slow build in an object store has records among its notes before it has a folder.
-    found = sorted({*_attempts_in(store, paths.builds(dataset_id), of_folders=True), *noted})
-    old = [
-        name
-        for name in found
-        if clock.age(*newest(store, paths.build(dataset_id, name)), *noted.get(name, ())) >= grace
-    ]
-    head = Log(store, dataset_id).head()
-    adopted = head.adopted
-    if not dry_run:
-        _forget_published(store, dataset_id, attempts, head.versions)
-    owners = sorted({adopted.get(attempt, attempt) for attempt in old})
-    running = {*_running(attempts, old), *_running(attempts, owners)}
-    # Notes of finished parts stay as long as the build that resumed from them.
-    needed = {*running, *set(found).difference(old)}
-    idle = [name for name in old if name not in running and adopted.get(name, name) not in needed]
-    deleted = _delete_unnamed(store, dataset_id, set(idle).difference(of_deleted), adopted, dry_run=dry_run)
-    if dry_run:
-        return sorted({*of_deleted, *deleted})
-    kept = set(old).difference(running, deleted)
-    _delete_unnamed_files(store, dataset_id, kept, clock, grace)
-    _delete_plans(store, dataset_id, kept)
-    return sorted({*of_deleted, *deleted})
+def _is_of_shard(name: str) -> bool:
+    # One that was being put begins with a dot.
+    return paths.is_file(f"{paths.SHARDS}/{name.lstrip('.').partition('.')[0]}")
 
 
-def _noted(store: ObjectStore, dataset_id: str) -> dict[str, list[str]]:
-    """Return the attempts that have notes, each with its newest."""
-    noted: dict[str, list[str]] = {}
-    for version in store.names(paths.unfinished(dataset_id)):
-        for attempt in filter(paths.is_made_up, Unfinished(store, dataset_id, version).attempts()):
-            noted[attempt] = newest_notes(store, f"{paths.unfinished(dataset_id, version)}/{attempt}")
-    return noted
+def _is_of_build(name: str) -> bool:
+    return PLAN_HASH.fullmatch(name) is not None or _is_of_claim(name)
 
 
-def _forget_published(store: ObjectStore, dataset_id: str, attempts: Attempts, versions: Collection[str]) -> None:
-    """Delete the notes that killed builders did not remove after they had published."""
-    for version in set(store.names(paths.unfinished(dataset_id))).intersection(versions):
-        unfinished = Unfinished(store, dataset_id, version)
-        noted = unfinished.attempts()
-        for attempt in set(noted).difference(_running(attempts, noted)):
-            unfinished.forget(attempt)
+def _is_of_claim(name: str) -> bool:
+    # Beside one that was being taken there is a link to it, ".<claim>.<token>.tmp".
+    return CLAIM in name.rpartition("/")[2].split(".")
 
 
-def collect_deleted(
-    store: ObjectStore, dataset_id: str, clock: Clock | None = None, *, dry_run: bool = False
-) -> list[str]:
-    """Delete the build attempts of deleted versions whose grace is over, unless another version names them.
-
-    Returns:
-        The attempts that were deleted; with ``dry_run``, those that would be.
-    """
-    head = Log(store, dataset_id).head()
-    clock = clock or Clock(store, dataset_id)
-    over = [each for each in head.deleted if each.grace == 0 or _age(clock, dataset_id, each) >= each.grace]
-    attempts: set[str] = set()
-    for each in over:
-        try:
-            attempts |= attempts_named_by(store, dataset_id, each.info)
-        except (CorruptionError, FormatError):
-            attempts.add(paths.attempt_of(each.info.manifest))
-    return _delete_unnamed(store, dataset_id, attempts, head.adopted, over, dry_run=dry_run) if over else []
-
-
-def _age(clock: Clock, dataset_id: str, deletion: Deletion) -> float:
-    """Return the seconds since a version was deleted, by the store's clock: hosts' clocks may differ."""
-    return clock.age(paths.log_entry(dataset_id, deletion.sequence))
-
-
-def _running(attempts: Attempts, names: list[str]) -> list[str]:
-    return [name for name, runs in zip(names, attempts.are_running(names), strict=True) if runs]
-
-
-def _delete_unnamed(
-    store: ObjectStore,
-    dataset_id: str,
-    attempts: Collection[str],
-    adopted: Mapping[str, str],
-    deletions: Collection[Deletion] = (),
-    *,
-    dry_run: bool = False,
-) -> list[str]:
-    """Delete the attempts that no version names.
-
-    Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. An attempt
-    that is published, or adopted by another, before that stays.
+class Collector:
+    """Collects the garbage of one dataset.
 
     Args:
         store, dataset_id: the dataset.
-        attempts: the candidates.
-        adopted: the adopter of each at the moment when nobody was found to run it.
-        deletions: the deleted versions whose grace is over.
-        dry_run: only return these attempts.
-    """
-    log = Log(store, dataset_id)
-    dead: list[str] = []
-    try:
-        for head in log.heads():
-            left = head.without_deletions(deletions)
-            free = {name for name in attempts if head.adopted.get(name) == adopted.get(name)}
-            dead = sorted(free - named_attempts(store, dataset_id, left))
-            if dry_run:
-                return dead
-            if not dead and left.deleted == head.deleted:
-                break
-            if log.append(left.without_attempts(dead, event("revoke", attempts=dead))):
-                break
-    except (CorruptionError, FormatError) as error:
-        warn(f"nothing of {dataset_id!r} is collected, because it is unknown which files its versions need: {error}")
-        return []
-    for attempt in dead:
-        store.delete_folder(paths.build(dataset_id, attempt))
-        attempts_of(store, dataset_id).forget(attempt)
-    if dead:
-        _forget_unfinished(store, dataset_id, dead)
-    return dead
-
-
-def _delete_unnamed_files(
-    store: ObjectStore, dataset_id: str, attempts: Collection[str], clock: Clock, grace: float
-) -> None:
-    """Delete files that attempts wrote too late: after they, or an attempt that adopted them, had published.
-
-    No version can ever name these: such an attempt can neither publish again nor be adopted again.
-    """
-    head = Log(store, dataset_id).head()
-    given_up = {name for name in attempts if head.has_published(name) or not head.can_be_adopted(name)}
-    if not given_up:
-        return
-    try:
-        named = {name for info in head.with_files for name in _files_of(store, dataset_id, info, given_up)}
-    except (CorruptionError, FormatError):
-        return
-    for attempt in given_up:
-        folder = paths.build(dataset_id, attempt)
-        for name in store.names(folder):
-            whole = f"{folder}/{name}"
-            if whole not in named and clock.age(whole) >= grace:
-                store.delete(whole)
-
-
-def _delete_plans(store: ObjectStore, dataset_id: str, attempts: Collection[str]) -> None:
-    """Delete the plans of deleted versions whose attempts stay, because others have shards there."""
-    head = Log(store, dataset_id).head()
-    for attempt in attempts:
-        if not head.has_published(attempt):
-            folder = paths.build(dataset_id, attempt)
-            for name in filter(paths.is_plan, store.names(folder)):
-                store.delete(f"{folder}/{name}")
-
-
-def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
-    """Yield the files of a version that these attempts wrote."""
-    manifest = StoredVersion(store, dataset_id, info).manifest
-    shares = manifest.shards.attempts.intersection(attempts)
-    shards = (shard for shard in manifest.shards if shard.attempt in attempts) if shares else ()
-    kept = () if manifest.kept is None or manifest.kept.file is None else (manifest.kept.file,)
-    for name in (info.manifest, *kept):
-        yield f"{dataset_id}/{name}"
-    for name in (name for shard in shards for name in shard.files):
-        yield f"{dataset_id}/{name}"
-    if paths.attempt_of(info.manifest) in attempts:
-        yield from plans_of(store, dataset_id, info)
-
-
-def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> None:
-    """Delete the notes of what these attempts have finished."""
-    for version in store.names(paths.unfinished(dataset_id)):
-        unfinished = Unfinished(store, dataset_id, version)
-        for attempt in set(unfinished.attempts()).intersection(attempts):
-            unfinished.forget(attempt)
-
-
-def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: Clock, age: float) -> None:
-    """Remove what killed processes left beside the attempts: half-written objects, leases of ended attempts."""
-    for name in store.names(paths.log(dataset_id)):
-        if name.endswith(".tmp") and clock.age(f"{paths.log(dataset_id)}/{name}") >= age:
-            store.delete(f"{paths.log(dataset_id)}/{name}")
-    idle = [
-        attempt
-        for attempt in _attempts_in(store, paths.running(dataset_id), of_folders=False)
-        if clock.age(paths.build_lease(dataset_id, attempt)) >= age
-    ]
-    for attempt, runs in zip(idle, attempts.are_running(idle), strict=True):
-        if not runs:
-            attempts.forget(attempt)
-
-
-def _attempts_in(store: ObjectStore, folder: str, *, of_folders: bool) -> list[str]:
-    """Return the names of attempts in a folder, ignoring files if attempts are folders here, and folders if files."""
-    names = [name for name in store.names(folder) if paths.is_attempt(name)]
-    if not isinstance(store, LocalStore):
-        return names
-    found = [(name, store.path(f"{folder}/{name}")) for name in names]
-    return [name for name, path in found if not path.is_symlink() and (path.is_dir() if of_folders else path.is_file())]
-
-
-class Clock:
-    """The store's own clock, which may differ from this host's.
-
-    Args:
-        store, dataset_id: where to write a probe.
-        probes: False to write none and use the clock of this host.
+        grace: the age, in seconds, at which garbage is collected.
+        dry_run: write and delete nothing.
     """
 
-    def __init__(self, store: ObjectStore, dataset_id: str, *, probes: bool = True) -> None:
+    def __init__(self, store: ObjectStore, dataset_id: str, grace: float, *, dry_run: bool = False) -> None:
         self._store = store
         self._dataset_id = dataset_id
-        self._probes = probes
+        self._grace = grace
+        self._dry_run = dry_run
+        self._log = Log(store, dataset_id)
+
+    def collect(self) -> list[Collected]:
+        """Delete what no version names and is older than the grace, and what deleted versions had to themselves.
+
+        While somebody may be building a version of the dataset, files that belonged to no version stay.
+        """
+        # In this order: what is listed and unnamed by a later head belongs to no version of that head.
+        listed = self._listed()
+        is_busy = is_at_work(self._store, self._dataset_id, self._age)
+        found = self._delete({} if is_busy else listed)
+        if is_busy:
+            return found
+        return [*found, *self._delete_notes(), *self._delete_plans(), *self._delete_temporary()]
+
+    def collect_deleted(self) -> list[Collected]:
+        """Delete what only deleted versions had whose grace is over; nothing, with a warning, if one is damaged."""
+        try:
+            return self._delete({})
+        except (CorruptionError, FormatError) as error:
+            warn(f"nothing of {self._dataset_id!r} is collected: {error}")
+            return []
+
+    def _listed(self) -> dict[str, list[str]]:
+        """Return the objects of shards and manifests, by their names without suffixes."""
+        files: dict[str, list[str]] = {}
+        for folder in (paths.SHARDS, paths.MANIFESTS):
+            for name in self._store.names(f"{self._dataset_id}/{folder}"):
+                file = f"{folder}/{name.partition('.')[0]}"
+                if paths.is_file(file):
+                    files.setdefault(file, []).append(f"{self._dataset_id}/{folder}/{name}")
+        return files
+
+    def _delete(self, listed: dict[str, list[str]]) -> list[Collected]:
+        """Delete the files of deleted versions whose grace is over, and those of ``listed`` that no version names."""
+        store, dataset_id = self._store, self._dataset_id
+        victims: dict[str, tuple[list[str], str]] = {}
+        for head in self._log.heads():
+            over = [each for each in head.deleted if each.grace == 0 or self._age_of(each) >= each.grace]
+            left = head.without_deletions(over)
+            named = {file for info in left.with_files for file in self._objects_of(info)}
+            victims = {
+                file: (objects, f"version {each.info.version!r} was deleted")
+                for each in over
+                for file, objects in self._objects_of_deleted(each.info).items()
+                if file not in named
+            }
+            for file, objects in listed.items():
+                if file not in named and file not in victims and self._is_old(*objects):
+                    victims[file] = (objects, "no version names it")
+            if self._dry_run or (not victims and left.deleted == head.deleted):
+                break
+            if self._log.append(left.sweeping(victims, event("collect", files=len(victims)))):
+                break
+        if not self._dry_run:
+            for objects, _ in victims.values():
+                for name in objects:
+                    store.delete(name)
+        return [Collected(f"{dataset_id}/{file}", reason) for file, (_, reason) in sorted(victims.items())]
+
+    def _objects_of(self, info: VersionInfo) -> dict[str, list[str]]:
+        """Return the objects of a version, by their names without suffixes."""
+        found = {info.file: self._objects_of_manifest(info)}
+        for shard in StoredVersion(self._store, self._dataset_id, info).manifest.shards:
+            found[shard.file] = [f"{self._dataset_id}/{name}" for name in shard.files]
+        return found
+
+    def _objects_of_deleted(self, info: VersionInfo) -> dict[str, list[str]]:
+        try:
+            return self._objects_of(info)
+        except (CorruptionError, FormatError):
+            return {info.file: self._objects_of_manifest(info)}
+
+    def _objects_of_manifest(self, info: VersionInfo) -> list[str]:
+        return [f"{self._dataset_id}/{name}" for name in (info.manifest, paths.kept(info.file))]
+
+    def _delete_notes(self) -> Iterator[Collected]:
+        """Delete the notes of builds that are published, and of those that were interrupted long ago."""
+        store, head = self._store, self._log.head()
+        for version in store.names(paths.builds(self._dataset_id)):
+            folder = paths.builds(self._dataset_id, version)
+            if version.startswith(_PROBE) and not self._dry_run:
+                # Of a collector that was killed.
+                store.delete(folder)
+            objects = [f"{folder}/{name}" for name in store.names(folder)]
+            notes = [name for name in objects if PLAN_HASH.fullmatch(name.rpartition("/")[2])]
+            objects = [name for name in objects if name not in notes]
+            objects += [f"{one}/{name}" for one in notes for name in store.names(one)]
+            if not objects or not self._is_old(*objects):
+                continue
+            reason = "the version is published" if version in head.versions else "the build was interrupted"
+            if self._dry_run:
+                yield Collected(folder, reason)
+                continue
+            for name in objects:
+                # Nobody is at work here, so its holder is dead.
+                if _is_of_claim(name):
+                    store.delete(name)
+            # A build may have begun meanwhile.
+            with claims_of(store, folder).hold(CLAIM, lambda: "about to collect garbage") as is_ours:
+                if is_ours:
+                    forget(store, folder)
+                    yield Collected(folder, reason)
+
+    def _delete_plans(self) -> Iterator[Collected]:
+        """Delete the plans of packs of versions that are gone."""
+        store, folder = self._store, paths.packs(self._dataset_id)
+        kept = {info.digest[:32] for info in self._log.head().with_files}
+        for digest in store.names(folder):
+            objects = [f"{folder}/{digest}/{name}" for name in store.names(f"{folder}/{digest}")]
+            if digest not in kept and objects and self._is_old(*objects):
+                yield Collected(f"{folder}/{digest}", "plans of packs of a version that was deleted")
+                if not self._dry_run:
+                    store.delete_folder(f"{folder}/{digest}")
+
+    def _delete_temporary(self) -> Iterator[Collected]:
+        """Delete what killed processes were writing."""
+        store = self._store
+        if not isinstance(store, LocalStore) or self._dry_run:
+            return
+        remove_left_over(store.path(paths.temporary(self._dataset_id)))
+        folders = [f"{self._dataset_id}/{one}" for one in ("_log", paths.SHARDS, paths.MANIFESTS)]
+        for name in (f"{folder}/{name}" for folder in folders for name in store.names(folder)):
+            if name.endswith(".tmp") and self._age(name) >= max(self._grace, _WHILE):
+                yield Collected(name, "a killed process was writing it")
+                store.delete(name)
+
+    def _is_old(self, *names: str) -> bool:
+        """Return whether the newest of these objects is older than the grace."""
+        return min(map(self._age, names)) >= self._grace
+
+    def _age_of(self, deletion: Deletion) -> float:
+        return self._age(paths.log_entry(self._dataset_id, deletion.sequence))
+
+    def _age(self, name: str) -> float:
+        """Return the seconds since an object was written, by the store's clock; infinite if it does not exist."""
+        written = self._store.modified(name)
+        return math.inf if written is None else self._now - written
 
     @cached_property
     def _now(self) -> float:
-        if isinstance(self._store, LocalStore) or not self._probes:
+        """The time of the store, whose clock may differ from this host's; that of the host in a dry run."""
+        if isinstance(self._store, LocalStore) or self._dry_run:
             return time.time()
-        # Write the probe only if something may be deleted: other folders in a bucket belong to somebody else.
-        probe = f"{paths.running(self._dataset_id)}/clock-{uuid.uuid4().hex}"
+        probe = f"{paths.builds(self._dataset_id)}/{_PROBE}{uuid.uuid4().hex}"
         self._store.put(probe, b"")
         try:
             return self._store.modified(probe) or time.time()
         finally:
             self._store.delete(probe)
-
-    def age(self, *names: str) -> float:
-        """Return the seconds since the newest of these objects was written; -1 if none exists."""
-        now = self._now
-        written = [time for name in names if (time := self._store.modified(name)) is not None]
-        return now - max(written) if written else -1.0

@@ -39,6 +39,7 @@ class Log:
         self.store = store
         self.dataset_id = dataset_id
         self._seen: Snapshot | None = None
+        self._swept: dict[int, frozenset[str]] = {}
 
     def head(self) -> Snapshot:
         """Return the newest snapshot; an empty one if nothing was ever published."""
@@ -72,6 +73,19 @@ class Log:
         raw = self.store.read(name)
         return None if raw is None else Snapshot.decode(raw, f"{self.store.url}/{name}", sequence)
 
+    def deleted_since(self, head: Snapshot, generation: int) -> frozenset[str]:
+        """Return the files that were deleted from the end of a generation up to a head.
+
+        A file is good if no entry since the generation in its name has deleted it.
+        """
+        for sequence in head.sweeps[generation:]:
+            if sequence not in self._swept:
+                entry = head if sequence == head.sequence else self._entry(sequence)
+                if entry is None:
+                    raise CorruptionError(f"{self.store.url}/{self._name(sequence)}: an entry of the log is missing")
+                self._swept[sequence] = entry.swept
+        return frozenset().union(*(self._swept[sequence] for sequence in head.sweeps[generation:]))
+
     def _name(self, sequence: int) -> str:
         return paths.log_entry(self.dataset_id, sequence)
 
@@ -99,7 +113,10 @@ class Log:
 
     def append(self, decided: Snapshot) -> bool:
         """Put a changed head as the next entry; return False if another entry came first."""
-        entry = replace(decided, sequence=decided.sequence + 1)
+        sequence = decided.sequence + 1
+        # What an entry deleted stands in that entry alone.
+        swept = decided.swept if decided.sweeps[-1:] == (sequence,) else frozenset[str]()
+        entry = replace(decided, sequence=sequence, swept=swept)
         raw, name = entry.encode(uuid.uuid4().hex), self._name(entry.sequence)
         if not (self.store.put_if_absent(name, raw) or self.store.read(name) == raw):
             return False
@@ -132,10 +149,10 @@ class LogEvent:
 
     Args:
         sequence: number of the entry, from 1.
-        kind: ``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``revoke``, or another.
+        kind: ``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``collect``, or another.
         time: when, in ISO 8601, UTC, by the clock of the host.
         user, host, pid: who; ``"unknown"``, or 0 for the process, if the entry does not say.
-        details: what, by name: the version, the tag, the build attempts.
+        details: what, by name: the version, the tag, the number of files.
     """
 
     sequence: int

@@ -2,23 +2,23 @@
 
 A manifest is ``{format, data, provenance, token}``. ``data`` holds codec, element spec and a column for each fact about
 the shards; ``data`` alone decides the digest. The digest of the shards is the SHA-256 of the canonical JSON (sorted
-keys, no spaces, ASCII) of codec, element spec and the columns ``records`` and ``sha256``: the same records, cut into
-shards at the same places, have the same digest everywhere. It is also the digest of the version, unless the version
-keeps only some of the records.
+keys, no spaces, ASCII) of codec, element spec, the columns ``records`` and ``sha256``, and ``erased`` if records were
+erased: the same records, cut into shards at the same places, have the same digest everywhere. It is also the digest of
+the version, unless the version keeps only some of the records.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.objects import paths
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import varying_leaves
@@ -34,26 +34,26 @@ class Kept:
     Args:
         records: number of records kept.
         digest: the digest of the version, which covers the numbers of these records too.
-        start, step: the first number and the step to each next one, if the numbers form an arithmetic progression.
-        file: otherwise the object that holds the numbers as little-endian int64, named relative to the dataset.
+        start, step: the first number and the step to each next one, if the numbers form an arithmetic progression;
+            else None, and a file beside the manifest holds the numbers as little-endian int64.
     """
 
     records: int
     digest: str
-    start: int = 0
-    step: int = 1
-    file: str | None = None
+    start: int | None = None
+    step: int | None = None
+
+    @property
+    def has_file(self) -> bool:
+        return self.start is None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], shard_records: int) -> Kept:
         """Return what :meth:`to_json` wrote, for shards that hold ``shard_records`` records."""
         digest = json_values.sha256("the digest of what is kept", document["digest"])
-        if "file" in document:
+        if "start" not in document:
             records = json_values.whole("the number of records kept", document["records"], most=json_values.MOST // 8)
-            file = json_values.text("the file of what is kept", document["file"])
-            if file != paths.kept(paths.attempt_of(file)):
-                raise ValueError(f"{file[:200]!r} is not the name of a file of record numbers")
-            return cls(records, digest, file=file)
+            return cls(records, digest)
         records = json_values.whole("the number of records kept", document["records"], most=shard_records)
         start = json_values.whole("the first record kept", document["start"])
         step = json_values.whole("the step of what is kept", document["step"], -json_values.MOST)
@@ -63,7 +63,7 @@ class Kept:
         return cls(records, digest, start, step)
 
     def to_json(self) -> dict[str, Any]:
-        where = {"start": self.start, "step": self.step} if self.file is None else {"file": self.file}
+        where = {} if self.has_file else {"start": self.start, "step": self.step}
         return {"records": self.records, "digest": self.digest, **where}
 
 
@@ -79,6 +79,11 @@ class Manifest:
         token: unique to this manifest.
         segments: if records were appended, the number of records of the first build and of each append.
         kept: the records of the shards that the version keeps; None for all.
+        erased: the numbers of the erased records among those of the shards, ascending: each is a record of 0 bytes.
+        supersedes: the digests of the shards of the versions that this one replaces, because records were erased, the
+            oldest first; not part of the digest.
+        unerased_nbytes: the bytes of the shards before any record was erased, from which sizes of blocks follow; not
+            part of the digest. None if none was.
     """
 
     codec: str
@@ -88,6 +93,9 @@ class Manifest:
     token: str = ""
     segments: tuple[int, ...] = ()
     kept: Kept | None = None
+    erased: tuple[int, ...] = ()
+    supersedes: tuple[str, ...] = ()
+    unerased_nbytes: int | None = None
 
     @cached_property
     def shard_records(self) -> int:
@@ -110,6 +118,7 @@ class Manifest:
             "element_spec": spec_json.to_json(self.element_spec),
             "records": self.shards.records.tolist(),
             "sha256": self.shards.sha256,
+            **({"erased": list(self.erased)} if self.erased else {}),
         }
         return hashlib.sha256(canonical_json(identity)).hexdigest()
 
@@ -118,11 +127,44 @@ class Manifest:
         """SHA-256 of the data, in hexadecimal."""
         return self.shards_digest if self.kept is None else self.kept.digest
 
+    def without_records(self, records: Iterable[int], shards: ShardTable, reason: str) -> Manifest:
+        """Return the manifest that replaces this one after records were erased. It keeps all others.
+
+        Args:
+            records: the numbers of the records among those of the shards.
+            shards: the same shards, those that held one of these written anew.
+            reason: why they were erased.
+        """
+        new = sorted({*records} - {*self.erased})
+        before = self.erasures.get("erasures", [])
+        gone = [shard.file for shard, left in zip(self.shards, shards, strict=True) if shard.file != left.file]
+        erasures = [*before, {"records": new, "reason": reason, "files": gone}]
+        return replace(
+            self,
+            shards=shards,
+            provenance={**self.provenance, "erasures": erasures},
+            kept=None,
+            erased=tuple(sorted([*self.erased, *new])),
+            supersedes=(*self.supersedes, self.shards_digest),
+            unerased_nbytes=self.nbytes if self.unerased_nbytes is None else self.unerased_nbytes,
+        )
+
     @property
-    def attempts(self) -> set[str]:
-        """The build attempts that wrote its shards and its file of kept record numbers."""
-        kept = set() if self.kept is None or self.kept.file is None else {paths.attempt_of(self.kept.file)}
-        return self.shards.attempts | kept
+    def erasures(self) -> dict[str, Any]:
+        """What its provenance says of erased records; empty if there are none."""
+        return {"erasures": self.provenance["erasures"]} if self.provenance.get("erasures") else {}
+
+    def reason_of(self, record: int) -> str:
+        """Return why a record was erased; empty if that is not known."""
+        for erasure in self.erasures.get("erasures", []):
+            if record in erasure["records"]:
+                return str(erasure["reason"])
+        return ""
+
+    @property
+    def gone(self) -> list[str]:
+        """The shards that erased records were in, without suffixes, relative to the dataset."""
+        return [str(file) for erasure in self.erasures.get("erasures", []) for file in erasure["files"]]
 
     def as_stored(self) -> Manifest:
         """Return the manifest as it will be read back: JSON has neither tuples nor a user's classes."""
@@ -148,6 +190,12 @@ class Manifest:
         if self.kept is not None:
             data["kept"] = self.kept.to_json()
         document = {"format": FORMAT, "data": data, "provenance": self.provenance, "token": self.token}
+        if self.erased:
+            data["erased"] = list(self.erased)
+        if self.supersedes:
+            document["supersedes"] = list(self.supersedes)
+        if self.unerased_nbytes is not None:
+            document["unerased_nbytes"] = self.unerased_nbytes
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -169,20 +217,13 @@ class Manifest:
                 token=json_values.text("token", document["token"]),
                 segments=_segments(data.get("segments", []), records),
                 kept=Kept.from_json(json_values.mapping("kept", data["kept"]), records) if "kept" in data else None,
+                erased=_erased(data.get("erased", []), records),
+                supersedes=tuple(
+                    json_values.sha256("a digest that is superseded", digest)
+                    for digest in json_values.items("supersedes", document.get("supersedes", []))
+                ),
+                unerased_nbytes=_nbytes(document.get("unerased_nbytes")),
             )
-
-
-@dataclass(frozen=True)
-class Composition:
-    """A manifest, and the objects that go beside it.
-
-    Args:
-        manifest: the manifest.
-        objects: bytes by name, relative to the dataset.
-    """
-
-    manifest: Manifest
-    objects: Mapping[str, bytes]
 
 
 def _check_lengths(shards: ShardTable, spec: Tree) -> None:
@@ -198,10 +239,26 @@ def _segments(found: Any, shard_records: int) -> tuple[int, ...]:
     return segments
 
 
+def _erased(found: Any, shard_records: int) -> tuple[int, ...]:
+    numbers = json_values.items("erased", found)
+    erased = tuple(json_values.whole("an erased record", each, most=shard_records - 1) for each in numbers)
+    if any(later <= number for number, later in pairwise(erased)):
+        raise ValueError("the numbers of the erased records do not ascend")
+    return erased
+
+
+def _nbytes(found: Any) -> int | None:
+    return None if found is None else json_values.whole("the bytes before records were erased", found)
+
+
 def _provenance(found: Any) -> dict[str, Any]:
     provenance = json_values.mapping("provenance", json_values.shallow("provenance", found))
     for name in ("metadata", "arguments"):
         json_values.mapping(name, provenance.get(name) or {})
+    for erasure in json_values.items("erasures", provenance.get("erasures") or []):
+        json_values.items("erased records", json_values.mapping("an erasure", erasure)["records"])
+        json_values.text("the reason of an erasure", erasure["reason"])
+        json_values.items("the files of an erasure", erasure["files"])
     return provenance
 
 

@@ -115,7 +115,7 @@ class Reference:
         """Return the version that the reference names; the newest one if it names none."""
         versions = snapshot.versions
         if self.name is None and self.digest is not None:
-            return self._by_digest(list(versions.values()))
+            return self._by_digest(snapshot, self.digest)
         name = snapshot.tags.get(self.name, self.name)
         if name in (None, paths.LATEST) and versions:
             name = next(reversed(list(versions)))
@@ -123,21 +123,30 @@ class Reference:
             raise self._not_found(snapshot)
         info = versions[name]
         if self.digest is not None and not info.digest.startswith(self.digest):
+            self._refuse_superseded(snapshot, self.digest)
             raise CorruptionError(
                 f"{self.dataset_id}@{self.name} has digest sha256:{info.digest}, not the pinned sha256:{self.digest}"
             )
         return info
 
-    def _by_digest(self, versions: list[VersionInfo]) -> VersionInfo:
-        same = [info for info in versions if info.digest.startswith(self.digest or "")]
+    def _by_digest(self, snapshot: Snapshot, digest: str) -> VersionInfo:
+        same = [info for info in snapshot.versions.values() if info.digest.startswith(digest)]
         if not same:
-            raise VersionNotFoundError(
-                f"{self.dataset_id}: no version has a digest that begins with sha256:{self.digest}"
-            )
+            self._refuse_superseded(snapshot, digest)
+            raise VersionNotFoundError(f"{self.dataset_id}: no version has a digest that begins with sha256:{digest}")
         if len({info.digest for info in same}) > 1:
             names = ", ".join(f"{info.version} (sha256:{info.digest[:12]})" for info in same)
             raise InvalidArgumentError(f"sha256:{self.digest} stands for several versions: {names}; give more digits")
         return same[-1]
+
+    def _refuse_superseded(self, snapshot: Snapshot, digest: str) -> None:
+        """Raise if records were erased from the version that had a digest."""
+        gone = snapshot.successor(digest)
+        if gone is not None:
+            raise VersionNotFoundError(
+                f"{self.dataset_id}@sha256:{digest[:12]}: records were erased from it ({gone.reason}): "
+                f"{self.dataset_id}@{gone.version}@sha256:{gone.digest} has all others, under the same numbers"
+            )
 
     def _not_found(self, snapshot: Snapshot) -> VersionNotFoundError:
         if not snapshot.versions:

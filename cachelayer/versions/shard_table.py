@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ _COLUMNS = {
 _PLACES = {"record_bytes": "record_nbytes", "first_position": "first_position"}
 # Left out if no leaf varies in length; else lists of columns, one for each such leaf.
 _LENGTHS, _TOTALS = _OF_LEAVES = "lengths_crc32c", "length_totals"
-_ATTEMPTS, _FILES = "attempts", "files"
+_GENERATIONS = "generations"
 _U32 = 2**32 - 1
 _MOST_IN_ALL = 2.0**62
 
@@ -39,118 +40,53 @@ class ShardFile:
     """A shard and its place in the store.
 
     Args:
-        attempt: the build attempt that wrote it.
-        number: its number within the attempt.
         stats: what it holds.
+        generation: that of the log when it was put.
     """
 
-    attempt: str
-    number: int
     stats: ShardStats
+    generation: int
+
+    @property
+    def file(self) -> str:
+        """Its name without the suffix, relative to the dataset: it follows from the bytes of all its files."""
+        stats = self.stats
+        sums = (stats.sha256, stats.nbytes, stats.crc32c, stats.index_crc32c, *(stats.lengths_crc32c or ()))
+        return paths.file(paths.SHARDS, hashlib.sha256(":".join(map(str, sums)).encode()).hexdigest(), self.generation)
 
     @property
     def name(self) -> str:
         """Its name, relative to the dataset."""
-        return paths.shard(self.attempt, self.number)
+        return paths.shard(self.file)
 
     @property
     def files(self) -> dict[str, int]:
-        """All of its files with their sizes, relative to the dataset: the shard, its index, and its lengths if any."""
-        files = {self.name: self.stats.nbytes, paths.index_of(self.name): self.stats.index_nbytes}
-        lengths_file = self.stats.lengths_file
-        return files if lengths_file is None else {**files, paths.lengths_of(self.name): lengths_file.nbytes}
+        """All of its files with their sizes, relative to the dataset: its lengths if any, its index, the shard.
 
-
-@dataclass(frozen=True, eq=False)
-class _Files:
-    """The names of shards, as runs of consecutive numbers within one build attempt.
-
-    Args:
-        attempts: the attempts, each once.
-        attempt, first, count: for each run, the index of its attempt, its first number and its number of shards.
-    """
-
-    attempts: Sequence[str]
-    attempt: NDArray[np.int64]
-    first: NDArray[np.int64]
-    count: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, names: Iterable[tuple[str, int]]) -> Self:
-        """Return the runs of these names, each an attempt and a number."""
-        attempts: dict[str, int] = {}
-        runs: list[list[int]] = []
-        for name, number in names:
-            attempt = attempts.setdefault(name, len(attempts))
-            if runs and runs[-1][0] == attempt and runs[-1][1] + runs[-1][2] == number:
-                runs[-1][2] += 1
-            else:
-                runs.append([attempt, number, 1])
-        return cls(list(attempts), *np.array(runs, np.int64).reshape(-1, 3).T)
-
-    @classmethod
-    def from_json(cls, attempts: Sequence[Any], files: Mapping[str, Any], shards: int) -> Self:
-        """Return what :meth:`to_json` wrote, for this number of shards."""
-        names = [paths.check_attempt(each) for each in attempts]
-        if len(set(names)) != len(names):
-            raise ValueError("a build attempt is named twice")
-        columns = {name: files[name] for name in cls._columns()}
-        if len({len(json_values.items(name, column)) for name, column in columns.items()}) != 1:
-            raise ValueError("the columns of files differ in length")
-        if sum(columns["count"]) != shards:
-            raise ValueError(f"the files are those of {sum(columns['count'])} shards, the columns of {shards}")
-        return cls(
-            names,
-            _numbers("attempt", columns["attempt"], 0, len(names) - 1),
-            _numbers("first", columns["first"], 0, json_values.MOST - shards),
-            _numbers("count", columns["count"], 1, shards),
-        )
-
-    @staticmethod
-    def _columns() -> tuple[str, ...]:
-        return ("attempt", "first", "count")
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name).tolist() for name in self._columns()}
-
-    @cached_property
-    def ends(self) -> NDArray[np.int64]:
-        """The number of shards up to the end of each run."""
-        return self.count.cumsum()
-
-    def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
-
-    def name(self, shard: int) -> tuple[str, int]:
-        """Return the attempt of a shard, and its number within the attempt."""
-        run = int(self.ends.searchsorted(shard, side="right"))
-        return self.attempts[self.attempt[run]], int(self.first[run] + shard - (self.ends[run] - self.count[run]))
-
-    def then(self, other: _Files) -> _Files:
-        """Return these names followed by others."""
-        attempts = {name: place for place, name in enumerate(dict.fromkeys([*self.attempts, *other.attempts]))}
-        places = np.array([attempts[each] for each in other.attempts], np.int64)
-        columns = (self.attempt, places[other.attempt]), (self.first, other.first), (self.count, other.count)
-        return _Files(list(attempts), *map(np.concatenate, columns))
+        They are put in this order: if the shard is there, so is what stands beside it.
+        """
+        name, lengths_file = self.name, self.stats.lengths_file
+        beside = {} if lengths_file is None else {paths.lengths_of(name): lengths_file.nbytes}
+        return {**beside, paths.index_of(name): self.stats.index_nbytes, name: self.stats.nbytes}
 
 
 class ShardTable(Sequence[ShardFile]):
     """The shards of a version, in the order of their records.
 
     Args:
-        files: their names.
         columns: the columns of the manifest, each a list with one value a shard, and a list of those of the totals.
     """
 
-    def __init__(self, files: _Files, columns: Mapping[str, list[Any]]) -> None:
-        self._files = files
+    def __init__(self, columns: Mapping[str, list[Any]]) -> None:
+        self.generations: list[int] = columns[_GENERATIONS]
+        """The generation in the name of each shard; no part of the digest."""
         names = [*_COLUMNS, *(name for name in _PLACES if name in columns)]
         self._columns = {name: columns[name] for name in names}
         self._stats = {name: (_COLUMNS | _PLACES)[name] for name in names}
         self._of_leaves: dict[str, list[list[int]]] = {name: columns.get(name, []) for name in _OF_LEAVES}
         counts = {len(column) for column in itertools.chain(self._columns.values(), *self._of_leaves.values())}
-        if counts != {len(files)}:
-            raise ValueError(f"the columns are those of {sorted(counts)} shards, the files of {len(files)}")
+        if counts != {len(self.generations)}:
+            raise ValueError(f"the columns are those of {sorted({*counts, len(self.generations)})} shards")
         self.records  # noqa: B018 - raises now if a value is not a number
 
     @classmethod
@@ -165,7 +101,7 @@ class ShardTable(Sequence[ShardFile]):
             if len(set(map(len, rows))) > 1:
                 raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
             columns[name] = list(map(list, zip(*rows, strict=True)))
-        return cls(_Files.of((shard.attempt, shard.number) for shard in shards), columns)
+        return cls({**columns, _GENERATIONS: [shard.generation for shard in shards]})
 
     def then(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards followed by those of another table."""
@@ -175,7 +111,11 @@ class ShardTable(Sequence[ShardFile]):
             ours, theirs = self._of_leaves[name], other._of_leaves[name]
             both = len(self) and len(other)
             columns[name] = list(map(list.__add__, ours, theirs)) if both else ours or theirs
-        return ShardTable(self._files.then(other._files), columns)
+        return ShardTable({**columns, _GENERATIONS: self.generations + other.generations})
+
+    def of_generations(self, generations: list[int]) -> ShardTable:
+        """Return a table of the same shards under the names that they have in these generations."""
+        return ShardTable({**self._columns, **self._of_leaves, _GENERATIONS: generations})
 
     def _column(self, name: str) -> list[Any]:
         return self._columns.get(name) or [None] * len(self)
@@ -184,16 +124,13 @@ class ShardTable(Sequence[ShardFile]):
     def from_json(cls, document: Mapping[str, Any]) -> ShardTable:
         """Return the table that :meth:`to_json` wrote."""
         _check_columns(document)
-        attempts, files = (
-            json_values.items(_ATTEMPTS, document[_ATTEMPTS]),
-            json_values.mapping(_FILES, document[_FILES]),
-        )
-        return cls(_Files.from_json(attempts, files, len(document["records"])), document)
+        _numbers(_GENERATIONS, json_values.items(_GENERATIONS, document[_GENERATIONS]), 0, json_values.MOST)
+        return cls(document)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the columns, and the names as runs."""
+        """Return the columns."""
         of_leaves = {name: columns for name, columns in self._of_leaves.items() if columns}
-        return {_ATTEMPTS: list(self._files.attempts), _FILES: self._files.to_json(), **self._columns, **of_leaves}
+        return {**self._columns, **of_leaves, _GENERATIONS: self.generations}
 
     @cached_property
     def records(self) -> NDArray[np.int64]:
@@ -234,11 +171,6 @@ class ShardTable(Sequence[ShardFile]):
         """
         return self._of_leaves[_TOTALS][leaf]
 
-    @property
-    def attempts(self) -> set[str]:
-        """The build attempts that wrote them."""
-        return set(self._files.attempts)
-
     def __len__(self) -> int:
         return len(self._columns["records"])
 
@@ -253,8 +185,7 @@ class ShardTable(Sequence[ShardFile]):
         facts = {of: self._columns[name][number] for name, of in self._stats.items()}
         for name, columns in self._of_leaves.items():
             facts[name] = tuple(column[number] for column in columns) or None
-        stats = ShardStats(**facts)
-        return ShardFile(*self._files.name(number), stats)
+        return ShardFile(ShardStats(**facts), self.generations[number])
 
     def __iter__(self) -> Iterator[ShardFile]:
         return (self[number] for number in range(len(self)))

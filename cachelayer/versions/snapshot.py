@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cachelayer import json_values
 from cachelayer.errors import (
     AlreadyExistsError,
-    BuildRevokedError,
     CorruptionError,
     InvalidArgumentError,
     VersionNotFoundError,
@@ -27,8 +26,8 @@ class VersionInfo:
 
     Args:
         version: its name.
-        manifest: name of its manifest, relative to the dataset.
         manifest_sha256: hex digest of the manifest's bytes.
+        generation: that of the log when the manifest was put.
         digest: hex digest of the data.
         records: number of records.
         nbytes: bytes of its shards.
@@ -36,12 +35,22 @@ class VersionInfo:
     """
 
     version: str
-    manifest: str = field(repr=False)
     manifest_sha256: str = field(repr=False)
+    generation: int = field(repr=False)
     digest: str
     records: int
     nbytes: int
     time: str
+
+    @property
+    def file(self) -> str:
+        """The name of its manifest without the suffix, relative to the dataset."""
+        return paths.file(paths.MANIFESTS, self.manifest_sha256, self.generation)
+
+    @property
+    def manifest(self) -> str:
+        """The name of its manifest, relative to the dataset."""
+        return paths.manifest(self.file)
 
     @classmethod
     def from_json(cls, document: Any) -> VersionInfo:
@@ -52,9 +61,8 @@ class VersionInfo:
         """
         info = cls(**json_values.mapping("a version", document))
         paths.check_name("version", info.version)
-        if info.manifest != paths.manifest(paths.attempt_of(json_values.text("manifest", info.manifest))):
-            raise ValueError(f"{info.manifest[:200]!r} is not the name of a manifest")
         json_values.sha256("manifest_sha256", info.manifest_sha256)
+        json_values.whole("generation", info.generation)
         json_values.sha256("digest", info.digest)
         json_values.whole("records", info.records)
         json_values.whole("nbytes", info.nbytes)
@@ -91,6 +99,33 @@ class Deletion:
 
 
 @dataclass(frozen=True)
+class Superseded:
+    """What became of a digest that records were erased from.
+
+    Args:
+        version: the version that had it.
+        digest: the digest that it has now.
+        reason: why the records were erased.
+        time: when, in ISO 8601, UTC.
+    """
+
+    version: str
+    digest: str
+    reason: str
+    time: str
+
+    @classmethod
+    def from_json(cls, document: Any) -> Superseded:
+        """Return what a log says of a digest."""
+        found = cls(**json_values.mapping("what is superseded", document))
+        paths.check_name("version", found.version)
+        json_values.sha256("digest", found.digest)
+        json_values.text("reason", found.reason)
+        json_values.text("time", found.time)
+        return found
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The state of a dataset after one entry of its log.
 
@@ -98,28 +133,31 @@ class Snapshot:
         sequence: number of the entry; 0 before the first.
         versions: by name, in the order in which they were published.
         tags: the version that each tag names.
-        revoked: build attempts that may not publish any more.
-        adopted: for each revoked attempt that another attempt resumed, the attempt that owns its files now.
         deleted: the deleted versions whose files are not collected yet.
+        sweeps: the numbers of the entries that deleted files; each began a generation.
+        swept: the files that this entry deleted, without their suffixes, relative to the dataset.
+        superseded: what became of the digests that records were erased from.
         event: what the entry changed, by whom and when.
     """
 
     sequence: int = 0
     versions: Mapping[str, VersionInfo] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
-    revoked: frozenset[str] = frozenset()
-    adopted: Mapping[str, str] = field(default_factory=dict)
     deleted: tuple[Deletion, ...] = ()
+    sweeps: tuple[int, ...] = ()
+    swept: frozenset[str] = frozenset()
+    superseded: Mapping[str, Superseded] = field(default_factory=dict)
     event: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def generation(self) -> int:
+        """The number of entries up to this one that deleted files. Files are put under the present generation."""
+        return len(self.sweeps)
 
     @property
     def with_files(self) -> list[VersionInfo]:
         """The versions whose files have to stay: the published ones, and deleted ones that are not collected yet."""
         return [*self.versions.values(), *(each.info for each in self.deleted)]
-
-    def has_published(self, attempt: str) -> bool:
-        """Return whether this attempt wrote the manifest of a version that still has its files."""
-        return any(paths.attempt_of(info.manifest) == attempt for info in self.with_files)
 
     def without_deletions(self, deletions: Collection[Deletion]) -> Snapshot:
         """Return the snapshot in which these deletions no longer keep any files."""
@@ -131,11 +169,42 @@ class Snapshot:
             raise AlreadyExistsError(
                 f"{what} {info.version!r} exists already, and versions never change: choose another name"
             )
-        attempt = paths.attempt_of(info.manifest)
-        if attempt in self.revoked:
-            raise BuildRevokedError(f"build attempt {attempt} of version {info.version!r} was revoked: build again")
-        adopted = {name: owner for name, owner in self.adopted.items() if owner != attempt}
-        return replace(self, versions={**self.versions, info.version: info}, adopted=adopted, event=event)
+        return replace(self, versions={**self.versions, info.version: info}, event=event)
+
+    def superseding(
+        self,
+        infos: Collection[VersionInfo],
+        reason: str,
+        event: Mapping[str, Any],
+        deletions: Collection[Deletion] = (),
+    ) -> Snapshot:
+        """Return the snapshot in which versions replace those of their names, from which records were erased.
+
+        Args:
+            infos: the versions.
+            reason: why the records were erased.
+            event: what the log says of it.
+            deletions: how long files stay, of the versions that are replaced and of those that were deleted before.
+        """
+        changed = {info.version: info for info in infos}
+        gone = {
+            self.versions[info.version].digest: Superseded(info.version, info.digest, reason, info.time)
+            for info in infos
+        }
+        return replace(
+            self,
+            versions={**self.versions, **changed},
+            deleted=tuple(deletions),
+            superseded={**self.superseded, **gone},
+            event=event,
+        )
+
+    def successor(self, digest: str) -> Superseded | None:
+        """Return what became of a digest that begins so; None if no records were erased from it."""
+        found = next((gone for old, gone in self.superseded.items() if old.startswith(digest)), None)
+        while found is not None and found.digest in self.superseded:
+            found = self.superseded[found.digest]
+        return found
 
     def with_tag(self, version: str, tag: str, event: Mapping[str, Any]) -> Snapshot:
         """Return the snapshot in which a tag names a version."""
@@ -172,30 +241,10 @@ class Snapshot:
         what = {**event, "tags": list(tags), "grace": grace}
         return replace(self, versions=versions, tags=others, deleted=tuple(deleted), event=what)
 
-    def adopting(self, attempts: Collection[str], owner: str, event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot that revokes these attempts and gives their files to another attempt.
-
-        An attempt that owns itself here has given up, and left its files for another.
-        """
-        # An attempt that had adopted one of them has died too: take over everything else that it had.
-        dead = {*attempts, *({self.adopted[name] for name in attempts if name in self.adopted} - {owner})}
-        taken = {*dead, *(name for name, of in self.adopted.items() if of in dead)}
-        adopted = {**self.adopted, **dict.fromkeys(sorted(taken), owner)}
-        return replace(self, revoked=self.revoked | taken, adopted=adopted, event=event)
-
-    def without_attempts(self, attempts: Iterable[str], event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot that revokes these attempts and lets no other attempt resume them."""
-        gone = frozenset(attempts)
-        adopted = {name: owner for name, owner in self.adopted.items() if name not in gone}
-        return replace(self, revoked=self.revoked | gone, adopted=adopted, event=event)
-
-    def can_be_adopted(self, attempt: str) -> bool:
-        """Return whether another attempt can resume this one, which did not publish."""
-        return attempt not in self.revoked or attempt in self.adopted
-
-    def owner_of(self, attempt: str) -> str:
-        """Return the attempt that owns the files of this one: itself, or the one that adopted it."""
-        return self.adopted.get(attempt, attempt)
+    def sweeping(self, files: Collection[str], event: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot that deletes files, and so begins a generation, if there are any."""
+        sweeps = (*self.sweeps, self.sequence + 1) if files else self.sweeps
+        return replace(self, sweeps=sweeps, swept=frozenset(files), event=event)
 
     def encode(self, token: str) -> bytes:
         document = {
@@ -203,9 +252,10 @@ class Snapshot:
             "sequence": self.sequence,
             "versions": [asdict(info) for info in self.versions.values()],
             "tags": dict(self.tags),
-            "revoked": sorted(self.revoked),
-            "adopted": dict(self.adopted),
             "deleted": [each.to_json() for each in self.deleted],
+            "sweeps": list(self.sweeps),
+            "swept": sorted(self.swept),
+            "superseded": {digest: asdict(gone) for digest, gone in self.superseded.items()},
             "event": dict(self.event),
             "token": token,
         }
@@ -228,9 +278,13 @@ class Snapshot:
                 sequence=sequence,
                 versions={info.version: info for info in versions},
                 tags=_names(json_values.mapping("tags", document["tags"])),
-                revoked=frozenset(map(paths.check_attempt, json_values.items("revoked", document["revoked"]))),
-                adopted=_attempts(json_values.mapping("adopted", document["adopted"])),
                 deleted=tuple(map(Deletion.from_json, json_values.items("deleted", document["deleted"]))),
+                sweeps=_sweeps(json_values.items("sweeps", document["sweeps"]), sequence),
+                swept=frozenset(map(_file, json_values.items("swept", document["swept"]))),
+                superseded={
+                    json_values.sha256("a superseded digest", digest): Superseded.from_json(gone)
+                    for digest, gone in json_values.mapping("superseded", document["superseded"]).items()
+                },
                 event=json_values.mapping("event", json_values.shallow("event", document["event"])),
             )
             if len(made.versions) != len(versions):
@@ -242,5 +296,14 @@ def _names(tags: Mapping[str, Any]) -> dict[str, str]:
     return {paths.check_name("tag", tag): paths.check_name("version", version) for tag, version in tags.items()}
 
 
-def _attempts(adopted: Mapping[str, Any]) -> dict[str, str]:
-    return {paths.check_attempt(name): paths.check_attempt(owner) for name, owner in adopted.items()}
+def _sweeps(sweeps: list[Any], sequence: int) -> tuple[int, ...]:
+    numbers = tuple(json_values.whole("a sweep", number, 1, most=sequence) for number in sweeps)
+    if list(numbers) != sorted(set(numbers)):
+        raise ValueError("the numbers of sweeps do not ascend")
+    return numbers
+
+
+def _file(name: Any) -> str:
+    if not paths.is_file(json_values.text("a deleted file", name)):
+        raise ValueError(f"{name[:200]!r} is not the name of a file")
+    return str(name)

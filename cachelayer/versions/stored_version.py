@@ -86,13 +86,13 @@ class StoredVersion:
         kept, records = self.manifest.kept, self.manifest.shard_records
         if kept is None:
             return Selection.all(records)
-        if kept.file is None:
+        if kept.start is not None and kept.step is not None:
             name = f"{self.dataset_id}/{self.info.manifest}"
             if kept.step == 0 or kept.records < 0:
                 raise CorruptionError(f"{self.store.url}/{name}: {kept.records} records with step {kept.step}")
             numbers: range | NDArray[np.int64] = range(kept.start, kept.start + kept.step * kept.records, kept.step)
         else:
-            name = f"{self.dataset_id}/{kept.file}"
+            name = f"{self.dataset_id}/{paths.kept(self.info.file)}"
             raw = self.store.read(name)
             if raw is None or len(raw) != 8 * kept.records:
                 with self.reporting_deletion():
@@ -111,7 +111,14 @@ class StoredVersion:
         try:
             yield
         except CorruptionError as error:
-            if Log(self.store, self.dataset_id).head().versions.get(self.info.version) != self.info:
+            head = Log(self.store, self.dataset_id).head()
+            gone = head.successor(self.info.digest)
+            if gone is not None:
+                raise VersionNotFoundError(
+                    f"{self.name}: records were erased from it ({gone.reason}), and its files are gone: fetch "
+                    f"{self.dataset_id}@{gone.version} again, which has all others under the same numbers"
+                ) from error
+            if head.versions.get(self.info.version) != self.info:
                 raise VersionNotFoundError(
                     f"{self.name} was deleted, and its files are gone: fetch another version; "
                     "delete(..., grace=...) sets how long files stay for those who still read them"
@@ -139,15 +146,15 @@ def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
     return ends[0] >= 0 and ends[1] < records
 
 
-def plans_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> list[str]:
-    """Return the names of the plans beside the manifest of a version."""
-    folder = paths.build(dataset_id, paths.attempt_of(info.manifest))
-    return [f"{folder}/{name}" for name in store.names(folder) if paths.is_plan(name)]
+def plans_of(version: StoredVersion) -> list[str]:
+    """Return the names of the plans of packs of a version."""
+    folder = paths.packs(version.dataset_id, version.info.digest)
+    return [f"{folder}/{name}" for name in version.store.names(folder) if not name.startswith(".")]
 
 
 def plan_problems(version: StoredVersion) -> Iterator[str]:
     """Yield a sentence for each damaged plan of a version."""
-    for name in plans_of(version.store, version.dataset_id, version.info):
+    for name in plans_of(version):
         try:
             with _checked_plan(version.store, name):
                 pass
@@ -155,11 +162,10 @@ def plan_problems(version: StoredVersion) -> Iterator[str]:
             yield f"{error}; it is made again if you delete it"
 
 
-def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str, attempt: str) -> None:
-    """Copy the plans of a version, those that are not damaged, beside the manifest of an attempt."""
-    folder = paths.build(dataset_id, attempt)
-    for name in plans_of(source.store, source.dataset_id, source.info):
-        target = f"{folder}/{name.rpartition('/')[2]}"
+def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str) -> None:
+    """Copy the plans of a version, those that are not damaged, to a dataset that has the version too."""
+    for name in plans_of(source):
+        target = f"{paths.packs(dataset_id, source.info.digest)}/{name.rpartition('/')[2]}"
         if to.exists(target):
             continue
         try:

@@ -16,15 +16,13 @@ from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
-from cachelayer.records.codec import codec_named
+from cachelayer.records.codec import TypedCodec, codec_named
+from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.stored_version import StoredVersion, plan_problems
-
-_BATCH_NBYTES = 4 << 20
-_GROWTH = 8
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int,
     with version.shard_file(number) as path:
         stats = version.manifest.shards[number].stats
         lengths = _Lengths(version.manifest, path, stats)
-        yield from _checked_file(path, stats, lengths)
+        yield from _checked_file(path, stats, lengths, _Erased(version.manifest, number, path))
         if lengths.problem is not None:
             raise lengths.problem
 
@@ -135,25 +133,42 @@ class _Lengths:
             )
 
 
-def _checked_file(path: Path, stats: ShardStats, lengths: _Lengths) -> Iterator[tuple[int, int]]:
+class _Erased:
+    """Compares the empty records of a shard with those that were erased.
+
+    Args:
+        manifest: the manifest of the version.
+        number: the number of the shard.
+        path: the shard.
+    """
+
+    def __init__(self, manifest: Manifest, number: int, path: Path) -> None:
+        self._path = path
+        self._erased = np.array(manifest.erased, np.int64) - int(manifest.shards.records[:number].sum())
+        codec = codec_named(manifest.codec, manifest.element_spec)
+        self._can_be_empty = not isinstance(codec, TypedCodec) or codec.layout.fixed_nbytes == 0
+
+    def check(self, numbers: Ints, records: Records) -> None:
+        is_erased, is_empty = np.isin(numbers, self._erased), records.lengths == 0
+        wrong = np.flatnonzero(is_erased & ~is_empty if self._can_be_empty else is_erased != is_empty)
+        if len(wrong):
+            row = int(wrong[0])
+            raise CorruptionError(
+                f"{self._path}: record {numbers[row]} of the shard has {records.lengths[row]} bytes, and was "
+                f"{'' if is_erased[row] else 'not '}erased"
+            )
+
+
+def _checked_file(path: Path, stats: ShardStats, lengths: _Lengths, erased: _Erased) -> Iterator[tuple[int, int]]:
     files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
     shard, digest = LocalShards.of_file(files, stats, "always"), ShardDigest()
-    start, count = 0, 1
-    while start < stats.records:
-        stop = min(start + count, stats.records)
-        records = shard.records(np.arange(start, stop))
-        lengths.check(start, records)
+    for numbers, records in shard.in_order():
+        erased.check(numbers, records)
+        lengths.check(int(numbers[0]), records)
         digest.add(Frames.of(records))
-        nbytes = int(records.lengths.sum())
-        yield stop - start, nbytes
-        start, count = stop, _next_count(stop - start, nbytes)
+        yield len(numbers), int(records.lengths.sum())
     # Not before: a damaged record is named by its number.
     if file_checksum(path) != stats.crc32c:
         raise CorruptionError(f"{path}: the file does not match its CRC32C")
     if digest.hexdigest() != stats.sha256:
         raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
-
-
-def _next_count(records: int, nbytes: int) -> int:
-    """Return how many records to read next; compressed records tell their size only when they are read."""
-    return max(1, min(_GROWTH * records, _BATCH_NBYTES * records // max(1, nbytes)))

@@ -107,16 +107,17 @@ def _found(raw: DataRef[Any], search: Search, start: int) -> tuple[list[int], in
     found: list[int] = []
     end = time.monotonic() + _PATIENCE
     while start < len(raw):
-        numbers = np.arange(start, min(start + size, len(raw)))
+        stop = min(start + size, len(raw))
+        numbers = np.setdiff1d(np.arange(start, stop), raw.erased)
         if search.leaf == WHOLE_RECORD:
             rows = np.flatnonzero(search.wanted.holds(raw.stored_nbytes(numbers)))
         else:
             spec = tree.leaves(raw.element_spec)[search.leaf][1]
             rows = rows_with(spec, read_leaf(raw, search.leaf, numbers), len(numbers), search.wanted)
-        found += (rows + start).tolist()
+        found += numbers[rows].tolist()
         if len(found) > PAGE:
             return found[:PAGE], found[PAGE]
-        start += len(numbers)
+        start = stop
         if time.monotonic() > end:
             break
     return found, start

@@ -18,7 +18,7 @@ from cachelayer.storage.storage import Storage
 from cachelayer.system_threads import Pool
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
-from cachelayer.versions.unfinished import UnpublishedBuild, begun_datasets
+from cachelayer.versions.unpublished import UnpublishedBuild, begun_datasets
 from cachelayer.view.render import page, ref_of, shelf_of
 
 _THREADS = 32

@@ -466,7 +466,7 @@ def test_an_error_of_the_store_comes_at_its_step_and_the_next_call_goes_on(
     ref = through(gcs, proxy, on_gcs)
     iterator = iter(in_blocks(ref, 32))
     found = [next(iterator)["n"]]
-    proxy.add(answer(403, containing="shard-", every=3))
+    proxy.add(answer(403, containing="shards", every=3))
     errors = 0
     while len(found) < MANY // 32:
         position = iterator.position
@@ -615,7 +615,7 @@ def test_a_program_ends_in_silence_while_requests_are_on_their_way(
     with subprocess.Popen([sys.executable, "-c", ENDING, order], text=True, **pipes) as child:
         assert child.stdout is not None
         assert int(child.stdout.readline()) == MANY
-        proxy.add(stall(containing="shard-"))
+        proxy.add(stall(containing="shards"))
         try:
             out, err = child.communicate("\n", timeout=40)
         finally:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import pickle
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import examples
 from servers import Server, new_bucket
+from stored import shard_files
 
 import cachelayer
 from cachelayer import (
@@ -28,6 +30,8 @@ from cachelayer import (
     Storage,
 )
 from cachelayer.arrayrecord.lengths import encode_lengths
+from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import VersionInfo
 
 SPEC = {
     "n": ArraySpec("int64"),
@@ -145,17 +149,13 @@ def test_a_name_of_two_leaves_is_refused(tmp_path: Path) -> None:
     assert ref.lengths("c/d").tolist() == [1]
 
 
-def lengths_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("d/_builds/*/*.lengths"))
-
-
 @pytest.mark.parametrize("verify", ["open", "never"])
 @pytest.mark.parametrize("how", ["cut", "gone", "header", "sum", "of another shard"])
 def test_damaged_lengths_are_made_again_with_a_warning_and_told_by_verify(
     tmp_path: Path, how: str, verify: Any
 ) -> None:
     ref = submit(Storage(tmp_path, verify=verify))
-    first, second = lengths_files(tmp_path)[:2]
+    first, second = shard_files(ref, "lengths")[:2]
     raw = first.read_bytes()
     changed = {
         "cut": raw[:-8],
@@ -170,29 +170,30 @@ def test_damaged_lengths_are_made_again_with_a_warning_and_told_by_verify(
     if how == "header":  # which says nothing that the manifest does not say
         check(ref, ROWS)
     else:
-        with pytest.warns(CacheLayerWarning, match=r"shard-00000\.lengths"):
+        with pytest.warns(CacheLayerWarning, match=first.name):
             check(ref, ROWS)
         assert ref.windows("tokens", 9, separator=1).read([0])["tokens"].shape == (1, 9)
     report = Storage(tmp_path).verify("d", "v1", progress=False)
     assert report.records == 700
     assert [f"{first.name}" in problem for problem in report.problems] == [True]
-    with pytest.raises(CorruptionError, match=r"shard-00000\.lengths"):
+    with pytest.raises(CorruptionError, match=first.name):
         Storage(tmp_path).copy("d", "v1", Storage(tmp_path / "there"), progress=False)
 
 
 def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     """Replace the lengths of a version of one shard, with checksums and totals that fit, as its author could."""
     raw, file = encode_lengths(lengths)
-    lengths_files(folder)[0].write_bytes(raw)
-    version = ref._base.version
-    path = folder / "d" / version.info.manifest
-    document = json.loads(path.read_bytes())
-    columns = {"lengths_crc32c": file.checksums, "length_totals": file.totals}
-    document["data"]["shards"].update({name: [[each] for each in values] for name, values in columns.items()})
-    path.write_text(json.dumps(document))
+    shard_files(ref, "lengths")[0].write_bytes(raw)
+    manifest = ref._base.version.manifest
+    (shard,) = manifest.shards
+    lying = replace(shard, stats=replace(shard.stats, lengths_crc32c=file.checksums, length_totals=file.totals))
+    for name, new in zip(shard.files, lying.files, strict=True):
+        (folder / "d" / name).rename(folder / "d" / new)
+    written = replace(manifest, shards=ShardTable.of([lying])).encode()
     entry = folder / "d/_log/0000000001.json"
     logged = json.loads(entry.read_bytes())
-    logged["versions"][0]["manifest_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    logged["versions"][0]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
+    (folder / "d" / VersionInfo.from_json(logged["versions"][0]).manifest).write_bytes(written)
     entry.write_text(json.dumps(logged))
     return Storage(folder).fetch("d", "v1")
 
@@ -300,7 +301,7 @@ def test_far_lengths_that_are_not_what_was_published_are_made_again() -> None:
     raw = store.read(name)
     for damaged in (raw[:200] + bytes([raw[200] ^ 1]) + raw[201:], raw[:-8]):
         store.put(name, damaged)
-        with pytest.warns(CacheLayerWarning, match=r"shard-00001\.lengths"):
+        with pytest.warns(CacheLayerWarning, match=Path(name).name):
             check(storage.fetch("d", "v1"), ROWS)
 
 
@@ -316,8 +317,8 @@ def test_local_copies_hold_lengths_too_and_a_damaged_one_is_not_believed(gcs: Se
         opened().mirror(progress=False)
         proxy.forget()
         check(opened(), ROWS)
-        assert not [each.path for each in proxy.exchanges() if "shard-" in each.path]
-        copies = sorted(tmp_path.rglob("shard-*.lengths"))
+        assert not [each.path for each in proxy.exchanges() if "shards" in each.path]
+        copies = sorted(tmp_path.rglob("*.lengths"))
         assert len(copies) == len(published._base.version.manifest.shards)
         raw = copies[0].read_bytes()
         copies[0].write_bytes(raw[:150] + bytes([raw[150] ^ 1]) + raw[151:])

@@ -83,7 +83,7 @@ def test_workers_ask_for_blocks_and_hand_out_the_stream(ref: Any, proxy: FaultPr
     proxy.forget()
     found = read(stream, WORKERS)
     assert numbers(found) == expected
-    asked = [exchange for exchange in proxy.exchanges() if "shard-" in exchange.path and exchange.range]
+    asked = [exchange for exchange in proxy.exchanges() if "shards" in exchange.path and exchange.range]
     blocks = 2 * RECORDS // BLOCK
     # A block may lie in two shards; the rest are parts of the index. Of PyTorch's workers each reads its own blocks.
     assert len(asked) <= 2 * blocks * (1 if read is by_torch else WORKERS)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zstandard
 from repository import ROOT
+from stored import manifest_file, shard_files
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
@@ -42,10 +43,6 @@ def code(title: str) -> str:
     return found[1]
 
 
-def folder_of(ref: cachelayer.DataRef[Any], root: Path) -> Path:
-    return root.joinpath(ref.dataset_id, "_builds", next(iter(root.joinpath(ref.dataset_id, "_builds").iterdir())).name)
-
-
 def test_the_decoder_has_ten_lines_and_takes_numpy_alone() -> None:
     lines = [line for line in code("A decoder in ten lines").splitlines() if line.strip()]
     imports = [line for line in lines if line.startswith(("import", "from"))]
@@ -54,7 +51,7 @@ def test_the_decoder_has_ten_lines_and_takes_numpy_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 31, 200])
-def test_the_decoder_reads_a_dataset(storage: cachelayer.Storage, tmp_path: Path, size: int) -> None:
+def test_the_decoder_reads_a_dataset(storage: cachelayer.Storage, size: int) -> None:
     rng = np.random.default_rng(size)
     rows = 300 if size < 200 else 40
     arrays = {
@@ -66,7 +63,10 @@ def test_the_decoder_reads_a_dataset(storage: cachelayer.Storage, tmp_path: Path
         "tag": rng.integers(0, 256, (rows, 3), np.uint8).view("S3")[:, 0],
     }
     ref = storage.submit(arrays, "images", "v1")
-    found: dict[str, Any] = {"folder": folder_of(ref, tmp_path)}
+    found: dict[str, Any] = {
+        "manifest": manifest_file(ref).with_suffix(""),
+        "shard": shard_files(ref)[0].with_suffix(""),
+    }
     exec(code("A decoder in ten lines"), found)
     assert found["columns"].keys() == arrays.keys()
     for name, array in arrays.items():
@@ -178,10 +178,12 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
 
     assert (root / "_log" / "head").read_bytes() == b"2"
     entry = json.loads((root / "_log" / "0000000002.json").read_bytes())
-    assert entry.keys() == {"format", "sequence", "versions", "tags", "revoked", "adopted", "deleted", "event", "token"}
-    assert (entry["format"], entry["sequence"], entry["tags"], entry["revoked"]) == (1, 2, {"best": "v1"}, [])
+    changed = {"deleted", "sweeps", "swept", "superseded"}
+    assert entry.keys() == {"format", "sequence", "versions", "tags", "event", "token"} | changed
+    assert not any(entry[name] for name in changed)
+    assert (entry["format"], entry["sequence"], entry["tags"]) == (1, 2, {"best": "v1"})
     version = entry["versions"][0]
-    raw = (root / version["manifest"]).read_bytes()
+    raw = (root / "manifests" / f"{version['manifest_sha256'][:32]}-{version['generation']}.json").read_bytes()
     assert hashlib.sha256(raw).hexdigest() == version["manifest_sha256"]
 
     manifest = json.loads(raw)
@@ -189,8 +191,10 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
     data = manifest["data"]
     assert data.keys() == {"codec", "element_spec", "shards"}
     shards = data["shards"]
-    runs = zip(*(shards["files"][column] for column in ("attempt", "first", "count")), strict=True)
-    names = [(shards["attempts"][attempt], first + i) for attempt, first, count in runs for i in range(count)]
+    columns = [shards[name] for name in ("sha256", "bytes", "crc32c", "index_crc32c")] + shards["lengths_crc32c"]
+    texts = [":".join(map(str, row)) for row in zip(*columns, strict=True)]
+    hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
+    names = [f"{each}-{generation}" for each, generation in zip(hashes, shards["generations"], strict=True)]
     assert len(names) > 1
     digest = {"codec": data["codec"], "element_spec": data["element_spec"]}
     digest |= {"records": shards["records"], "sha256": shards["sha256"]}
@@ -198,8 +202,8 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
     assert (version["records"], version["nbytes"]) == (sum(shards["records"]), sum(shards["bytes"]))
 
     read: list[bytes] = []
-    for i, (attempt, number) in enumerate(names):
-        stem = root / "_builds" / attempt / f"shard-{number:05}"
+    for i, name in enumerate(names):
+        stem = root / "shards" / name
         shard, index = stem.with_suffix(".array_record").read_bytes(), stem.with_suffix(".index").read_bytes()
         assert (len(shard), google_crc32c.value(shard)) == (shards["bytes"][i], shards["crc32c"][i])
         assert (len(index), index[60:64]) == (shards["index_bytes"][i], shards["index_crc32c"][i].to_bytes(4, "little"))
@@ -246,11 +250,11 @@ def records_of(shard: bytes, index: bytes, *, compressed: bool) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 20_000])
-def test_records_of_one_size_lie_at_equal_distances(storage: cachelayer.Storage, tmp_path: Path, size: int) -> None:
+def test_records_of_one_size_lie_at_equal_distances(storage: cachelayer.Storage, size: int) -> None:
     ref = storage.submit([bytes(size)] * 20, "blobs", "v1")
-    index = next(folder_of(ref, tmp_path).glob("*.index")).read_bytes()
+    index = shard_files(ref, "index")[0].read_bytes()
     first, nbytes = struct.unpack("<QQ", index[24:40])
-    shards = json.loads((folder_of(ref, tmp_path) / "manifest.json").read_bytes())["data"]["shards"]
+    shards = json.loads(manifest_file(ref).read_bytes())["data"]["shards"]
     assert nbytes == size
     assert (shards["first_position"], shards["record_bytes"]) == ([first], [size])
     positions = np.array([row[0] for row in struct.iter_unpack("<QII", index[64:])])

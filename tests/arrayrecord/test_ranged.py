@@ -135,7 +135,7 @@ def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None
 @pytest.fixture(scope="module")
 def long_indices(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Shards whose indices have several pages of 64 KiB each."""
-    ref = numbered(tmp_path_factory.mktemp("long"), 60_000, 15_000 * 60)
+    ref = numbered(tmp_path_factory.mktemp("long"), 60_000, 20_000 * 72)
     assert all(file.stats.index_nbytes > 3 << 16 for file in ref._base.version.manifest.shards[:-1])
     return ref
 
@@ -174,7 +174,7 @@ def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
     assert len(remote.reads.calls) == calls
     other = Remote(numbered(tmp_path / "other", 100, 1 << 20))
     other.reads.changed[other.objects[0].index_name] = raw[:200] + b"!" + raw[201:]
-    with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
+    with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
         other.ranged.whole_index(0)
 
 
@@ -210,7 +210,7 @@ def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
     remote = Remote(numbered(tmp_path, 100, 1 << 20))
     raw = np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8).copy()
     raw[200] ^= 1
-    with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
+    with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
         remote.ranged.use_copy(0, lambda: raw)
     assert not remote.ranged.has_index(0)
 
@@ -254,7 +254,7 @@ def test_whatever_bit_of_the_header_of_an_index_is_flipped_it_is_damaged_and_not
         damaged[bit // 8] ^= 1 << bit % 8
         remote = Remote(ref, kept_nbytes=kept_nbytes)
         remote.reads.changed[where.index_name] = bytes(damaged)
-        with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
+        with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
             remote.records([0])
 
 
@@ -267,7 +267,7 @@ def test_whatever_bit_of_the_header_of_a_local_index_is_flipped_it_is_damaged(tm
         damaged = bytearray(raw)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
+        with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
             LocalShards.of_file(
                 nullcontext(ShardFiles(tmp_path / where.name, path, where.stats)), where.stats, "open"
             ).record(0)
@@ -280,7 +280,7 @@ def test_an_index_of_another_version_is_refused(tmp_path: Path, kept_nbytes: int
     name = remote.objects[0].index_name
     remote.reads.changed[name] = Remote(other).reads.whole(Remote(other).objects[0].index_name)
     assert len(remote.reads.whole(name)) == remote.objects[0].stats.index_nbytes
-    with pytest.raises(CorruptionError, match=r"shard-00000\.index"):
+    with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
         remote.records([0])
 
 
@@ -289,11 +289,7 @@ def test_an_object_that_was_cut_is_named(part: str) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     ref = storage.submit([b"x" * 1000] * 100, "d", "v1")
     store = ref._base.version.store  # type: ignore[attr-defined]
-    (name,) = [f"d/_builds/{name}" for name in _below(store, "d/_builds") if name.endswith(part)]
+    name = f"d/{ref._base.version.manifest.shards[0].name.removesuffix('array_record')}{part}"  # type: ignore[attr-defined]
     store.put(name, store.read(name)[:-900] if part == "index" else store.read(name)[:50_000])
-    with pytest.raises(CorruptionError, match=rf"shard-00000\.{part}"):
+    with pytest.raises(CorruptionError, match=name):
         cachelayer.open(ref.reference, local_cache_bytes=0).read(range(100))
-
-
-def _below(store: Any, folder: str) -> list[str]:
-    return [f"{attempt}/{name}" for attempt in store.names(folder) for name in store.names(f"{folder}/{attempt}")]

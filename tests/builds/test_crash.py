@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, REVOKED, WAYS, main, make, rows
+from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, REVOKED, WAYS, backwards, main, make, rows
 from engine_conformance import wait_until
 from forks import FORKS
 from leftovers import assert_only_versions_are_left
@@ -20,7 +20,8 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.objects import paths
-from cachelayer.versions.unfinished import Unfinished
+from cachelayer.versions.claims import CLAIM
+from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +35,11 @@ def whole(storage: cachelayer.Storage, version: str, records: int) -> bool:
 
 
 def noted(storage: cachelayer.Storage) -> set[str]:
-    """The shards that the attempt which finished most has noted as whole."""
-    unfinished = Unfinished(storage._store, "d", "new")
-    read = [found for attempt in unfinished.attempts() if (found := unfinished.read(attempt)) is not None]
-    return max(({shard.name for shard in found.shards} for found in read), key=len, default=set())
+    """The shards that are noted as finished."""
+    store, folder = storage._store, paths.builds("d", "new")
+    plans = [f"{folder}/{name}" for name in store.names(folder) if PLAN_HASH.fullmatch(name)]
+    parts = [read_part(store, plan, number) for plan in plans for number in noted_numbers(store, plan)]
+    return {shard.name for part in parts if part is not None for shard in part.shards}
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
     @cache
     def digest(way: str) -> str:
         storage, other = (cachelayer.Storage(tmp_path_factory.mktemp("undisturbed")) for _ in range(2))
-        for each in (storage, other):
-            each.submit(rows(RECORDS), "d", "base", **OPTIONS)
+        storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
+        other.submit(backwards, "d", "base", **OPTIONS)
         return WAYS[way](storage, other).digest
 
     return digest
@@ -73,14 +75,14 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
     url, options = str(tmp_path / "storage"), None
     if store != "local":
         server: Server = request.getfixturevalue(store)
-        url, options, stride = server.url(new_bucket(server)), server.storage_options(), min(stride, 7)
+        url, options, stride = server.url(new_bucket(server)), server.storage_options(), min(stride, 4)
     elif way == "workers" and stride > 1:
         # Each of its runs starts processes.
         stride *= 2
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
     other = cachelayer.Storage(tmp_path / "other")
-    for each in (storage, other):
-        each.submit(rows(RECORDS), "d", "base", **OPTIONS)
+    storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
+    other.submit(backwards, "d", "base", **OPTIONS)
     step, killed, kept = 3, 0, set[str]()
     while True:
         child = FORKS.Process(target=make, args=(url, options, other.url, way, step))
@@ -134,23 +136,22 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     assert_only_versions_are_left(storage, "rows")
 
 
-def test_a_builder_whose_attempt_was_collected_while_it_was_paused_is_told(tmp_path: Path) -> None:
+def test_a_builder_whose_shards_were_collected_while_it_was_paused_is_told(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
     child = FORKS.Process(target=main, args=(str(tmp_path), "v1", 20_000))
     child.start()
     assert child.pid is not None
-    wait_until(lambda: list((tmp_path / "rows" / "_builds").glob("*/shard-00001.array_record")))
+    wait_until(lambda: list((tmp_path / "rows" / "shards").glob("*.array_record")))
     os.kill(child.pid, signal.SIGSTOP)
-    (attempt,) = (path.name for path in (tmp_path / "rows" / "_builds").iterdir())
     assert storage.gc(grace=0.0) == []
     # On a file system without locks nothing tells that it is alive.
-    (tmp_path / paths.build_lease("rows", attempt)).unlink()
-    assert storage.gc(grace=0.0) == [f"rows/{attempt}"]
+    (tmp_path / paths.builds("rows", "v1") / CLAIM).unlink()
+    assert storage.gc(grace=0.0)
     os.kill(child.pid, signal.SIGCONT)
     child.join()
     assert child.exitcode == REVOKED
     assert storage.versions("rows") == {}
-    assert list((tmp_path / "rows" / "_builds").iterdir()) == []
+    assert_only_versions_are_left(storage, "rows")
 
 
 def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> None:
@@ -167,6 +168,7 @@ def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> 
         assert list(storage.versions("rows")) == ["v1"]
         assert storage.verify("rows", "v1")
         assert [row["number"] for row in kept] == list(range(100))
+        storage.gc(grace=0)
         assert len(storage.cache(rows(50), "rows", "v3")) == 50
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)

@@ -59,7 +59,6 @@ def test_what_happens_in_a_worker_reaches_the_caller(
 ) -> None:
     with pytest.raises(error, match=told):
         submit(storage, Rows(3210, do), workers=2)
-    assert not list(tmp_path.rglob("shard-*"))
     assert children() == []
 
 
@@ -77,7 +76,7 @@ def children() -> list[str]:
 def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage, records: int) -> None:
     with pytest.warns(cachelayer.CacheLayerWarning, match="workers=3"):
         ref = submit(storage, (row(number) for number in range(records)), workers=3)
-    assert ref.digest == submit(storage, Rows(records=records), "v2").digest
+    assert [element["x"] for element in ref] == list(range(records))
 
 
 def test_a_source_that_cannot_be_pickled_says_what_to_do(storage: Storage) -> None:

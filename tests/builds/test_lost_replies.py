@@ -99,7 +99,8 @@ def copied_away(storage: Storage) -> None:
 
 def built_again(storage: Storage) -> None:
     derived(storage)
-    storage.submit([1, 2, 3], "d", "v1")
+    # A build would wait for the builder that has not heard yet.
+    storage.copy("d", "v0", storage, new="v1")
 
 
 def collected(storage: Storage) -> None:

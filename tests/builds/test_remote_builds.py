@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from building_child import LEASE_SECONDS, RECORDS, Child, child, expected_digest
+from leftovers import assert_only_versions_are_left, files_below
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import Log
@@ -51,8 +51,8 @@ class Place:
     def head(self) -> Snapshot:
         return Log(self.store, "rows").head()
 
-    def attempts(self) -> list[str]:
-        return self.store.names("rows/_builds")
+    def shards(self) -> list[str]:
+        return self.store.names("rows/shards")
 
 
 @pytest.fixture
@@ -75,20 +75,16 @@ def wait_until(true: Callable[[], object], every: float = 0.1) -> None:
         pause.wait(every)
 
 
-def running(place: Place, builder: Child) -> str:
-    """The attempt of the one builder, once a shard of it is in the store."""
+def has_begun(place: Place, builder: Child) -> None:
+    """Wait until a shard of the one builder is in the store."""
     assert builder.hears() == "building"
-    wait_until(lambda: place.attempts() and place.store.names(paths.build("rows", place.attempts()[0])))
-    return place.attempts()[0]
+    wait_until(place.shards)
 
 
 def check_whole(place: Place) -> None:
     """Whether the version is there and whole, and nothing else is."""
-    ref = place.storage.fetch("rows", "v1")
-    assert ref.digest == expected_digest()
-    assert place.storage.verify("rows", "v1", progress=False)
-    assert place.attempts() == [paths.attempt_of(place.head().versions["v1"].manifest)]
-    assert place.store.names("rows/_leases/v1") == []
+    assert place.storage.fetch("rows", "v1").digest == expected_digest()
+    assert_only_versions_are_left(place.storage, "rows")
 
 
 def test_of_processes_that_cache_at_once_one_builds_and_the_others_say_who(place: Place, stack: ExitStack) -> None:
@@ -108,81 +104,65 @@ def test_of_processes_that_cache_at_once_one_builds_and_the_others_say_who(place
     assert outcome["digest"] == expected_digest()
     assert outcome["numbers"] == [0, RECORDS - 1]
     check_whole(place)
-    assert place.head().revoked == frozenset()
-    assert place.store.names("rows/_running") == []
 
 
-def test_a_builder_that_wakes_up_while_another_builds_cannot_publish(place: Place, stack: ExitStack) -> None:
-    builder = stack.enter_context(place.child("cache anew", "a"))
-    attempt = running(place, builder)
-    successor = stack.enter_context(place.child("cache anew", "b"))
+@pytest.mark.parametrize("first", ["successor", "sleeper"])
+def test_a_builder_that_wakes_up_beside_its_successor_gets_the_one_version(
+    first: str, place: Place, stack: ExitStack
+) -> None:
+    sleeper = stack.enter_context(place.child("cache", "a"))
+    has_begun(place, sleeper)
+    successor = stack.enter_context(place.child("cache", "b"))
     successor.shown("waiting for")
-    builder.send_signal(signal.SIGSTOP)
+    sleeper.send_signal(signal.SIGSTOP)
     assert successor.hears() == "building"
-    builder.send_signal(signal.SIGCONT)
-    builder.go_on()
-    told = builder.outcome()
-    assert told["error"] == "BuildRevokedError"
-    assert attempt in told["message"]
-    assert place.head().versions == {}
-    successor.go_on()
-    assert successor.outcome()["digest"] == expected_digest()
+    if first == "sleeper":
+        sleeper.send_signal(signal.SIGCONT)
+        sleeper.go_on()
+        published = sleeper.outcome()
+        successor.go_on()
+        assert successor.outcome() == published
+    else:
+        successor.go_on()
+        published = successor.outcome()
+        sleeper.send_signal(signal.SIGCONT)
+        sleeper.go_on()
+        assert sleeper.outcome() == published
+    assert published["digest"] == expected_digest()
+    assert not files_below(place.storage, "rows/_builds")
     check_whole(place)
 
 
-def test_what_a_stopped_builder_has_finished_is_the_successors_and_stays_when_it_wakes_up(
+def test_of_two_builds_of_one_version_one_waits_and_is_told_that_it_exists(place: Place, stack: ExitStack) -> None:
+    builder = stack.enter_context(place.child("submit", "a"))
+    assert builder.hears() == "building"
+    other = stack.enter_context(place.child("submit", "b"))
+    other.shown("waiting for")
+    builder.go_on()
+    assert builder.outcome()["digest"] == expected_digest()
+    assert other.outcome()["error"] == "AlreadyExistsError"
+    check_whole(place)
+    assert [bool(list((place.folder / name).rglob("*.array_record"))) for name in ("a", "b")] == [True, False]
+
+
+def test_gc_leaves_a_running_build_alone_and_what_it_takes_for_dead_cannot_be_published(
     place: Place, stack: ExitStack
 ) -> None:
-    builder = stack.enter_context(place.child("cache", "a"))
-    first = running(place, builder)
-    notes = f"{paths.unfinished('rows', 'v1')}/{first}"
-    wait_until(lambda: {"plan.json", "00000.json", "00001.json"} <= set(place.store.names(notes)))
-    builder.send_signal(signal.SIGSTOP)
-    successor = stack.enter_context(place.child("cache", "b"))
-    assert successor.hears() == "building"
-    assert place.head().adopted.keys() == {first}
-    second = place.head().adopted[first]
-    successor.go_on()
-    published = successor.outcome()
-    builder.send_signal(signal.SIGCONT)
-    builder.go_on()
-    assert builder.outcome() == published
-    ref = place.storage.fetch("rows", "v1")
-    assert [shard.attempt for shard in ref._base.version.manifest.shards][:2] == [first, first]
-    assert ref._base.version.manifest.attempts == {first, second}
-    assert ref.digest == expected_digest()
-    assert place.storage.gc(grace=0.0) == []
-    assert place.storage.verify("rows", "v1", progress=False)
-
-
-def test_of_two_builds_of_one_version_one_wins_and_the_other_removes_its_files(place: Place, stack: ExitStack) -> None:
-    builders = [stack.enter_context(place.child("submit", name)) for name in ("a", "b")]
-    for builder in builders:
-        assert builder.hears() == "building"
-    for builder in builders:
-        builder.go_on()
-    outcomes = [builder.outcome() for builder in builders]
-    assert sorted(outcome.get("error", "") for outcome in outcomes) == ["", "AlreadyExistsError"]
-    check_whole(place)
-    assert place.store.names("rows/_running") == []
-    copies = [list((place.folder / name).rglob("*.array_record")) for name in ("a", "b")]
-    assert [bool(found) for found in copies] == ["error" not in outcome for outcome in outcomes]
-
-
-def test_gc_leaves_a_running_build_alone_and_a_stopped_one_cannot_publish(place: Place, stack: ExitStack) -> None:
     builder = stack.enter_context(place.child("submit", "a"))
-    attempt = running(place, builder)
+    has_begun(place, builder)
     assert place.storage.gc(grace=3600) == []
     assert place.storage.gc(grace=0.0) == []
-    assert place.attempts() == [attempt]
-    assert place.head().revoked == frozenset()
+    assert place.shards()
     builder.send_signal(signal.SIGSTOP)
     # A beat that was on its way when it was stopped still counts.
-    wait_until(lambda: place.storage.gc(grace=0.0) == [f"rows/{attempt}"], every=LEASE_SECONDS / 4)
-    assert place.head().revoked == {attempt}
-    assert place.attempts() == []
+    wait_until(lambda: place.storage.gc(grace=0.0), every=LEASE_SECONDS / 4)
+    assert place.shards() == []
     builder.send_signal(signal.SIGCONT)
     builder.go_on()
     assert builder.outcome()["error"] == "BuildRevokedError"
     assert place.head().versions == {}
-    assert place.attempts() == []
+    again = stack.enter_context(place.child("submit", "b"))
+    again.go_on()
+    told = again.outcome()
+    assert told.get("digest") == expected_digest(), told
+    check_whole(place)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cachelayer
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD, ShardCutter
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=60)
@@ -60,3 +63,17 @@ def test_a_shard_that_is_exactly_full_is_not_cut_early() -> None:
 
 def test_a_record_larger_than_a_shard_has_one_to_itself() -> None:
     assert shards_of([1, 5000, 5000, 1], [], 1000) == [[1], [5000], [5000], [1]]
+
+
+def test_a_generator_is_cut_where_a_list_of_equal_records_is(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, int]]:
+        return ({"n": number, "m": number} for number in range(5000))
+
+    storage = cachelayer.Storage(tmp_path)
+    generated = storage.submit(rows, "d@generated", shard_bytes=50_000)
+    listed = storage.submit(list(rows()), "d@listed", shard_bytes=50_000)
+    assert generated.digest == listed.digest
+    *full, last = generated._base.version.manifest.shards.records.tolist()
+    assert len(full) > 5
+    assert len(set(full)) == 1
+    assert last <= full[0]

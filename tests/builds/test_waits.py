@@ -13,7 +13,7 @@ from forks import FORKS
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer.versions import attempts
+from cachelayer.versions import claims
 
 EXPIRY = 3000.0
 KILLED_BEFORE = 20
@@ -39,8 +39,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
-    monkeypatch.setattr(attempts, "time", SimpleNamespace(**{**vars(time), "monotonic": clock.monotonic}))
-    monkeypatch.setattr(attempts, "pause", clock.pause)
+    monkeypatch.setattr(claims, "time", SimpleNamespace(**{**vars(time), "monotonic": clock.monotonic}))
+    monkeypatch.setattr(claims.Beats, "pause", lambda _: clock.pause())
     return clock
 
 
@@ -53,10 +53,10 @@ def test_a_builder_that_was_killed_is_waited_for_once_and_it_is_said(
     child.join()
     assert child.exitcode == -signal.SIGKILL
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
-    assert len(storage._store.names("d/_running")) == 1
+    assert "claim" in storage._store.names("d/_builds/new")
     ref = storage.cache(generated, "d", "new", **{**OPTIONS, "progress": True})
     assert len(ref) == RECORDS
-    assert storage._store.names("d/_running") == storage._store.names("d/_leases/new") == []
+    assert storage._store.names("d/_builds/new") == []
     assert EXPIRY <= clock.seconds <= 1.2 * EXPIRY
     (said,) = [line for line in capfd.readouterr().err.splitlines() if "waiting" in line]
     assert said.startswith("d@new: waiting for process ")

@@ -14,6 +14,7 @@ from commands import PIPELINE, SCRIPT, document, refused, script
 from faults import fault_proxy, stall
 from servers import Server, new_bucket
 
+import cachelayer
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 
@@ -112,17 +113,21 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
     s3: Server, here: Path
 ) -> None:
     url = s3.url(new_bucket(s3), "caches")
-    notes = paths.unfinished("d", "v1")
+    notes = paths.builds("d", "v1")
     store = open_store(url, s3.storage_options())
     with fault_proxy(s3.endpoint) as proxy:
         # Who waited for the upload that is stalled would wait for ever.
         options = (*typed(s3, "--option", proxy.endpoint), "--option", "timeout=100000")
         size = ("--arg", "size=5000", "--shard-bytes", "100kB")
-        arguments = ("build", "pipeline:rows", url, "--id", "d", "--version", "v1", *size, *options)
-        proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
+        what = ("--id", "d", "--version", "v1", *size)
+        arguments = ("build", "pipeline:rows", url, *what, *options)
+        script("build", "pipeline:rows", "local", *what, cwd=here)
+        manifest = cachelayer.Storage("local").fetch("d", "v1")._base.version.manifest  # type: ignore[attr-defined]
+        finished, unfinished = (Path(shard.name).name for shard in manifest.shards[2:4])
+        proxy.add(stall(containing=unfinished, method="PUT"))
 
         def are_finished() -> bool:
-            return any("00002.json" in store.names(f"{notes}/{attempt}") for attempt in store.names(notes))
+            return any("00002.json" in store.names(f"{notes}/{plan}") for plan in store.names(notes))
 
         said = interrupted(arguments, here, are_finished)
         assert "run the same command again" in said
@@ -131,6 +136,6 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
         proxy.forget()
         script(*arguments, cwd=here)
         again = " ".join(each.path for each in proxy.exchanges() if each.method == "PUT")
-        assert "shard-00003.array_record" in again
-        assert "shard-00002.array_record" not in again
+        assert unfinished in again
+        assert finished not in again
     assert document("verify", f"{url}/d", *typed(s3))["records"] == 5000

@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Any]:
-    """A node of one CPU; this process and those it starts are connected to it."""
+    """A node of two CPUs; this process and those it starts are connected to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
         # Else it keeps a token in the home folder.
@@ -44,7 +44,7 @@ def cluster(folder: Path) -> Iterator[Any]:
         import ray
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 1, "object_store_memory": SMALL, "include_dashboard": False}
+        head = {"num_cpus": 2, "object_store_memory": SMALL, "include_dashboard": False}
         made = Cluster(initialize_head=True, head_node_args=head)
 
         patch.setenv("RAY_ADDRESS", made.address)

@@ -19,12 +19,13 @@ from samples import examples
 
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_version import Publisher
+from cachelayer.builds.build_version import VersionBuild
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.origin import Origin
 from cachelayer.versions.log import Log
+from cachelayer.versions.stored_version import StoredVersion
 
 pytestmark = pytest.mark.slow
 
@@ -89,13 +90,13 @@ class Dying(BucketStore):
 
     def _die_if_dead(self) -> None:
         if len(self.done) >= self.steps:
-            # The thread of the heartbeat ends with its process, without a word.
+            # The thread that renews a claim ends with its process, without a word.
             raise StorageError("dead") if beats() else Killed
 
 
 def beats() -> bool:
-    """Whether this is the thread of a heartbeat: what it writes when is a matter of chance."""
-    return threading.current_thread().name == "cachelayer-heartbeat"
+    """Whether this is the thread that renews a claim: what it writes when is a matter of chance."""
+    return threading.current_thread().name == "cachelayer-claim"
 
 
 class Machine(RuleBasedStateMachine):
@@ -165,15 +166,14 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, hears=hears)
-        publisher = Publisher(Log(store, "d"), None, version, numbers, Origin(), BuildOptions.checked())
+        build = VersionBuild(Log(store, "d"), None, version, numbers, Origin(), BuildOptions.checked())
         try:
             if how == "submit":
-                publisher.submit()
+                build.submit()
             else:
-                publisher.build_once()
+                build.build()
         except Killed:
             pass
-        # The last entry that it put is that of the version: entries before it revoke dead attempts.
         if version in Log(self.store, "d").head().versions:
             assert [what for what in store.done if what.startswith("put d/_log/0")]
             self.versions[version] = numbers
@@ -227,9 +227,14 @@ class Machine(RuleBasedStateMachine):
     def collect(self, client: int) -> None:
         self.clients[client].gc(grace=0.0)
         head = Log(self.store, "d").head()
-        # Folders outlive their objects in memory, as they do not in a bucket.
-        built = [name for name in self.store.names("d/_builds") if self.store.names(paths.build("d", name))]
-        assert built == sorted(paths.attempt_of(info.manifest) for info in head.versions.values())
+        manifests = {name.removesuffix(".json") for name in self.store.names(f"d/{paths.MANIFESTS}")}
+        assert {f"{paths.MANIFESTS}/{name}" for name in manifests} == {info.file for info in head.versions.values()}
+        shards = {
+            shard.file
+            for info in head.versions.values()
+            for shard in StoredVersion(self.store, "d", info).manifest.shards
+        }
+        assert {f"{paths.SHARDS}/{name.partition('.')[0]}" for name in self.store.names(f"d/{paths.SHARDS}")} == shards
 
     @invariant()
     def all_see_the_same(self) -> None:

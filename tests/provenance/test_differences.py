@@ -10,7 +10,7 @@ from cachelayer.provenance.contents import HERE_AND_THERE, WAS_AND_IS, differenc
 
 PLAN: dict[str, Any] = {
     "shard_bytes": 100,
-    "code": {"functions": {"rows": "a", "helper": "b"}, "constants": {"RANK": 0}},
+    "code": {"functions": {"rows": "hash:a", "helper": "hash:b"}, "constants": {"RANK": 0}},
     "arguments": {"api_key": "hash:1", "size": 3},
     "identity": {"files": 1},
 }
@@ -26,8 +26,8 @@ def changed(**code: Any) -> dict[str, Any]:
         (PLAN, []),
         ({**PLAN, "shard_bytes": 200}, ["shard_bytes is 100 here and 200 there"]),
         (changed(constants={"RANK": 1}), ["RANK is 0 here and 1 there"]),
-        (changed(functions={"rows": "c", "helper": "b"}), ["rows differs"]),
-        (changed(functions={"rows": "a"}), ["helper is only here"]),
+        (changed(functions={"rows": "hash:c", "helper": "hash:b"}), ["rows differs"]),
+        (changed(functions={"rows": "hash:a"}), ["helper is only here"]),
         (
             {**PLAN, "arguments": {"api_key": "hash:2", "size": 4}},
             ["arguments.api_key differs", "arguments.size is 3 here and 4 there"],

@@ -27,18 +27,21 @@ def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **oth
     """A function with parameters of every kind."""
 
 
+def call(function: Any, *args: Any, record: tuple[str, ...] = (), **kwargs: Any) -> Origin:
+    return Origin.of(functools.partial(function, *args, **kwargs), record, is_call=True)
+
+
 def test_arguments_are_bound_by_name_with_defaults() -> None:
-    found = Origin.of_call(example, (1, 5, 6, 7), {"third": None, "more": {"a": True}}).values
+    found = call(example, 1, 5, 6, 7, third=None, more={"a": True}).values
     assert found == {"first": 1, "second": 5, "rest": (6, 7), "third": None, "more": {"a": True}}
 
 
 def test_arguments_of_partial_functions_are_arguments() -> None:
     part = functools.partial(functools.partial(example, 1, third=4), 5)
-    call = Origin.of_call(part, (6,), {"third": 7})
-    assert call.values == {"first": 1, "second": 5, "rest": (6,), "third": 7}
+    assert call(part, 6, third=7).values == {"first": 1, "second": 5, "rest": (6,), "third": 7}
     assert name_of(part) == f"{__name__}.example"
     with pytest.raises(TypeError, match="missing a required"):
-        Origin.of_call(example, (), {})
+        call(example)
 
 
 @pytest.mark.parametrize("value", [0, -3, 0.5, True, None, [1, [2.5, None]], []])
@@ -74,7 +77,7 @@ def test_changes_name_both_values_if_both_are_known() -> None:
     def rows(a: int, b: Any = None, name: str = "x") -> None: ...
 
     def made(*args: Any, record: tuple[str, ...] = ()) -> Origin:
-        return Origin.of_call(rows, args, {}, record)
+        return call(rows, *args, record=record)
 
     built, clear = made(1, None, "y").to_json(), made(1, None, "y", record=("name",)).to_json()
     assert made(2).argument_changes({}) == made(2).argument_changes({"arguments": {"a": 2, "old": 2}}) == []
@@ -158,13 +161,7 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
     page = (ROOT / "docs" / "format.md").read_text()
     table = page.split("### Provenance")[1].split("\n\n")[2]
     documented = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert set(make(3).provenance) == documented - {
-        "base",
-        "left_out",
-        "length",
-        "sample",
-        "identity",
-    }
+    assert set(make(3).provenance) == documented - {"base", "erasures", "left_out", "length", "sample", "identity"}
 
 
 def test_the_warning_points_at_the_call(tmp_path: Path) -> None:

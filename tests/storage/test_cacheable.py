@@ -86,7 +86,7 @@ def test_what_cannot_be_recorded_is_refused_with_what_can(storage: cachelayer.St
         storage.cacheable("rows", "v1", record="split")
     with pytest.raises(cachelayer.InvalidTypeError, match="'split'"):
         storage.cacheable("rows", "v1", record=["split"])(rows)(object())
-    with pytest.raises(cachelayer.InvalidArgumentError, match="a list has none"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match="list has no argument 'split'"):
         storage.cache([1], "rows", "v1", record=["split"])
 
 
@@ -220,9 +220,7 @@ def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage,
 
 
 def test_auto_without_source_is_refused_with_what_to_do(storage: cachelayer.Storage) -> None:
-    with pytest.raises(
-        cachelayer.InvalidArgumentError, match=r"source code of .*lambda> is not available.*or name the version"
-    ):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"the source of .*lambda>.*name the version"):
         storage.cacheable("rows", "auto")(eval("lambda: [1]"))()
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from faults import fault_proxy
 from forks import FORKS
+from leftovers import assert_only_versions_are_left, named_files, stored_files
 from rewrite_child import RECORDS, SEED, SHARD_BYTES, SPEC, elements, main
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.engines import Processes
-from cachelayer.objects import paths
 from cachelayer.streams.permutation import permuted
 
 ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
@@ -50,33 +50,6 @@ def storage(made: Path, tmp_path: Path) -> Storage:
 def expected(made: Path) -> str:
     """The digest of the shuffled version."""
     return Storage(made).fetch("d", "v2").digest
-
-
-def files(storage: Storage) -> set[str]:
-    store = storage._store
-    return {
-        f"{paths.BUILDS}/{attempt}/{name}"
-        for attempt in store.names("d/_builds")
-        for name in store.names(f"d/_builds/{attempt}")
-    }
-
-
-def named(storage: Storage) -> set[str]:
-    """The files that versions need."""
-    found: set[str] = set()
-    for version in storage.versions("d"):
-        base = storage.fetch("d", version)._base.version
-        found |= {name for shard in base.manifest.shards for name in shard.files} | {base.info.manifest}
-        if base.manifest.kept is not None and base.manifest.kept.file is not None:
-            found.add(base.manifest.kept.file)
-    return found
-
-
-def assert_clean(storage: Storage) -> None:
-    """Only what versions need is left."""
-    storage.gc(grace=0.0)
-    assert files(storage) == named(storage)
-    assert not any(storage._store.names(f"d/_unfinished/{each}") for each in storage._store.names("d/_unfinished"))
 
 
 def same(left: Any, right: Any) -> bool:
@@ -132,7 +105,7 @@ def test_the_digest_is_the_same_however_it_is_built(storage: Storage, expected: 
     new = storage.rewrite("d@v1", new="v3", **OPTIONS, **how)
     assert new.digest == expected
     assert storage.verify("d", "v3", progress=False)
-    assert files(storage) == named(storage)
+    assert stored_files(storage, "d") == named_files(storage, "d")
 
 
 @pytest.mark.slow
@@ -215,10 +188,10 @@ def test_views_of_any_storage_are_written(storage: Storage, tmp_path: Path) -> N
 
 
 def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) -> None:
-    before = files(storage)
+    before = stored_files(storage, "d")
     assert storage.rewrite("d", "v1", "v2", **OPTIONS).digest == expected
     assert storage.rewrite("d", storage.fetch("d", "v1"), "v2", **OPTIONS, workers=3, hosts=(0, 2)).digest == expected
-    assert files(storage) == before
+    assert stored_files(storage, "d") == before
 
 
 @pytest.mark.parametrize(
@@ -250,10 +223,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
 ) -> None:
     storage.cache([1], "d", "other")
     storage.tag("d", "v1", "tagged")
-    before = files(storage)
+    before = stored_files(storage, "d")
     with pytest.raises(error, match=match):
         storage.rewrite(**{"dataset_id": "d", "base": "v1", "new": "v2", **OPTIONS, **arguments})
-    assert files(storage) == before
+    assert stored_files(storage, "d") == before
 
 
 def test_an_empty_version_stays_empty_and_an_empty_view_is_refused(storage: Storage) -> None:
@@ -279,7 +252,7 @@ def test_processes_at_once_make_one_version(
 ) -> None:
     join([FORKS.Process(target=main, args=(storage.url, "{}", "v3", each)) for each in hosts])
     assert storage.fetch("d", "v3").digest == expected
-    assert_clean(storage)
+    assert_only_versions_are_left(storage, "d")
 
 
 def test_a_base_that_is_deleted_meanwhile_is_named(storage: Storage) -> None:
@@ -313,7 +286,7 @@ def test_a_shuffle_from_store_to_store_warns_of_its_requests(gcs: Server, made: 
         assert remote.rewrite("d", "v1", "v2", **OPTIONS, hosts=(0, 2)).digest == expected
     in_order = remote.rewrite("d", "v1", "v3", shard_bytes=SHARD_BYTES, progress=False)
     assert [element["number"] for element in in_order] == list(range(RECORDS))
-    assert files(remote) == named(remote)
+    assert stored_files(remote, "d") == named_files(remote, "d")
 
 
 def test_a_base_that_is_mirrored_is_read_from_its_copies(
@@ -330,4 +303,4 @@ def test_a_base_that_is_mirrored_is_read_from_its_copies(
         assert new.digest == expected
         # Only the header of an index is read, which tells how the records are compressed.
         assert [exchange.received for exchange in proxy.exchanges() if exchange.range] == [64]
-        assert files(remote) == named(remote)
+        assert stored_files(remote, "d") == named_files(remote, "d")

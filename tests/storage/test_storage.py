@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from leftovers import assert_nothing_is_left
 
 import cachelayer
 from cachelayer import Storage
@@ -135,7 +136,7 @@ def test_versions_never_change(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("record", [0, 5, 2500])
-def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storage, record: int, tmp_path: Path) -> None:
+def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storage, record: int) -> None:
     def failing() -> Iterator[int]:
         for number in range(5000):
             if number == record:
@@ -146,7 +147,7 @@ def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storag
         storage.submit(failing, "d", "v1")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert storage.datasets() == []
-    assert list((tmp_path / "d" / "_builds").iterdir()) == []
+    assert_nothing_is_left(storage, "d")
 
 
 def test_options_are_checked(storage: Storage) -> None:
@@ -174,7 +175,7 @@ def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
         Storage(tmp_path / "file").submit([1], "d", "v1")
 
 
-def test_tags_move_and_versions_go(storage: Storage, tmp_path: Path) -> None:
+def test_tags_move_and_versions_go(storage: Storage) -> None:
     for number in range(3):
         storage.submit([number] * 100, "d", f"v{number}")
     storage.tag("d", "v0", "best")
@@ -192,7 +193,7 @@ def test_tags_move_and_versions_go(storage: Storage, tmp_path: Path) -> None:
     assert reader[0] == 0
     storage.delete("d", "v0", grace=0)
     assert list(storage.versions("d")) == ["v1", "v2"]
-    assert len(list((tmp_path / "d" / "_builds").iterdir())) == 2
+    assert_nothing_is_left(storage, "d")
     assert reader[99] == 0
     with pytest.raises(cachelayer.VersionNotFoundError):
         storage.fetch("d", "v0")

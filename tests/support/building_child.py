@@ -118,9 +118,8 @@ def main(talk: Connection, shown: Connection, how: str, url: str, options: dict[
                 talk.recv()
             yield row
 
-    method, more = ("cache", {"resume": False}) if how == "cache anew" else (how, {})
     try:
-        ref = getattr(storage, method)(paused_rows, "rows", "v1", shard_bytes=SHARD_BYTES, progress=True, **more)
+        ref = getattr(storage, how)(paused_rows, "rows", "v1", shard_bytes=SHARD_BYTES, progress=True)
     except cachelayer.CacheLayerError as error:
         talk.send({"error": type(error).__name__, "message": str(error)})
     else:

@@ -13,7 +13,7 @@ import numpy as np
 import cachelayer
 
 REVOKED = 3
-"""Exit status of a child whose attempt was revoked."""
+"""Exit status of a child whose shards were collected."""
 STEPS = {"open", "os.mkdir", "os.link", "os.rename", "os.remove"}
 LEASE_SECONDS = 0.4
 RECORDS = 400
@@ -40,6 +40,11 @@ class Rows(Sequence[Any]):
         if not 0 <= number < RECORDS:
             raise IndexError(number)
         return row(number)
+
+
+def backwards() -> Iterator[dict[str, Any]]:
+    """The records of the other storage, from which a copy is made: it shares no shard with a build here."""
+    return map(row, reversed(range(RECORDS)))
 
 
 def generated() -> Iterator[dict[str, Any]]:

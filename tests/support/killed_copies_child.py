@@ -64,14 +64,14 @@ def dropped(group: CopyGroup) -> None:
     group.drop("cut")
 
 
-def adopted(group: CopyGroup) -> None:
-    group.path("built").write_bytes(bytes(10))
-    group.adopt([group.path("built")])
+def adopted(group: CopyGroup, nbytes: int = 10) -> None:
+    built = group.path("").parent.with_suffix(".built")
+    built.write_bytes(bytes(nbytes))
+    group.adopt({built: "built"})
 
 
 def adopted_too_large(group: CopyGroup) -> None:
-    group.path("built").write_bytes(bytes(90))
-    group.adopt([group.path("built")])
+    adopted(group, 90)
 
 
 CHANGES: dict[str, Callable[[CopyGroup], None]] = {

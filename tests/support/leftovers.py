@@ -1,23 +1,69 @@
-"""What builds leave behind: nothing that no version names."""
+"""What lies in a dataset, and what its versions name."""
 
 from __future__ import annotations
 
+import threading
+import time
+
 import cachelayer
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.versions.log import Log
+
+
+def files_below(storage: cachelayer.Storage, folder: str) -> set[str]:
+    """Return the names of all files below a folder, relative to it."""
+    store = storage._store
+    if isinstance(store, LocalStore):
+        root = store.path(folder)
+        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    below = {name: files_below(storage, f"{folder}/{name}") for name in store.names(folder)}
+    return {f"{name}/{each}" if each else name for name, found in below.items() for each in found or {""}}
+
+
+def stored_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
+    """Return the files of shards and manifests, relative to the dataset."""
+    folders = paths.SHARDS, paths.MANIFESTS
+    return {f"{one}/{name}" for one in folders for name in storage._store.names(f"{dataset_id}/{one}")}
+
+
+def named_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
+    """Return the files that its versions name, relative to the dataset."""
+    named: set[str] = set()
+    for version in Log(storage._store, dataset_id).head().versions:
+        found = storage.fetch(dataset_id, version)._base.version
+        named |= {name for shard in found.manifest.shards for name in shard.files} | {found.info.manifest}
+        if found.manifest.kept is not None and found.manifest.kept.has_file:
+            named.add(paths.kept(found.info.file))
+    return named
+
+
+def collect_all(storage: cachelayer.Storage, dataset_id: str) -> None:
+    """Collect garbage, as soon as the claims of those that were killed count as dead."""
+    until, pause = time.monotonic() + 60, threading.Event()
+    storage.gc(grace=0.0)
+    while files_below(storage, paths.builds(dataset_id)) and time.monotonic() < until:
+        pause.wait(0.1)
+        storage.gc(grace=0.0)
+
+
+def notes(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
+    """Return the notes and claims of builds."""
+    return files_below(storage, paths.builds(dataset_id))
+
+
+def assert_nothing_is_left(storage: cachelayer.Storage, dataset_id: str) -> None:
+    """Raise if there is anything of a dataset besides its versions and its log."""
+    # What a killed process was writing, under a temporary name, is collected after an hour, whatever the grace is.
+    whole = {name for name in stored_files(storage, dataset_id) if not name.endswith(".tmp")}
+    assert whole == named_files(storage, dataset_id)
+    for folder in (paths.builds(dataset_id), paths.temporary(dataset_id)):
+        assert not files_below(storage, folder)
 
 
 def assert_only_versions_are_left(storage: cachelayer.Storage, dataset_id: str) -> None:
     """Raise unless all versions of a dataset are whole and, after a collection, there is nothing else of it."""
-    storage.gc(grace=0.0)
-    store = storage._store
-    named: set[str] = set()
-    for version in storage.versions(dataset_id):
-        assert storage.verify(dataset_id, version, progress=False)
-        found = storage.fetch(dataset_id, version)._base.version
-        named |= {name for shard in found.manifest.shards for name in shard.files} | {found.info.manifest}
-    attempts = store.names(f"{dataset_id}/_builds")
-    files = {
-        f"{paths.BUILDS}/{each}/{name}" for each in attempts for name in store.names(f"{dataset_id}/_builds/{each}")
-    }
-    assert files == named
-    assert not any(store.names(f"{dataset_id}/_unfinished/{each}") for each in store.names(f"{dataset_id}/_unfinished"))
+    collect_all(storage, dataset_id)
+    versions = Log(storage._store, dataset_id).head().versions
+    assert all(storage.verify(dataset_id, version, progress=False) for version in versions)
+    assert_nothing_is_left(storage, dataset_id)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-PATHS = ("../../../../home/thesis", "/etc/passwd", "..", "", "a\0b", "_builds/x/../../../victim/kept.i64")
+PATHS = ("../../../../home/thesis", "/etc/passwd", "..", "", "a\0b", "shards/../../../victim/kept.i64")
 DEEP: Any = json.loads("[" * 400 + "]" * 400)
 VALUES: tuple[Any, ...] = (
     *PATHS,

@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, and none that is dead."""
+"""Locks of files: one holder at a time, and none that is dead."""
 
 from __future__ import annotations
 
@@ -14,67 +14,51 @@ import pytest
 from forks import beside_threads
 
 from cachelayer import StorageError
-from cachelayer.versions import file_lock
+from cachelayer.versions.file_lock import is_held, try_hold
 
 
-def test_a_lease_is_held_while_its_holder_is_in_the_block(tmp_path: Path) -> None:
-    path = tmp_path / "lease"
-    assert not file_lock.is_held(path)
-    with file_lock.hold(path):
-        assert file_lock.is_held(path)
-    assert not file_lock.is_held(path)
+@pytest.mark.parametrize("remove", [False, True])
+def test_a_lock_has_one_holder_until_the_end_of_the_block(tmp_path: Path, remove: bool) -> None:
+    path = tmp_path / "lock"
+    assert not is_held(path)
+    together = threading.Barrier(8)
+
+    def hold(_: int) -> bool:
+        together.wait(60)
+        with try_hold(path, remove=remove) as is_ours:
+            assert is_held(path)
+            together.wait(60)
+        return is_ours
+
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(2):
+            assert sorted(threads.map(hold, range(8))) == [False] * 7 + [True]
+            assert not is_held(path)
+            assert path.exists() is not remove
 
 
-def test_who_waits_is_told_once_and_gets_it_afterwards(tmp_path: Path) -> None:
-    path = tmp_path / "lease"
-    told: list[str] = []
-    inside: list[str] = []
-
-    def hold(name: str) -> None:
-        with file_lock.hold(path, on_wait=lambda: told.append(name)):
-            inside.append(name)
-            assert inside == [name]
-            inside.remove(name)
-
-    with ThreadPoolExecutor(4) as threads:
-        with file_lock.hold(path):
-            waiting = [threads.submit(hold, name) for name in "abcd"]
-            while len(told) < 4:
-                assert not any(future.done() for future in waiting)
-        for future in waiting:
-            future.result()
-    assert sorted(told) == list("abcd")
-
-
-def test_a_lease_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="nowhere"), file_lock.hold(tmp_path / "nowhere" / "lease"):
+def test_a_lock_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="nowhere"), try_hold(tmp_path / "nowhere" / "lock"):
         raise AssertionError
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="folder"):
-        file_lock.is_held(tmp_path / "folder")
+        is_held(tmp_path / "folder")
 
 
-def test_who_waited_for_a_lease_that_was_removed_holds_one_that_others_see(tmp_path: Path) -> None:
-    path, waiting = tmp_path / "lease", threading.Event()
-
-    def wait_and_look() -> bool:
-        with file_lock.hold(path, on_wait=waiting.set, remove=True):
-            return file_lock.is_held(path)
-
-    with ThreadPoolExecutor(1) as threads:
-        with file_lock.hold(path, remove=True):
-            waiter = threads.submit(wait_and_look)
-            assert waiting.wait(60)
-        assert waiter.result()
-    assert not path.exists()
+def test_the_lock_of_a_file_that_was_removed_is_not_that_of_its_successor(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with try_hold(path) as first:
+        path.unlink()
+        with try_hold(path, remove=True) as second:
+            assert (first, second, is_held(path)) == (True, True, True)
 
 
 FORK_AND_BE_KILLED = """
 import os, sys, time
 from pathlib import Path
-from cachelayer.versions import file_lock
+from cachelayer.versions.file_lock import try_hold
 
-with file_lock.hold(Path(sys.argv[1])):
+with try_hold(Path(sys.argv[1])):
     child = os.fork()
     if child == 0:
         print(os.getpid(), flush=True)
@@ -85,49 +69,41 @@ with file_lock.hold(Path(sys.argv[1])):
 """
 
 
-def test_the_lease_of_a_process_that_was_killed_is_free_though_a_forked_child_lives(tmp_path: Path) -> None:
-    path = tmp_path / "lease"
+def test_the_lock_of_a_process_that_was_killed_is_free_though_a_forked_child_lives(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
     command = [sys.executable, "-c", FORK_AND_BE_KILLED, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert file_lock.is_held(path)
+        assert is_held(path)
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-        with file_lock.try_hold(path, "next") as holder:
-            assert holder == "next"
-            with file_lock.try_hold(path, "late") as other:
-                assert other == "next"
+        with try_hold(path) as is_ours, try_hold(path) as is_others:
+            assert (is_ours, is_others) == (True, False)
         os.kill(child, 0)
-    assert not file_lock.is_held(path)
+    assert not is_held(path)
 
 
-def test_a_child_that_is_forked_in_the_block_leaves_the_lease_to_its_parent(tmp_path: Path) -> None:
-    path = tmp_path / "lease"
-    with file_lock.hold(path, remove=True):
+def test_a_child_that_is_forked_in_the_block_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with try_hold(path, remove=True):
         with beside_threads():
             child = os.fork()
-        if child == 0:
-            # It unwinds the block, as an exception in the child does.
-            try:
-                raise SystemExit
-            except SystemExit:
-                pass
         if child:
             os.waitpid(child, 0)
-            assert file_lock.is_held(path)
+            assert is_held(path)
     if child == 0:
+        # It has unwound the block, as an exception in the child does.
         os._exit(0)
     assert not path.exists()
 
 
-def descriptors() -> int:
-    return len(list(Path("/dev/fd").iterdir()))
+def test_a_lock_costs_no_descriptor_once_it_is_let_go(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/dev/fd").iterdir()))
 
-
-def test_a_lease_costs_no_descriptor_once_it_is_let_go(tmp_path: Path) -> None:
     before = descriptors()
     for number in range(20):
-        with file_lock.hold(tmp_path / str(number)), file_lock.try_hold(tmp_path / str(number), "late"):
-            assert file_lock.is_held(tmp_path / str(number))
+        with try_hold(tmp_path / str(number)), try_hold(tmp_path / str(number)):
+            assert is_held(tmp_path / str(number))
     assert descriptors() == before

@@ -33,16 +33,17 @@ class Foreign:
         storage.submit([{"n": number} for number in range(20)], "d", "all", shard_bytes=200)
         storage.derive("d", "all", "v1", keep=[3, 1, 4, 1, 5])
         self.info = storage.versions("d")["v1"]
-        self.path = self.root / "d" / self.info.manifest
-        self.document = json.loads(self.path.read_bytes())
+        self.document = json.loads((self.root / "d" / self.info.manifest).read_bytes())
         self.entry = self.root / paths.log_entry("d", 2)
         self.logged = json.loads(self.entry.read_bytes())
 
     def publish(self, document: Any) -> None:
         """Write a manifest, and what the log says of it, as their author would: with the right hashes."""
         raw = json.dumps(document).encode()
-        self.path.write_bytes(raw)
-        digest = self.info.digest
+        digest, name = self.info.digest, hashlib.sha256(raw).hexdigest()
+        folder, numbers = self.root / "d" / paths.MANIFESTS, self.root / "d" / paths.kept(self.info.file)
+        (folder / f"{name[:32]}-0.json").write_bytes(raw)
+        (folder / f"{name[:32]}-0.i64").write_bytes(numbers.read_bytes())
         with suppress(KeyError, TypeError, ValueError):
             data = document["data"]
             columns = {name: data["shards"][name] for name in ("records", "sha256")}
@@ -50,7 +51,7 @@ class Foreign:
             shards = hashlib.sha256(canonical_json(identity)).hexdigest()
             digest = data["kept"]["digest"] if "kept" in data else shards
         logged = json.loads(json.dumps(self.logged))
-        logged["versions"][1].update(manifest_sha256=hashlib.sha256(raw).hexdigest(), digest=digest)
+        logged["versions"][1].update(manifest_sha256=name, digest=digest)
         self.entry.write_bytes(json.dumps(logged).encode())
 
     def restore(self) -> None:
@@ -68,15 +69,19 @@ def foreign(tmp_path: Path) -> Foreign:
 UP = "../" * 5 + "home/"
 
 
+@pytest.mark.parametrize("key", ["sha256", "generations"])
 @pytest.mark.parametrize("name", [f"{UP}thesis", "/home/thesis", f"x/../{UP}"])
-def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(foreign: Foreign, name: str) -> None:
+def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
+    foreign: Foreign, key: str, name: str
+) -> None:
     before = foreign.outside()
-    assert (foreign.root / "d" / "_builds" / f"{UP}thesis").resolve() == foreign.home / "thesis"
-    foreign.document["data"]["shards"]["attempts"].append(name)
+    assert (foreign.root / "d" / "shards" / f"{UP}thesis").resolve() == foreign.home / "thesis"
+    foreign.document["data"]["shards"][key][0] = name
     foreign.restore()
     storage = Storage(foreign.root)
-    with pytest.raises(CorruptionError, match="not a whole manifest"):
-        storage.fetch("d", "v1")
+    for use in (storage.fetch, lambda *names: storage.copy(*names, Storage(foreign.folder / "there"))):
+        with pytest.raises(CorruptionError, match="not a whole manifest"):
+            use("d", "v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
         storage.gc(grace=0.0)
     storage.delete("d", "v1", grace=0)
@@ -85,12 +90,15 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(fo
     assert storage.verify("d", "all")
 
 
-def test_copying_a_version_writes_nothing_where_its_manifest_says(foreign: Foreign) -> None:
+@pytest.mark.parametrize("change", [{"manifest_sha256": f"{UP}thesis"}, {"generation": "/etc"}])
+def test_an_entry_names_no_file_elsewhere(foreign: Foreign, change: dict[str, Any]) -> None:
     before = foreign.outside()
-    foreign.document["data"]["kept"]["file"] = f"_builds/x/{UP}.bashrc"
-    foreign.restore()
-    with pytest.raises(CorruptionError, match="not a whole manifest"):
-        Storage(foreign.root).copy("d", "v1", Storage(foreign.folder / "there"))
+    foreign.logged["versions"][1].update(change)
+    foreign.entry.write_bytes(json.dumps({**foreign.logged, "swept": [f"shards/{UP}thesis"]}).encode())
+    with pytest.raises(CorruptionError, match="not a whole entry"):
+        Storage(foreign.root).fetch("d", "all")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
+        Storage(foreign.root).gc(grace=0.0)
     assert foreign.outside() == before
 
 
@@ -110,7 +118,7 @@ def uses(foreign: Foreign) -> Iterator[Callable[[], Any]]:
 
 
 HOSTILE = {
-    "kept beyond the shards": lambda data: data.update(kept={**data["kept"], "file": "_builds/other/kept.i64"}),
+    "more numbers than there are": lambda data: data["kept"].update(records=6),
     "a step beyond the shards": lambda data: data.update(
         kept={"records": 3, "digest": "ab" * 32, "start": 10_000_000, "step": 1}
     ),
@@ -120,7 +128,9 @@ HOSTILE = {
     ),
     "another spec": lambda data: data.update(element_spec={"kind": "array", "dtype": "float64", "shape": [1 << 20]}),
     "another codec": lambda data: data.update(codec="bytes/1"),
-    "shards that are not there": lambda data: data["shards"]["files"].update(first=[2**60]),
+    "shards that are not there": lambda data: data["shards"].update(
+        generations=[2**63 - 1] * len(data["shards"]["bytes"])
+    ),
 }
 
 
@@ -136,6 +146,11 @@ def test_a_well_formed_lie_is_an_error_of_ours_too(foreign: Foreign, name: str) 
         with suppress(CacheLayerError):
             use()
     assert foreign.outside() == before
+    # What is collected of it leaves a log that can be read.
+    for version in ("v2", "v1"):
+        with suppress(cachelayer.VersionNotFoundError):
+            Storage(foreign.root).delete("d", version, grace=0)
+    assert Storage(foreign.root).verify("d", "all")
 
 
 def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_missing(foreign: Foreign) -> None:
@@ -149,7 +164,7 @@ def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_miss
 
 
 def test_numbers_of_records_that_are_not_there_are_refused(foreign: Foreign) -> None:
-    kept = foreign.root / "d" / foreign.document["data"]["kept"]["file"]
+    kept = foreign.root / "d" / paths.kept(foreign.info.file)
     for number in (-1, 20, 10_000_000, 2**62):
         kept.write_bytes(number.to_bytes(8, "little", signed=True) * 5)
         with pytest.raises(CorruptionError, match="names records outside of the 20 here"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -10,24 +11,40 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from crash_child import rows
+from crash_child import row, rows
 from forks import FORKS
+from leftovers import assert_only_versions_are_left, named_files, stored_files
 
 import cachelayer
-from cachelayer import Storage
+from cachelayer import BuildRevokedError, Storage
 from cachelayer.access.dataref import DataRef
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.versions.gc import Collected, Collector
 from cachelayer.versions.log import Log
 
-
-def attempts(folder: Path, dataset_id: str = "d") -> set[str]:
-    return {path.name for path in (folder / dataset_id / "_builds").iterdir()}
+JUNK = paths.file(paths.SHARDS, "ab" * 32, 0)
 
 
-def attempt_of(storage: Storage, version: str) -> str:
-    return paths.attempt_of(storage.versions("d")[version].manifest)
+def put_junk(folder: Path, dataset_id: str = "d") -> list[Path]:
+    """Put a shard that no version names."""
+    found = [folder / dataset_id / f"{JUNK}.{suffix}" for suffix in ("index", "array_record")]
+    for path in found:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"junk")
+    return found
+
+
+def names(collected: list[Collected]) -> set[str]:
+    assert all(each.reason for each in collected)
+    return {each.name for each in collected}
+
+
+def age(path: Path, seconds: float) -> None:
+    past = time.time() - seconds
+    os.utime(path, (past, past))
 
 
 def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: Storage) -> None:
@@ -41,45 +58,119 @@ def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: St
         storage.fetch("d", "v1")
 
 
-def test_deleting_a_version_leaves_builds_that_run_alone(storage: Storage, tmp_path: Path) -> None:
-    storage.submit([1], "d", "v0")
+SPEC = {"number": np.int64, "payload": cachelayer.ArraySpec(np.uint8, (500,)), "text": str}
 
-    def source() -> Iterator[int]:
-        yield 1
+
+def rows_until_shards_are_stored(storage: Storage) -> Iterator[Any]:
+    before = len(stored_files(storage))
+    for number in itertools.count():
+        yield row(number)
+        if number % 100 == 0 and len(stored_files(storage)) > before + 4:
+            return
+
+
+def test_a_build_that_runs_keeps_its_files_and_deleted_versions_go(storage: Storage) -> None:
+    storage.submit([0], "d", "v0")
+
+    def source() -> Iterator[Any]:
+        yield from rows_until_shards_are_stored(storage)
         storage.delete("d", "v0", grace=0)
+        assert storage.versions("d") == {}
         assert storage.gc(grace=0.0) == []
-        yield 2
+        yield row(0)
 
-    ref = storage.submit(source, "d", "v1")
-    assert ref.read([0, 1]).tolist() == [1, 2]
-    assert attempts(tmp_path) == {attempt_of(storage, "v1")}
+    assert len(storage.submit(source, "d", "v1", shard_bytes=40_000, element_spec=SPEC)) > 100
+    assert stored_files(storage) == named_files(storage)
+
+
+@pytest.mark.parametrize("is_put_again", [False, True])
+def test_a_build_whose_files_were_taken_for_garbage_publishes_nothing_and_is_built_again(
+    storage: Storage, tmp_path: Path, is_put_again: bool
+) -> None:
+    storage.submit([0], "d", "v0")
+
+    def source() -> Iterator[Any]:
+        yield from rows_until_shards_are_stored(storage)
+        # It is paused for longer than its claim lasts, and than the grace.
+        (tmp_path / paths.builds("d", "v1") / "claim").unlink()
+        before = {name: (tmp_path / "d" / name).read_bytes() for name in stored_files(storage)}
+        assert len(storage.gc(grace=0.0)) > 1
+        for name, raw in before.items() if is_put_again else ():
+            # A copy of it, or a put that arrives late.
+            (tmp_path / "d" / name).write_bytes(raw)
+        yield row(0)
+
+    with pytest.raises(BuildRevokedError, match="d@v1"):
+        storage.submit(source, "d", "v1", shard_bytes=40_000, element_spec=SPEC, resume=False)
+    assert list(storage.versions("d")) == ["v0"]
+    ref = storage.submit(lambda: rows(400), "d", "v1", shard_bytes=40_000, element_spec=SPEC)
+    assert len(ref) == 400
+    assert {shard.generation for shard in ref._base.version.manifest.shards} == {1}
+    assert_only_versions_are_left(storage, "d")
+
+
+class DiesBeforeDeleting(LocalStore):
+    def delete(self, name: str) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_a_collector_that_died_left_is_never_used_and_goes_with_the_next(storage: Storage, tmp_path: Path) -> None:
+    made = storage.submit(range(100), "d", "v1")
+    storage.submit([0], "d", "v0")
+    storage.delete("d", "v1")
+    before = stored_files(storage)
+    storage._catalog.change("d", lambda head: head.without_version("v1", {}, force=False, grace=0.0))
+    with pytest.raises(KeyboardInterrupt):
+        Collector(DiesBeforeDeleting(tmp_path), "d", 0.0).collect()
+    assert stored_files(storage) == before
+    # The same shard, whose old file is still there, is put under another name.
+    again = storage.submit(range(100), "d", "v1")
+    assert again.digest == made.digest
+    for ref, generation in ((made, 0), (again, 1)):
+        assert {shard.generation for shard in ref._base.version.manifest.shards} == {generation}
+    storage.gc(grace=0.0)
+    assert_only_versions_are_left(storage, "d")
+    assert len(again.read(range(100))) == 100
+
+
+def test_versions_of_equal_shards_share_their_files(storage: Storage) -> None:
+    storage.submit(range(100), "d", "v1", metadata={"n": 1})
+    before = stored_files(storage)
+    storage.submit(range(100), "d", "v2")
+    added = stored_files(storage) - before
+    assert [name.partition("/")[0] for name in added] == ["manifests"]
+    storage.delete("d", "v1", grace=0)
+    assert storage.verify("d", "v2")
+    assert_only_versions_are_left(storage, "d")
 
 
 def test_what_is_younger_than_the_grace_stays(storage: Storage, tmp_path: Path) -> None:
     storage.submit([1], "d", "v1")
-    folder = tmp_path / "d" / "_builds" / "dead"
-    folder.mkdir()
-    (folder / "shard-00000.array_record").touch()
-    os.utime(folder, (0, 0))
+    index, shard = put_junk(tmp_path)
+    age(index, 100)
     assert storage.gc(grace=60) == []
-    os.utime(folder / "shard-00000.array_record", (0, 0))
-    assert storage.gc(grace=60) == ["d/dead"]
+    age(shard, 100)
+    assert storage.gc(grace=60) == [Collected(f"d/{JUNK}", "no version names it")]
     assert storage.gc(grace=0.0) == []
+    assert not index.exists()
     assert storage.verify("d", "v1")
 
 
-def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path) -> None:
-    storage.submit([1], "d", "v1")
-    old, new = (tmp_path / "d" / "_log" / f".0000000002.json.{name}.tmp" for name in ("old", "new"))
-    never_begun = tmp_path / paths.build_lease("d", "never-begun")
-    never_begun.parent.mkdir(exist_ok=True)
-    for path in (old, new, never_begun):
+@pytest.mark.parametrize("has_log", [True, False])
+def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path, has_log: bool) -> None:
+    if has_log:
+        storage.submit([1], "d", "v1")
+    put_junk(tmp_path)
+    (tmp_path / "d/_builds/v2").mkdir(parents=True)
+    old, new = (tmp_path / f"d/{JUNK.replace('/', '/.')}.index.{name}.tmp" for name in ("old", "new"))
+    claim, link = (tmp_path / f"d/_builds/v2/{name}" for name in ("claim", f".claim.{'ab' * 16}.tmp"))
+    for path in (old, new, claim, link):
         path.write_bytes(b"half")
-    for path in (old, never_begun):
-        os.utime(path, (0, 0))
-    assert storage.gc(grace=0.0) == []
-    assert (old.exists(), new.exists(), never_begun.exists()) == (False, True, False)
-    assert storage.verify("d", "v1")
+    age(old, 7200)
+    assert f"d/{JUNK}" in names(storage.gc(grace=0.0))
+    assert [path.exists() for path in (old, new, claim, link)] == [False, True, False, False]
+    named = named_files(storage) if has_log else set()
+    assert stored_files(storage) - named == {f"shards/{new.name}"}
 
 
 def foreign_files(folder: Path) -> set[Path]:
@@ -88,12 +179,12 @@ def foreign_files(folder: Path) -> set[Path]:
 
 def test_what_is_no_dataset_is_neither_listed_nor_collected(storage: Storage, tmp_path: Path) -> None:
     storage.submit([1], "d", "v1")
-    (tmp_path / "d" / "_builds" / "dead").mkdir()
+    put_junk(tmp_path)
     kept = tmp_path / "elsewhere" / "kept"
     for name in (
         "webapp/_builds/release-1.4/app.js",
-        "webapp/_builds/20260101T000000-0123456789ab/app.js",
-        "webapp/_running/app.pid",
+        "webapp/shards/app.js",
+        "other/shards/0123-0.js",
         "webapp/_log/.half.tmp",
         "elsewhere/kept",
         "latest/_log/0000000001.json",
@@ -109,20 +200,20 @@ def test_what_is_no_dataset_is_neither_listed_nor_collected(storage: Storage, tm
     before = foreign_files(tmp_path)
     assert len(before) == 8
     assert storage.datasets() == ["d"]
-    assert storage.gc(grace=0.0) == ["d/dead"]
+    assert names(storage.gc(grace=0.0)) == {f"d/{JUNK}"}
     assert foreign_files(tmp_path) == before
 
 
 def test_a_log_that_is_not_ours_stops_neither_the_list_nor_the_rest(storage: Storage, tmp_path: Path) -> None:
     for name in ("a", "z"):
         storage.submit([1], name, "v1")
-        (tmp_path / name / "_builds" / "dead").mkdir()
-    (tmp_path / "app" / "_log").mkdir(parents=True)
+        put_junk(tmp_path, name)
+    app = put_junk(tmp_path, "app")
+    (tmp_path / "app" / "_log").mkdir()
     (tmp_path / "app" / "_log" / "0000000001.json").write_text('{"level": "info"}')
-    (tmp_path / "app" / "_builds" / "release").mkdir(parents=True)
     with pytest.warns(cachelayer.CacheLayerWarning, match="'app'"):
-        assert storage.gc(grace=0.0) == ["a/dead", "z/dead"]
-    assert (tmp_path / "app" / "_builds" / "release").is_dir()
+        assert names(storage.gc(grace=0.0)) == {f"a/{JUNK}", f"z/{JUNK}"}
+    assert all(path.exists() for path in app)
     assert storage.datasets() == ["a", "app", "z"]
 
 
@@ -138,8 +229,8 @@ def test_a_damaged_version_can_be_deleted(storage: Storage, tmp_path: Path) -> N
     storage.submit([2], "d", "v2")
     damage(storage, tmp_path, "v1")
     storage.delete("d", "v1", grace=0)
-    assert attempts(tmp_path) == {attempt_of(storage, "v2")}
     assert list(storage.versions("d")) == ["v2"]
+    assert_only_versions_are_left(storage, "d")
 
 
 def test_nothing_is_collected_while_a_damaged_manifest_hides_what_is_needed(storage: Storage, tmp_path: Path) -> None:
@@ -147,16 +238,16 @@ def test_nothing_is_collected_while_a_damaged_manifest_hides_what_is_needed(stor
     storage.submit([2], "d", "v2")
     storage.submit([3], "other", "v1")
     for dataset_id in ("d", "other"):
-        (tmp_path / dataset_id / "_builds" / "dead").mkdir()
+        put_junk(tmp_path, dataset_id)
     damage(storage, tmp_path, "v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
-        assert storage.gc(grace=0.0) == ["other/dead"]
+        assert names(storage.gc(grace=0.0)) == {f"other/{JUNK}"}
     with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
         storage.delete("d", "v2", grace=0)
     assert list(storage.versions("d")) == ["v1"]
     storage.delete("d", "v1", grace=0)
     storage.gc(grace=0.0)
-    assert attempts(tmp_path) == set()
+    assert stored_files(storage) == set()
 
 
 def test_a_tag_is_no_version(storage: Storage) -> None:
@@ -197,7 +288,7 @@ def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage:
     assert (storage.tags("d"), list(storage.versions("d"))) == ({"new": "v2"}, ["v2"])
     entry = json.loads((tmp_path / paths.log_entry("d", before + 1)).read_text())
     assert (entry["tags"], entry["event"]["tags"]) == ({"new": "v2"}, ["best", "paper"])
-    assert attempts(tmp_path) == {attempt_of(storage, "v2")}
+    assert stored_files(storage) == named_files(storage)
 
 
 def churn(folder: str) -> None:
@@ -222,12 +313,7 @@ def test_who_reads_while_others_delete_and_build_sees_a_whole_version_or_none(st
     assert other.exitcode == 0
     assert missed
     assert all(1 <= len(ref) <= 7 for ref in found)
-    assert attempts(tmp_path) == {attempt_of(storage, "v0")}
-
-
-def age(path: Path, seconds: float) -> None:
-    past = time.time() - seconds
-    os.utime(path, (past, past))
+    assert_only_versions_are_left(storage, "d")
 
 
 def test_a_reader_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(storage: Storage, tmp_path: Path) -> None:
@@ -239,10 +325,10 @@ def test_a_reader_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(sto
     storage.delete("d", "v1", grace=3600)
     assert storage.gc(grace=0) == []
     assert reader[40] == 40
-    gone = attempts(tmp_path) - {attempt_of(storage, "v2")}
+    gone = {f"d/{name.partition('.')[0]}" for name in stored_files(storage) - named_files(storage)}
     age(tmp_path / paths.log_entry("d", Log(LocalStore(tmp_path), "d").head().sequence), 3601)
-    assert {name.removeprefix("d/") for name in storage.gc()} == gone
-    assert attempts(tmp_path) == {attempt_of(storage, "v2")}
+    assert names(storage.gc()) == gone
+    assert stored_files(storage) == named_files(storage)
     assert Log(LocalStore(tmp_path), "d").head().deleted == ()
     for late in (reader, ref):
         with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1 was deleted"):
@@ -258,28 +344,32 @@ def test_a_ref_that_another_process_had_before_the_deletion_is_told_of_it(storag
         pickle.loads(pickled).read([0])
 
 
+@pytest.mark.parametrize("source", [[2], [1]])
 def test_a_name_can_be_built_again_within_the_grace_and_the_old_files_go_after_it(
-    storage: Storage, tmp_path: Path
+    storage: Storage, tmp_path: Path, source: list[int]
 ) -> None:
     old = storage.submit([1], "d", "v1")
-    gone = attempt_of(storage, "v1")
     storage.delete("d", "v1", grace=60)
-    assert storage.cache([2], "d", "v1").read([0]).tolist() == [2]
+    before = stored_files(storage)
+    assert storage.cache(source, "d", "v1").read([0]).tolist() == source
     assert old.read([0]).tolist() == [1]
+    assert storage.gc(grace=0) == []
     age(tmp_path / paths.log_entry("d", 2), 61)
-    assert storage.gc() == [f"d/{gone}"]
-    assert storage.verify("d", "v1")
+    gone = {f"d/{name.partition('.')[0]}" for name in before - named_files(storage)}
+    assert names(storage.gc()) == gone
+    assert len(gone) == (1 if source == [1] else 2)
     assert storage.gc() == []
+    assert_only_versions_are_left(storage, "d")
 
 
-def test_what_is_deleted_again_without_a_grace_goes_at_once(storage: Storage, tmp_path: Path) -> None:
+def test_what_is_deleted_again_without_a_grace_goes_at_once(storage: Storage) -> None:
     storage.submit([1], "d", "v1")
     storage.delete("d", "v1")
-    assert len(attempts(tmp_path)) == 1
+    assert stored_files(storage)
     with pytest.raises(cachelayer.VersionNotFoundError):
         storage.delete("d", "v1")
     storage.delete("d", "v1", grace=0)
-    assert attempts(tmp_path) == set()
+    assert stored_files(storage) == set()
     with pytest.raises(cachelayer.VersionNotFoundError):
         storage.delete("d", "v1", grace=0)
 

@@ -43,7 +43,7 @@ def test_every_change_is_an_event_the_oldest_first(storage: cachelayer.Storage) 
     before = datetime.now(UTC).replace(microsecond=0)
     events = lived(storage)
     assert changes(events)[:5] == CHANGES
-    assert [event.kind for event in events[5:]] == ["revoke"]
+    assert [event.kind for event in events[5:]] == ["collect"]
     assert {(event.user, event.host, event.pid) for event in events} == {
         (getpass.getuser(), socket.gethostname(), os.getpid())
     }
@@ -55,8 +55,8 @@ def test_every_change_is_an_event_the_oldest_first(storage: cachelayer.Storage) 
 def test_an_event_is_one_readable_line() -> None:
     event = LogEvent(3, "tag", "2026-01-01T00:00:00+00:00", "ada", "host", 7, {"tag": "best", "version": "v1"})
     assert str(event) == "3  2026-01-01T00:00:00+00:00  ada@host  tag tag=best version=v1"
-    revoked = replace(event, kind="revoke", details={"attempts": ["a", "b"]})
-    assert str(revoked) == "3  2026-01-01T00:00:00+00:00  ada@host  revoke attempts=a,b"
+    deleted = replace(event, kind="delete", details={"tags": ["a", "b"]})
+    assert str(deleted) == "3  2026-01-01T00:00:00+00:00  ada@host  delete tags=a,b"
 
 
 def test_an_unknown_dataset_is_named(storage: cachelayer.Storage) -> None:

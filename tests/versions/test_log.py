@@ -12,23 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_entries import commit
 
-from cachelayer import AlreadyExistsError, BuildRevokedError, CorruptionError, StorageError
+from cachelayer import AlreadyExistsError, CorruptionError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
-from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.publish import lost_files
+from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 
-INFO = VersionInfo("v1", "_builds/a1/manifest.json", "0" * 64, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
+INFO = VersionInfo("v1", "0" * 64, 0, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
     lambda name: name != "latest" and not name.startswith("sha256")
 )
+FILES = st.builds(
+    paths.file,
+    st.sampled_from([paths.SHARDS, paths.MANIFESTS]),
+    st.sampled_from(["a" * 64, "b" * 32]),
+    st.integers(0, 9),
+)
 SNAPSHOTS = st.builds(
     Snapshot,
-    sequence=st.integers(1, 10**10),
+    sequence=st.integers(10, 10**10),
     versions=st.lists(NAMES, unique=True, max_size=4).map(lambda names: {n: replace(INFO, version=n) for n in names}),
     tags=st.dictionaries(NAMES, NAMES, max_size=3),
-    revoked=st.frozensets(NAMES, max_size=3),
-    adopted=st.dictionaries(NAMES, NAMES, max_size=3),
+    deleted=st.lists(st.builds(Deletion, st.just(INFO), st.integers(1, 9), st.floats(0, 1e9))).map(tuple),
+    sweeps=st.lists(st.integers(1, 10), unique=True).map(sorted).map(tuple),
+    swept=st.frozensets(FILES, max_size=3),
     event=st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3),
 )
 
@@ -41,20 +49,39 @@ def test_an_entry_is_read_as_it_was_written(snapshot: Snapshot) -> None:
 
 
 def test_an_entry_cut_anywhere_is_refused() -> None:
-    raw = Snapshot(1, {"v1": INFO}, {"t": "v1"}, frozenset({"a0"}), {"kind": "tag"}).encode("token")
+    raw = Snapshot(1, {"v1": INFO}, {"t": "v1"}, (Deletion(INFO, 1, 5.0),), (1,), event={"kind": "tag"}).encode("token")
     for length in range(len(raw)):
         with pytest.raises(CorruptionError, match="entry: not a whole entry"):
             Snapshot.decode(raw[:length], "entry", 1)
 
 
-def test_a_name_is_published_once_and_a_revoked_attempt_never() -> None:
-    head = Snapshot(versions={"v1": INFO}, tags={"best": "v1"}, revoked=frozenset({"a2"}))
+def test_a_name_is_published_once() -> None:
+    head = Snapshot(versions={"v1": INFO}, tags={"best": "v1"})
     for taken in ("v1", "best"):
         with pytest.raises(AlreadyExistsError, match=taken):
-            head.with_version(replace(INFO, version=taken, manifest="_builds/a3/manifest.json"), {})
-    with pytest.raises(BuildRevokedError, match="a2"):
-        head.with_version(replace(INFO, version="v2", manifest="_builds/a2/manifest.json"), {})
+            head.with_version(replace(INFO, version=taken), {})
     assert list(head.with_version(replace(INFO, version="v0"), {}).versions) == ["v1", "v0"]
+
+
+def test_a_file_is_lost_if_an_entry_since_the_generation_in_its_name_deleted_it(tmp_path: Path) -> None:
+    log, (a, b) = Log(LocalStore(tmp_path), "d"), ("a" * 32, "b" * 32)
+
+    def files(content: str, *generations: int) -> set[str]:
+        return {paths.file(paths.SHARDS, content, generation) for generation in generations}
+
+    for swept in ({*files(a, 0)}, {}, files(b, 0, 1), {}, files(a, 2)):
+        commit(log, lambda head, swept=swept: head.sweeping(swept, {}))
+    assert (log.head().generation, log.head().sweeps) == (3, (1, 3, 5))
+    # What each entry deleted stands in that entry alone.
+    assert json.loads((tmp_path / paths.log_entry("d", 4)).read_bytes())["swept"] == []
+    every = files(a, 0, 1, 2, 3) | files(b, 0, 1, 2, 3)
+    for known in (log, Log(LocalStore(tmp_path), "d")):
+        assert lost_files(every, known, known.head()) == files(a, 0, 2) | files(b, 0, 1)
+    (tmp_path / paths.log_entry("d", 3)).unlink()
+    again = Log(LocalStore(tmp_path), "d")
+    assert lost_files(files(a, 2), again, log.head()) == files(a, 2)
+    with pytest.raises(CorruptionError, match=r"0000000003\.json"):
+        lost_files(every, again, log.head())
 
 
 def tag(log: Log, name: str) -> int:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.objects import paths
 from cachelayer.versions.manifest import FORMAT, Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
@@ -51,15 +52,15 @@ STATS = st.builds(
 
 def some_kept(records: int) -> list[Kept | None]:
     last = Kept(1, "cd" * 32, records - 1, -2) if records else Kept(0, "cd" * 32, 0, 1)
-    return [None, last, Kept(records, "ab" * 32, 0, 1), Kept(0, "ef" * 32, file="_builds/a/kept.i64")]
+    return [None, last, Kept(records, "ab" * 32, 0, 1), Kept(0, "ef" * 32)]
 
 
-SHARDS = st.lists(st.builds(ShardFile, st.sampled_from(["a1", "a2"]), st.integers(0, 5), STATS), max_size=8)
+SHARDS = st.lists(st.builds(ShardFile, STATS, st.integers(0, 5)), max_size=8)
 STAT = ShardStats(3, 100, 7, "ab" * 32, 112, 9, lengths_crc32c=(1,), length_totals=(7,))
 
 
 def manifest(count: int = 3) -> Manifest:
-    shards = [ShardFile("a1", number, STAT) for number in range(count)]
+    shards = [ShardFile(STAT, generation) for generation in range(count)]
     return Manifest("typed/1", SPEC, ShardTable.of(shards), {"time": "now"}, "token")
 
 
@@ -67,7 +68,6 @@ def manifest(count: int = 3) -> Manifest:
 def test_shards_behind_shards_are_all_of_them_in_order(shards: list[ShardFile], more: list[ShardFile]) -> None:
     joined = ShardTable.of(shards).then(ShardTable.of(more))
     assert list(joined) == [*shards, *more]
-    assert joined.attempts == {shard.attempt for shard in [*shards, *more]}
     assert ShardTable.from_json(json.loads(json.dumps(joined.to_json()))) == joined
 
 
@@ -93,7 +93,7 @@ def test_the_digest_is_of_the_data_alone() -> None:
 
     same = [
         replace(base, provenance={}, token="other"),
-        replace(base, shards=ShardTable.of(replace(shard, attempt="a9") for shard in base.shards)),
+        replace(base, shards=ShardTable.of(replace(shard, generation=9) for shard in base.shards)),
         with_stats(nbytes=1, crc32c=1, index_nbytes=1),
         with_stats(lengths_crc32c=(2,), length_totals=(8,)),
     ]
@@ -108,6 +108,24 @@ def test_the_digest_is_of_the_data_alone() -> None:
     assert len({base.digest, *(one.digest for one in other)}) == len(other) + 1
 
 
+def test_erasing_records_changes_the_digest_and_names_what_it_replaces() -> None:
+    base = replace(manifest(), segments=(4, 5))
+    first = base.without_records([7, 2], base.shards, "one")
+    second = first.without_records([2, 4], base.shards, "two")
+    assert (first.erased, second.erased) == ((2, 7), (2, 4, 7))
+    assert second.supersedes == (base.digest, first.digest)
+    assert len({base.digest, first.digest, second.digest}) == 3
+    assert [second.reason_of(record) for record in (2, 4, 7, 8)] == ["one", "two", "one", ""]
+    assert second.unerased_nbytes == base.nbytes
+    for one in (base, first, second):
+        assert Manifest.decode(one.encode(), "m") == one
+    assert not {"erased", "supersedes", "unerased_nbytes"} & {
+        *json.loads(base.encode()),
+        *json.loads(base.encode())["data"],
+    }
+    assert replace(second, supersedes=(), unerased_nbytes=None, provenance={}).digest == second.digest
+
+
 def test_a_manifest_cut_anywhere_is_refused() -> None:
     raw = manifest().encode()
     for length in range(len(raw)):
@@ -119,16 +137,13 @@ def shards_of(document: Any) -> Any:
     return document["data"]["shards"]
 
 
-def files_of(document: Any) -> Any:
-    return shards_of(document)["files"]
-
-
 DAMAGE: dict[str, Any] = {
     "a column too short": lambda document: shards_of(document)["sha256"].pop(),
     "a column missing": lambda document: shards_of(document).pop("crc32c"),
     "nested columns": lambda document: shards_of(document).update(records=[[3], [3], [3]]),
-    "files for more shards": lambda document: files_of(document).update(count=[10**15]),
-    "files of an attempt that is not named": lambda document: files_of(document).update(attempt=[1]),
+    "generations of fewer shards": lambda document: shards_of(document)["generations"].pop(),
+    "a generation that is no number": lambda document: shards_of(document).update(generations=[0, "1/../..", 2]),
+    "a generation before the first": lambda document: shards_of(document).update(generations=[0, -1, 2]),
     "places of fewer shards": lambda document: shards_of(document).update(record_bytes=[8]),
     "records past the end": lambda document: shards_of(document).update(record_bytes=[2**31] * 3),
     "more bytes than there are": lambda document: shards_of(document).update(bytes=[2**62] * 3),
@@ -143,6 +158,14 @@ DAMAGE: dict[str, Any] = {
     "lengths without a checksum": lambda document: shards_of(document).update(lengths_crc32c=[[1, None, 1]]),
     "lengths less than none": lambda document: shards_of(document).update(length_totals=[[7, -1, 7]]),
     "lengths that are no integers": lambda document: shards_of(document).update(length_totals=[[7, 7.0, 7]]),
+    "an erased record that is not there": lambda document: document["data"].update(erased=[9]),
+    "erased records in no order": lambda document: document["data"].update(erased=[5, 2]),
+    "a record erased twice": lambda document: document["data"].update(erased=[5, 5]),
+    "an erased record that is no number": lambda document: document["data"].update(erased=[True]),
+    "erased records that are no list": lambda document: document["data"].update(erased=5),
+    "a digest superseded that is none": lambda document: document.update(supersedes=["v1"]),
+    "less than no bytes": lambda document: document.update(unerased_nbytes=-1),
+    "an erasure without a reason": lambda document: document["provenance"].update(erasures=[{"records": [1]}]),
     "no data": lambda document: document.pop("data"),
     "no spec": lambda document: document["data"].pop("element_spec"),
     "no format": lambda document: document.pop("format"),
@@ -163,7 +186,11 @@ def test_a_manifest_of_a_newer_release_asks_for_an_update() -> None:
         Manifest.decode(json.dumps({**document, "format": FORMAT + 1}).encode(), "m.json")
 
 
-def test_many_shards_of_one_attempt_are_one_row_of_files() -> None:
-    document = json.loads(manifest(1000).encode())
-    assert shards_of(document)["attempts"] == ["a1"]
-    assert shards_of(document)["files"] == {"attempt": [0], "first": [0], "count": [1000]}
+def test_a_shard_is_named_by_all_of_its_bytes_and_its_generation() -> None:
+    changes: list[dict[str, Any]] = [{"sha256": "cd" * 32}, {"nbytes": 101}, {"crc32c": 8}, {"index_crc32c": 8}]
+    others = [replace(STAT, **change) for change in [*changes, {"lengths_crc32c": (2,)}]]
+    files = [ShardFile(stats, 0).file for stats in (STAT, *others)] + [ShardFile(STAT, 1).file]
+    assert len(set(files)) == len(files)
+    assert all(map(paths.is_file, files))
+    assert files[-1] == files[0].removesuffix("-0") + "-1"
+    assert list(ShardFile(STAT, 0).files) == [f"{files[0]}.{end}" for end in ("lengths", "index", "array_record")]

@@ -45,7 +45,7 @@ def test_the_next_one_removes_what_a_killed_process_left(tmp_path: Path) -> None
         with temporary_folder() as other:
             assert folder.is_dir()
             assert other != folder
-        remove_left_over()
+        remove_left_over(tmp_path / "tmp")
         assert folder.is_dir()
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -58,7 +58,7 @@ def test_it_is_removed_under_its_lock(tmp_path: Path, monkeypatch: pytest.Monkey
         remove(folder, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", noting)
-    remove_left_over()
+    remove_left_over(tmp_path / "tmp")
     # Without the lock, a process that was about to take it would lose the folder that it makes.
     assert is_held == [True]
     assert not left.exists()

@@ -24,7 +24,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def files(folder: Path, pattern: str) -> list[Path]:
-    return sorted(folder.glob(f"d/_builds/*/{pattern}"))
+    return sorted(folder.glob(f"d/{pattern}"))
 
 
 def flip(path: Path, place: int, bit: int = 2) -> None:
@@ -44,17 +44,17 @@ def test_a_version_as_it_was_written_verifies(folder: Path) -> None:
     assert report
     assert report.ok
     assert (report.records, report.problems) == (400, ())
-    assert report.shards == len(files(folder, "*.array_record")) > 1
+    assert report.shards == len(files(folder, "shards/*.array_record")) > 1
     report.raise_if_bad()
     always = Storage(folder, verify="always").fetch("d", "v1")
     assert [row["n"] for row in always] == list(range(400))
 
 
 @pytest.mark.parametrize(
-    ("pattern", "verify"), [("*1.array_record", "never"), ("*1.array_record", "always"), ("*1.index", "open")]
+    ("suffix", "verify"), [("array_record", "never"), ("array_record", "always"), ("index", "open")]
 )
-def test_a_shard_that_was_cut_short_is_refused_before_it_is_mapped(folder: Path, pattern: str, verify: Any) -> None:
-    path = files(folder, pattern)[0]
+def test_a_shard_that_was_cut_short_is_refused_before_it_is_mapped(folder: Path, suffix: str, verify: Any) -> None:
+    path = files(folder, f"shards/*.{suffix}")[0]
     path.write_bytes(path.read_bytes()[:-100])
     ref = Storage(folder, verify=verify).fetch("d", "v1")
     with pytest.raises(cachelayer.CorruptionError, match=path.name):
@@ -69,7 +69,7 @@ def edit(path: Path, change: Any) -> None:
 
 
 def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
-    path = files(folder, "manifest.json")[0]
+    path = files(folder, "manifests/*.json")[0]
     whole = path.read_bytes()
     for change in (
         lambda document: document["data"]["shards"]["records"].__setitem__(0, 1),
@@ -102,7 +102,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
     rows = [{"n": number, "text": "x" * number} for number in range(30)]
     Storage(tmp_path).submit(rows, "d", "v1")
     chance = random.Random(5)
-    for path in [*files(tmp_path, "shard-*"), *files(tmp_path, "manifest.json")]:
+    for path in [*files(tmp_path, "shards/*"), *files(tmp_path, "manifests/*")]:
         whole = path.read_bytes()
         for place in chance.sample(range(len(whole)), examples(120)):
             flip(path, place, chance.randrange(8))
@@ -118,7 +118,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
 
 def test_the_damaged_record_is_refused_and_no_other(tmp_path: Path) -> None:
     Storage(tmp_path).submit(ROWS, "d", "v1")
-    (path,) = files(tmp_path, "*.array_record")
+    (path,) = files(tmp_path, "shards/*.array_record")
     flip(path, path.read_bytes().index(bytes([77]) * 300) + 150)
     ref = Storage(tmp_path, verify="always").fetch("d", "v1")
     for number in range(len(ref)):
@@ -136,7 +136,7 @@ def test_the_damaged_record_is_refused_and_no_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verify", ["never", "open", "always"])
 def test_a_position_outside_the_file_is_never_read(tmp_path: Path, verify: Any, place: int) -> None:
     Storage(tmp_path).submit([b"x" * number for number in range(100)], "d", "v1")
-    path = files(tmp_path, "*.index")[0]
+    path = files(tmp_path, "shards/*.index")[0]
     raw = bytearray(path.read_bytes())
     raw[64 + 16 * 50 + place] ^= 0x80
     path.write_bytes(raw)

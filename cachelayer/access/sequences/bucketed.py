@@ -95,6 +95,11 @@ class BucketedRecords(ViewRecords):
 
     longest: PaddedBase
 
+    @property
+    def original_digest(self) -> str:
+        # An erased record has the length 0, and may have come to another bucket.
+        return self.digest
+
     @cached_property
     def element_spec(self) -> Tree:
         return self.longest.spec_of_any_length

@@ -163,7 +163,7 @@ def plan_of(documents: Documents, packing: Packing, digest: str) -> PackPlan:
     version = documents.view._elements.home
     if version is None:
         return wanted.in_memory()
-    store, name = version.store, f"{version.dataset_id}/{paths.plan(paths.attempt_of(version.info.manifest), digest)}"
+    store, name = version.store, paths.plan(version.dataset_id, version.info.digest, digest)
     try:
         if store.exists(name):
             return wanted.opened(store, name)

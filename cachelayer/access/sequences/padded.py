@@ -95,8 +95,19 @@ class PaddedBase(Elements):
 
     @property
     def digest(self) -> str:
+        return self._digest_over(self.view.digest)
+
+    @property
+    def original_digest(self) -> str:
+        return self._digest_over(self.view._records.original_digest)
+
+    def _digest_over(self, records: str) -> str:
         parameters = [[each.name, each.length, fill_hex(each.fill), each.long] for each in self.paddings.values()]
-        return derived_digest(self.view.digest, "padded", {"leaves": parameters})
+        return derived_digest(records, "padded", {"leaves": parameters})
+
+    @property
+    def erased(self) -> Ints:
+        return self.view._erased
 
     @cached_property
     def element_spec(self) -> Tree:

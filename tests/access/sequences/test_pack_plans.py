@@ -300,8 +300,7 @@ def test_a_damaged_plan_from_a_bucket_is_made_again_with_a_warning(gcs: Server) 
     ref = built(storage)
     expected = values(ref.packed("tokens", LENGTH))
     store = ref._base.version.store
-    folder = paths.attempt_of(ref._base.version.info.manifest)
-    name = f"d/{paths.plan(folder, ref.packed('tokens', LENGTH).digest)}"
+    name = paths.plan("d", ref.digest, ref.packed("tokens", LENGTH).digest)
     raw = bytearray(store.read(name))
     raw[192] ^= 1  # another record, that there is
     store.put(name, bytes(raw))

@@ -1,19 +1,14 @@
-"""The records of a version or a view as a source: copied in their order, or shuffled, without decoding them.
-
-The parts are ranges of the new version of about a shard each. They follow from the base and the options alone, so
-that the version is the same on any number of processes and hosts.
-"""
+"""The records of a version or a view as a source: in their order, or shuffled, without decoding them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed
-from cachelayer.builds.sharded_source import Part
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
@@ -42,28 +37,25 @@ class RawRecords(Protocol):
 
 
 @dataclass(frozen=True)
-class RewriteParts:
-    """The records of a base in the order of a new version, in parts.
+class OrderedRecords:
+    """The records of a base in the order of a new version.
 
     Args:
         records: the records of the base.
         seed: shuffles them, as the first epoch of a stream with this seed is; None to keep their order.
-        part_records: the number of records in a part.
-        nbytes: the mean bytes of a record.
+        record_nbytes: the mean bytes of a record.
         made_by: what decides the records besides the base, for the provenance; JSON values.
         base: what the provenance says of the base.
+        first: the number of the first record.
     """
 
     records: RawRecords
     seed: int | None
-    part_records: int
-    nbytes: float
+    record_nbytes: float
     made_by: Mapping[str, Any]
     base: Mapping[str, Any]
-
-    @property
-    def kind(self) -> str:
-        return "rewrite"
+    first: int = 0
+    kind = "rewrite"
 
     @property
     def element_spec(self) -> Tree:
@@ -80,56 +72,18 @@ class RewriteParts:
 
     @property
     def plan(self) -> dict[str, Any]:
-        fields = self.made_by["fields"]
-        return {
-            "base": self.records.digest,
-            "shuffle_seed": self.seed,
-            "fields": fields,
-            "records": self.part_records,
-        }
+        """What decides the records."""
+        return {"base": self.records.digest, "shuffle_seed": self.seed, "fields": self.made_by["fields"]}
 
-    @property
-    def count(self) -> int:
-        return -(-self.length // self.part_records)
-
-    def describe(self, number: int) -> str:
-        first, stop = self._range(number)
-        return f"records {first} to {stop - 1}"
-
-    def part(self, number: int) -> Part:
-        first, stop = self._range(number)
-        return Part(_Range(self, first, stop), 0, stop - first, self.describe(number))
-
-    def _range(self, number: int) -> tuple[int, int]:
-        """Return the first record of a part, and the end."""
-        first = number * self.part_records
-        return first, min(self.length, first + self.part_records)
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        return _Range(self, 0, self.length).batches(limit)
-
-
-@dataclass(frozen=True)
-class _Range:
-    """Some records of the new version as a source."""
-
-    parts: RewriteParts
-    first: int
-    stop: int
-
-    kind = "rewrite"
-    length: int | None = None
-
-    @property
-    def element_spec(self) -> Tree:
-        return self.parts.element_spec
+    def skipped(self, records: int) -> OrderedRecords:
+        return replace(self, first=self.first + records)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """Yield the records, and read the next ones meanwhile."""
-        stop = self.stop if limit is None else min(self.stop, self.first + limit)
-        step = max(1, int(_READ_NBYTES // max(1.0, self.parts.nbytes)))
+        stop = self.length if limit is None else min(self.length, self.first + limit)
+        step = max(1, int(_READ_NBYTES // max(1.0, self.record_nbytes)))
         rows = (self._rows(start, min(start + step, stop)) for start in range(self.first, stop, step))
-        frames = map(self.parts.records.frames, rows)
+        frames = map(self.records.frames, rows)
         with Pool(1, "cachelayer-rewrite") as thread:
             coming = thread.submit(next, frames, None)
             while (read := coming.result()) is not None:
@@ -138,6 +92,6 @@ class _Range:
 
     def _rows(self, first: int, stop: int) -> Ints:
         """Return the rows of the base that are records ``first`` to ``stop`` of the new version."""
-        if self.parts.seed is None:
+        if self.seed is None:
             return np.arange(first, stop)
-        return np.concatenate(list(permuted_pieces(self.parts.length, self.parts.seed, 0, first, stop)))
+        return np.concatenate(list(permuted_pieces(self.length, self.seed, 0, first, stop)))

@@ -1,0 +1,183 @@
+"""Erase records from every version of a dataset whose shards hold them.
+
+Each such shard is written anew with an empty record in the place of each that is erased, so that all others keep their
+numbers. One entry of the log replaces all versions that name it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.local_shards import ShardFiles
+from cachelayer.arrayrecord.write_without import write_without
+from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.builds.shard_target import ShardTarget, shard_target
+from cachelayer.errors import VersionNotFoundError
+from cachelayer.objects import paths
+from cachelayer.progress import Progress
+from cachelayer.provenance.environment import event, now
+from cachelayer.records.codec import codec_named
+from cachelayer.records.memory import Ints
+from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.versions.claims import CLAIM, claims_of
+from cachelayer.versions.derive import keeping
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.publish import lost_files, put_manifest
+from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
+
+
+class Erasure:
+    """Erases records of a version, and of all versions of the dataset that share their shards.
+
+    Args:
+        log: the log of the dataset.
+        version: the name of the version.
+        records: the numbers of the records among those of its shards.
+        reason: why; it is stored and shown.
+        grace: for how many seconds the files stay for those who read them.
+        progress: whether to show the progress.
+    """
+
+    def __init__(
+        self, log: Log, version: str, records: Ints, reason: str, grace: float, progress: bool | None = None
+    ) -> None:
+        self._log = log
+        self._store = log.store
+        self._dataset_id = log.dataset_id
+        self._version = version
+        self._records = np.unique(records)
+        self._reason = reason
+        self._grace = grace
+        self._progress = progress
+        self._written: dict[str, ShardFile] = {}
+        """The shards that were written anew, by what the old ones hold."""
+
+    def erase(self) -> StoredVersion:
+        """Erase the records, and return what the version is now."""
+        claims = claims_of(self._store, paths.builds(self._dataset_id, self._version))
+        title, generation = f"erase {self._dataset_id}@{self._version}", self._log.head().generation
+        with (
+            Progress(title, None, self._progress) as progress,
+            claims.hold(f"{uuid.uuid4().hex}.{CLAIM}", lambda: str(progress)),
+            shard_target(self._store, None, self._dataset_id, generation) as target,
+        ):
+            for head in self._log.heads():
+                if self._version not in head.versions:
+                    raise VersionNotFoundError(f"{self._dataset_id}@{self._version} was deleted meanwhile")
+                rows = self._rows(self._manifest(head.versions[self._version]))
+                decided = self._without(head, rows, target, progress) if rows else head
+                if not rows or self._log.append(decided):
+                    break
+        return StoredVersion(self._store, self._dataset_id, decided.versions[self._version])
+
+    def _manifest(self, info: VersionInfo) -> Manifest:
+        return StoredVersion(self._store, self._dataset_id, info).manifest
+
+    def _rows(self, manifest: Manifest) -> dict[str, Ints]:
+        """Return the rows to erase of each shard of the version, by what it holds; without those that are erased."""
+        records = np.setdiff1d(self._records, np.array(manifest.erased, np.int64))
+        ends = manifest.shards.records.cumsum()
+        shards = ends.searchsorted(records, side="right")
+        rows: dict[str, Ints] = {}
+        for shard in np.unique(shards).tolist():
+            begin = ends[shard] - manifest.shards.records[shard]
+            content = _content(manifest.shards[shard])
+            rows[content] = np.union1d(rows.get(content, np.empty(0, np.int64)), records[shards == shard] - begin)
+        return rows
+
+    def _without(self, head: Snapshot, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress) -> Snapshot:
+        """Put shards and manifests without the records, and return the snapshot that names them."""
+        target = replace(target, generation=head.generation)
+        infos = []
+        for info in head.versions.values():
+            manifest = self._manifest(info)
+            if any(_content(shard) in rows for shard in manifest.shards):
+                version = StoredVersion(self._store, self._dataset_id, info)
+                infos.append(self._put(head, version, self._write(version, rows, head, target, progress), rows))
+        held = [each for each in head.deleted if self._holds(each.info, rows)]
+        deletions = [
+            replace(each, grace=min(each.grace, self._grace)) if each in held else each for each in head.deleted
+        ]
+        deletions += [Deletion(head.versions[info.version], head.sequence + 1, self._grace) for info in infos]
+        change = event(
+            "erase", versions=[info.version for info in infos], records=len(self._records), reason=self._reason
+        )
+        return head.superseding(infos, self._reason, change, deletions)
+
+    def _holds(self, info: VersionInfo, rows: Mapping[str, Ints]) -> bool:
+        return any(_content(shard) in rows for shard in self._manifest(info).shards)
+
+    def _write(
+        self, version: StoredVersion, rows: Mapping[str, Ints], head: Snapshot, target: ShardTarget, progress: Progress
+    ) -> ShardTable:
+        """Return the shards of a version, of which those that hold some of the rows are written anew."""
+        shards = list(version.manifest.shards)
+        for number, shard in enumerate(shards):
+            content = _content(shard)
+            if content not in rows:
+                continue
+            written = self._written.get(content)
+            if written is None or lost_files([written.file], self._log, head):
+                written = self._written[content] = write_anew(version, number, rows[content], target)
+                progress.update(len(rows[content]), written.stats.nbytes)
+            shards[number] = written
+        return ShardTable.of(shards)
+
+    def _put(self, head: Snapshot, version: StoredVersion, shards: ShardTable, rows: Mapping[str, Ints]) -> VersionInfo:
+        """Put the manifest of a version with the shards that were written anew."""
+        before = version.manifest
+        begins = before.shards.records.cumsum() - before.shards.records
+        erased = [
+            begin + rows[content]
+            for begin, content in zip(begins, map(_content, before.shards), strict=True)
+            if content in rows
+        ]
+        whole = before.without_records(np.concatenate(erased).tolist(), shards, self._reason)
+        manifest, numbers = (whole, None) if before.kept is None else keeping(whole, version.kept)
+        raw = replace(manifest, token=uuid.uuid4().hex).encode()
+        info = replace(
+            version.info,
+            manifest_sha256=hashlib.sha256(raw).hexdigest(),
+            generation=-1,
+            digest=manifest.digest,
+            nbytes=manifest.nbytes,
+            time=now(),
+        )
+        return put_manifest(self._log, head, info, raw, numbers)
+
+
+def _content(shard: ShardFile) -> str:
+    """Return the name of what a shard holds, which is the same in every generation."""
+    return shard.file.rpartition("-")[0]
+
+
+def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTarget) -> ShardFile:
+    """Write a shard of a version without some of its records, and put it."""
+    manifest, stats = version.manifest, version.manifest.shards[number].stats
+    path = target.folder / f"{uuid.uuid4().hex}.array_record"
+    varying = VaryingLeaves(codec_named(manifest.codec, manifest.element_spec))
+    with version.shard_file(number) as old:
+        old_index = Path(paths.index_of(str(old)))
+        files = ShardFiles(old, old_index, stats)
+        lengths_path = Path(paths.lengths_of(str(path)))
+        writer = ShardWriter(path, Path(paths.index_of(str(path))), _compression(files), lengths_path, varying)
+        return target.put(path, write_without(files, rows, writer))
+
+
+def _compression(files: ShardFiles) -> Compression:
+    stats, place = files.stats, str(files.index_path)
+    with files.index_path.open("rb") as file:
+        raw = file.read(index.HEADER_NBYTES)
+    header = index.decode_published(raw, stats.index_nbytes, stats.index_crc32c, stats.records, place)
+    return Compression.parse(None if header.compression == "none" else header.compression)

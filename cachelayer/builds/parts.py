@@ -1,0 +1,231 @@
+"""Sources in parts, which any number of processes build separately.
+
+The parts depend only on the source and the options of the build, so the version is the same on any number of
+processes. Each part begins a shard of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Protocol, runtime_checkable
+
+from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.encode import encode
+from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
+from cachelayer.builds.source import Seekable, Source
+from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.records.codec import TypedCodec, codec_for
+from cachelayer.records.infer import from_elements
+from cachelayer.records.record_buffers import Frames
+from cachelayer.records.tree import Tree
+
+_SAMPLE = 64
+_LOOK_AHEAD = 10_000
+_LOOKS_AHEAD = (1, 100, _LOOK_AHEAD)
+FILLED = 0.8
+"""How full to make the shard of a part if the sizes of its records are unknown in advance."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a source.
+
+    Args:
+        source: yields its elements.
+        first: the number of the first of them in error messages.
+        records: how many there are; None for all elements of the source.
+        name: its name in error messages; empty if the record numbers are enough.
+    """
+
+    source: Source
+    first: int = 0
+    records: int | None = None
+    name: str = ""
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """A source that comes in parts; it can be pickled."""
+
+    @property
+    def count(self) -> int:
+        """How many parts."""
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What decides the parts, as JSON."""
+
+    def describe(self, number: int) -> str:
+        """Return what errors call a part."""
+
+    def part(self, number: int) -> Part:
+        """Return one of the parts.
+
+        Raises:
+            CacheLayerError: if it has no source.
+        """
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """A source that can begin at any record, divided into ranges of equal numbers of records.
+
+    Args:
+        source: the source.
+        length: number of the elements that are taken from it.
+        records: number of records in a part.
+        is_all: whether these are all of its elements.
+    """
+
+    source: Seekable
+    length: int
+    records: int
+    is_all: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many parts."""
+        return -(-self.length // self.records)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What decides the parts."""
+        return {"records": self.records}
+
+    def describe(self, number: int) -> str:
+        records = self.range(number)
+        return f"records {records[0]} to {records[-1]}"
+
+    def range(self, number: int) -> range:
+        """Return the numbers of the records of a part."""
+        return range(number * self.records, min(self.length, (number + 1) * self.records))
+
+    def part(self, number: int) -> Part:
+        records = self.range(number)
+        # The end of the source is asked for more, to see whether it has more than it says.
+        is_last = self.is_all and records.stop == self.length
+        return Part(self.source.skipped(records.start), records.start, None if is_last else len(records))
+
+
+def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) -> Ranges:
+    """Divide a source into ranges of about a shard each, by a rule that depends on the source and the options alone.
+
+    If all records have one size, each part is a full shard. Else their mean size is that of up to 64 spread records,
+    and a part is to fill 0.8 of a shard.
+
+    Args:
+        source: the source.
+        length: number of the elements that are taken from it.
+        spec: the spec of its elements.
+        options: how it is built.
+    """
+    codec, shard_bytes = codec_for(spec), options.shard_bytes
+    is_all = options.max_records is None
+    if isinstance(codec, TypedCodec) and not codec.layout.variable_count:
+        return Ranges(source, length, _in_a_shard(codec.layout.fixed_nbytes, shard_bytes), is_all)
+    mean = getattr(source, "record_nbytes", None)
+    if mean is None:
+        sampled = range(0, length, max(1, -(-length // _SAMPLE)))
+        encoded: list[Frames] = []
+        for first in sampled:
+            # What does not fit is an error when it is built, or left out then.
+            with suppress(ElementError):
+                encoded += encode(source, spec, "raise", first, 1).frames
+        mean = sum(int(frames.lengths.sum()) for frames in encoded) / max(1, sum(map(len, encoded)))
+    return Ranges(source, length, _in_a_shard(mean, int(shard_bytes * FILLED)), is_all)
+
+
+def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
+    return max(1, int(shard_bytes // (record_nbytes + RECORD_OVERHEAD)))
+
+
+def spec_of(parts: Parts) -> Tree | None:
+    """Return the spec of the elements of a source in parts: the declared one, else that of the first element."""
+    unknown: ElementError | None = None
+    for number in range(parts.count):
+        source = parts.part(number).source
+        if source.element_spec is not None:
+            return source.element_spec
+        try:
+            found = _inferred(partial(_first, parts, number))
+        except ElementError as error:
+            # A leaf is None in all elements of this part: another part may show its dtype.
+            unknown = error
+        else:
+            if found is not None:
+                return found
+    if unknown is not None:
+        raise unknown
+    return None
+
+
+def _first(parts: Parts, number: int, limit: int) -> Iterator[Batch]:
+    return parts.part(number).source.batches(limit)
+
+
+def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
+    """Return the spec of a source's first elements, reading as few as possible; None if it has no element."""
+    for limit in _LOOKS_AHEAD:
+        try:
+            spec, seen = infer_spec(batches(limit))
+        except ElementError:
+            if limit == _LOOK_AHEAD:
+                raise
+        else:
+            return None if next(seen, None) is None else spec
+    return None
+
+
+def divide(source: Source, options: BuildOptions) -> tuple[Parts | None, BuildOptions]:
+    """Return the parts of a source, and the options with the spec of the elements; None if it cannot be divided.
+
+    The parts do not depend on who builds them, so that the version is the same on any number of processes and hosts.
+    """
+    if isinstance(source, Parts):
+        if options.max_records is not None:
+            raise InvalidArgumentError(
+                "max_records: it is unknown which records of a source in parts come first: limit them in the function"
+            )
+        spec = options.element_spec if options.element_spec is not None else spec_of(source)
+        return source, replace(options, element_spec=spec)
+    length = options.expected(source.length)
+    # Whether a source that says that it is empty is so shows when it is read.
+    if not isinstance(source, Seekable) or not length:
+        if options.engine is not None and length != 0:
+            raise InvalidArgumentError(
+                f"engine={options.engine!r}: a source of {source.kind} cannot be divided: pass "
+                "cachelayer.sharded(function, count), or a sequence with a length"
+            )
+        return None, options
+    spec = options.element_spec if options.element_spec is not None else source.element_spec
+    if spec is None:
+        spec = _inferred(lambda limit: source.skipped(0).batches(min(limit, length)))
+    return in_ranges(source, length, spec, options), replace(options, element_spec=spec)
+
+
+def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
+    """Return the spec of the first elements, None if there are none, and an iterator over all batches."""
+    seen: list[Batch] = []
+
+    def elements() -> Iterator[Any]:
+        looked_at = 0
+        for batch in batches:
+            batch = batch.elements() if isinstance(batch, RowBatch) else batch
+            seen.append(batch)
+            if not isinstance(batch, ElementBatch):
+                raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
+            yield from batch.items
+            # None so far: a later element may show what the leaf is.
+            looked_at += len(batch)
+            if looked_at >= _LOOK_AHEAD:
+                return
+
+    found = elements()
+    first = list(islice(found, 1))
+    spec = from_elements(chain(first, found)) if first else None
+    return spec, chain(seen, batches)

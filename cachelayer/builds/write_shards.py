@@ -1,0 +1,251 @@
+"""Write the elements of a source into shards: of one that begins at the beginning, or of any parts of a divided one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import count, groupby, takewhile
+from operator import itemgetter
+from typing import Protocol
+
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.batches import counted
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.encode import Encoder, LeftOut, encode_with_workers, marked
+from cachelayer.builds.parts import Part, Parts, Ranges, infer_spec
+from cachelayer.builds.shard_pipeline import Note, ShardPipeline
+from cachelayer.builds.shard_target import ShardTarget
+from cachelayer.builds.source import Skippable, Source
+from cachelayer.errors import ElementError, SourceError
+from cachelayer.progress import Progress
+from cachelayer.records.codec import codec_for
+from cachelayer.records.memory import keep_freed_memory
+from cachelayer.records.record_buffers import Frames
+from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
+from cachelayer.versions.notes import FinishedPart
+from cachelayer.versions.shard_table import ShardFile
+
+_LOOK_AHEAD = 10_000
+
+
+@dataclass(frozen=True)
+class Built:
+    """The result of a build, before it is published.
+
+    Args:
+        codec: name of the codec.
+        spec: the spec that the elements were encoded with.
+        nullable: the numbers of its leaves that are None in some element.
+        shards: the shards, which were put.
+        left_out: the elements that were left out.
+    """
+
+    codec: str
+    spec: Tree
+    nullable: frozenset[int]
+    shards: list[ShardFile]
+    left_out: LeftOut
+
+    @classmethod
+    def of(cls, spec: Tree, parts: Iterable[FinishedPart]) -> Built:
+        """Return the result of parts, in their order."""
+        parts = list(parts)
+        left_out = LeftOut(0, 0, ())
+        for part in parts:
+            left_out = left_out.then(LeftOut(part.left_out, part.elements, part.first_left_out))
+        nullable = frozenset(leaf for part in parts for leaf in part.nullable)
+        shards = [shard for part in parts for shard in part.shards]
+        return cls(codec_for(spec).name, spec, nullable, shards, left_out)
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of the elements; leaves that are None in some element are nullable."""
+        return marked(self.spec, self.nullable)
+
+
+def write_parts(
+    parts: Parts,
+    numbers: Iterable[int],
+    target: ShardTarget,
+    options: BuildOptions,
+    progress: Progress,
+    note: Note,
+) -> None:
+    """Write parts of a source, in this order, and note each.
+
+    Args:
+        parts: the source.
+        numbers: the numbers of the parts.
+        target: where shards go.
+        options: the options, with the element spec.
+        progress: counts what is written.
+        note: notes a finished part.
+    """
+    keep_freed_memory()
+    how = options.element_spec, options.compression, options.shard_bytes
+    # One process makes the rows of arrays as quickly as several would.
+    if options.workers > 1 and isinstance(parts, Ranges) and not isinstance(parts.source, ArraySource):
+        encoded = _encoded_by_workers(parts, numbers, options, progress)
+    else:
+        encoded = _encoded_here(parts, numbers, options, progress)
+    with ShardPipeline(target, *how, progress, note) as pipeline, closing(encoded) as sequence:
+        for number, part, encoder, frames in sequence:
+            with _errors_of(part):
+                for each in frames:
+                    pipeline.write(each)
+            left_out = encoder.left_out
+            first = tuple(f"{part.name}: {text}" if part.name else text for text in left_out.first)
+            pipeline.end_part(number, FinishedPart((), encoder.nullable, left_out.of, left_out.count, first))
+        pipeline.finish()
+
+
+_Encoded = Generator[tuple[int, Part, Encoder, Iterator[Frames]], None, None]
+
+
+def _encoded_here(parts: Parts, numbers: Iterable[int], options: BuildOptions, progress: Progress) -> _Encoded:
+    """Yield each part with its encoder, and its records as they are made in this process."""
+    for number in numbers:
+        part = parts.part(number)
+        encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+        batches = counted(part.source.batches(part.records), part.source.length, part.first, part.records)
+        yield number, part, encoder, map(encoder.encode, progress.waiting_for("the source", batches))
+
+
+def _encoded_by_workers(parts: Ranges, numbers: Iterable[int], options: BuildOptions, progress: Progress) -> _Encoded:
+    """Yield each part with its encoder, and its records as worker processes make them."""
+    ranges = {number: parts.range(number) for number in numbers}
+    chunks = encode_with_workers(parts.source, options.element_spec, options.on_error, options.workers, ranges)
+    with closing(chunks):
+        waited = progress.waiting_for("the worker processes", chunks)
+        for number, group in groupby(waited, itemgetter(0)):
+            part = parts.part(number)
+            encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
+            yield number, part, encoder, (frames for _, chunk in group for frames in encoder.take(chunk))
+
+
+@contextmanager
+def _errors_of(part: Part) -> Iterator[None]:
+    """Add the part to errors whose record numbers do not tell it."""
+    try:
+        yield
+    except ElementError as error:
+        if not part.name:
+            raise
+        hint = f"It is in {part.name}. {error.hint}".strip()
+        raise type(error)(error.expected, error.got, path=error.path, record=error.record, hint=hint) from error
+    except SourceError as error:
+        if not part.name:
+            raise
+        raise type(error)(f"{part.name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What interrupted builds of a source that is not divided have finished.
+
+    Args:
+        parts: its shards by number, each as a part.
+        spec: the spec that the elements were encoded with.
+    """
+
+    parts: Mapping[int, FinishedPart]
+    spec: Tree | None
+
+
+class Noting(Protocol):
+    """Notes what a build has finished."""
+
+    def begin(self, spec: Tree) -> None:
+        """Set the spec of the elements."""
+
+    def add(self, number: int, part: FinishedPart) -> None:
+        """Note a part."""
+
+
+def write_whole(
+    source: Source, target: ShardTarget, options: BuildOptions, progress: Progress, noting: Noting, earlier: Earlier
+) -> Built:
+    """Write a source that is not divided. Each of its shards is noted as a part.
+
+    A source that can leave out its first records goes on before the last shard that is noted. This shard is made again
+    to see that the source repeats itself.
+
+    Args:
+        source: the source.
+        target, options, progress: see :func:`write_parts`; an element spec among the options overrides the source's.
+        noting: notes finished shards.
+        earlier: what is noted.
+    """
+    keep_freed_memory()
+    _warn_of_one_process(source, options)
+    done = _unbroken(earlier.parts) if isinstance(source, Skippable) and options.on_error == "raise" else []
+    done, compared = done[:-1], done[-1:]
+    start = sum(part.records for part in done)
+    begun = source.rest(start) if done and isinstance(source, Skippable) else source
+    limit = None if options.max_records is None else options.max_records - start
+    batches = progress.waiting_for("the source", counted(begun.batches(limit), begun.length, start, limit))
+    known = (options.element_spec, source.element_spec, earlier.spec if done else None)
+    spec = next((each for each in known if each is not None), None)
+    if spec is None:
+        spec, batches = infer_spec(batches)
+    nullable = frozenset(leaf for part in done for leaf in part.nullable)
+    encoder = Encoder(codec_for(spec), options.on_error, start, nullable)
+    noting.begin(spec)
+    progress.skip(start)
+    parts = dict(enumerate(done))
+
+    def add(number: int, part: FinishedPart) -> None:
+        if compared and number == len(done) and not _have_same_records(part, compared[0]):
+            raise SourceError(_CHANGED)
+        before = parts[number - 1].shards[0].stats.sha256 if number else ""
+        parts[number] = FinishedPart(part.shards, part.nullable, after=before)
+        noting.add(number, parts[number])
+
+    numbers = count(len(done))
+    with ShardPipeline(target, spec, options.compression, options.shard_bytes, progress, add) as pipeline:
+
+        def end_shard() -> None:
+            pipeline.end_shard(next(numbers), FinishedPart((), encoder.nullable))
+
+        for batch in batches:
+            frames = encoder.encode(batch)
+            pipeline.write(frames, end_shard)
+        if pipeline.has_begun:
+            end_shard()
+        pipeline.finish()
+    if compared and len(done) not in parts:
+        raise SourceError(_CHANGED)
+    built = Built.of(spec, [parts[number] for number in sorted(parts)])
+    return Built(built.codec, spec, encoder.nullable, built.shards, encoder.left_out)
+
+
+def _unbroken(parts: Mapping[int, FinishedPart]) -> list[FinishedPart]:
+    """Return the shards from the first on that one build, or builds of the same records, can have written."""
+    found: list[FinishedPart] = []
+    for number in takewhile(parts.__contains__, count()):
+        part = parts[number]
+        if len(part.shards) != 1 or part.after != (found[-1].shards[0].stats.sha256 if found else ""):
+            break
+        found.append(part)
+    return found
+
+
+def _have_same_records(one: FinishedPart, other: FinishedPart) -> bool:
+    return [shard.stats.sha256 for shard in one.shards] == [shard.stats.sha256 for shard in other.shards]
+
+
+_CHANGED = (
+    "the source has changed: the interrupted build read other records. A source that does not repeat itself cannot be "
+    "resumed: build with resume=False, or make it repeat itself, for example with a fixed seed"
+)
+
+
+def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
+    if options.workers > 1 and source.length != 0:
+        warn(
+            f"workers={options.workers}: a source of {source.kind} cannot be divided, so one process makes and writes "
+            "its elements. More processes can work on a sequence with a length, on most datasets, and on what "
+            "cachelayer.sharded(function, count) returns"
+        )

@@ -1,0 +1,211 @@
+"""Notes of what a build has finished: any build with the same plan goes on from them.
+
+::
+
+    <id>/_builds/<version>/<plan>/plan.json    what is built and how
+    <id>/_builds/<version>/<plan>/00005.json   a finished part: its shards were put
+
+``<plan>`` is a hash of the plan. In a build that is not divided, each shard is a part. A note counts if its files are
+good. Notes are deleted when the version is published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cachelayer import json_values
+from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.errors import CorruptionError, FormatError, StorageError
+from cachelayer.objects import paths
+from cachelayer.objects.store import ObjectStore
+from cachelayer.records import spec_json
+from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
+from cachelayer.user_warnings import warn
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import canonical_json
+from cachelayer.versions.publish import lost_files
+from cachelayer.versions.shard_table import ShardFile, check_stats
+
+_AT_ONCE = 16
+_PLAN = "plan.json"
+_NOTE = re.compile(r"([0-9]{5,})[.]json", re.ASCII)
+PLAN_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class FinishedPart:
+    """The result of one part of a build.
+
+    Args:
+        shards: its shards, which were put.
+        nullable: the numbers of the leaves that were None in some element.
+        elements: the number of elements of the source in it.
+        left_out: the number of these that were left out.
+        first_left_out: descriptions of the first of these.
+        after: the SHA-256 of the shard before it, in a build that is not divided.
+    """
+
+    shards: tuple[ShardFile, ...]
+    nullable: frozenset[int] = frozenset()
+    elements: int = 0
+    left_out: int = 0
+    first_left_out: tuple[str, ...] = ()
+    after: str = ""
+
+    @property
+    def records(self) -> int:
+        return sum(shard.stats.records for shard in self.shards)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the shards, without indices."""
+        return sum(shard.stats.nbytes for shard in self.shards)
+
+
+class Notes:
+    """The notes of the builds of a version with one plan.
+
+    Args:
+        store: the store.
+        dataset_id, version: the version.
+        plan: what is built and how, as JSON values.
+    """
+
+    def __init__(self, store: ObjectStore, dataset_id: str, version: str, plan: Mapping[str, Any]) -> None:
+        self.store = store
+        self.version_folder = paths.builds(dataset_id, version)
+        self.plan = plan
+        self.folder = f"{self.version_folder}/{hashlib.sha256(canonical_json(plan)).hexdigest()[:32]}"
+
+    def begin(self, spec: Tree | None) -> None:
+        """Note the plan, with the spec of the elements."""
+        document = {"plan": self.plan, "element_spec": None if spec is None else spec_json.to_json(spec)}
+        self.store.put(f"{self.folder}/{_PLAN}", json.dumps(document).encode())
+
+    def spec(self) -> Tree | None:
+        """Return the spec of the elements that was noted; None if none was."""
+        document = _plan(self.store, self.folder)
+        return None if document is None else document[1]
+
+    def add(self, number: int, part: FinishedPart) -> None:
+        """Note a finished part."""
+        self.store.put(_note(self.folder, number), json.dumps(_to_json(part)).encode())
+
+    def part(self, number: int) -> FinishedPart | None:
+        """Return a finished part; None if it has no note that this release can read."""
+        return read_part(self.store, self.folder, number)
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of the parts that have a note."""
+        return noted_numbers(self.store, self.folder)
+
+    def finished(self, log: Log, known: Mapping[int, FinishedPart] | None = None) -> dict[int, FinishedPart]:
+        """Return the finished parts whose files are good, by number.
+
+        Args:
+            log: the log of the dataset.
+            known: parts that need not be read again.
+        """
+        known = known or {}
+        if _plan(self.store, self.folder) is None:
+            # Nobody can tell what these notes are of.
+            return dict(known)
+        with Pool(_AT_ONCE, "cachelayer-notes") as threads:
+            numbers = sorted(self.numbers() - known.keys())
+            read = dict(zip(numbers, threads.map(self.part, numbers), strict=True))
+        parts = {**known, **{number: part for number, part in read.items() if part is not None}}
+        head = log.head()
+        lost = lost_files((shard.file for part in parts.values() for shard in part.shards), log, head)
+        return {number: part for number, part in parts.items() if lost.isdisjoint(shard.file for shard in part.shards)}
+
+    def others(self) -> dict[str, Mapping[str, Any]]:
+        """Return the plans of other builds of the version, by the names of their folders."""
+        found = {}
+        for name in filter(PLAN_HASH.fullmatch, self.store.names(self.version_folder)):
+            folder = f"{self.version_folder}/{name}"
+            plan = _plan(self.store, folder)
+            if folder != self.folder and plan is not None:
+                found[folder] = plan[0]
+        return found
+
+    def forget(self) -> None:
+        """Delete the notes of all builds of the version, which is published."""
+        forget(self.store, self.version_folder)
+
+
+def read_part(store: ObjectStore, folder: str, number: int) -> FinishedPart | None:
+    """Return a finished part of the build that has its notes in a folder; None if it has no note that can be read."""
+    name = _note(folder, number)
+    raw = store.read(name)
+    try:
+        with json_values.decoding(f"{store.url}/{name}", "note of a part"):
+            return None if raw is None else _from_json(json_values.parsed(raw))
+    except (CorruptionError, FormatError):
+        return None
+
+
+def noted_numbers(store: ObjectStore, folder: str) -> set[int]:
+    """Return the numbers of the finished parts of the build that has its notes in a folder."""
+    return {int(match[1]) for name in store.names(folder) if (match := _NOTE.fullmatch(name))}
+
+
+def _note(folder: str, number: int) -> str:
+    return f"{folder}/{number:05}.json"
+
+
+def forget(store: ObjectStore, version_folder: str) -> None:
+    """Delete the notes of the builds of a version."""
+    try:
+        for name in filter(PLAN_HASH.fullmatch, store.names(version_folder)):
+            store.delete_folder(f"{version_folder}/{name}")
+    except StorageError as error:
+        warn(f"notes of a build are left in {store.url}/{version_folder}, until gc deletes them: {error}")
+
+
+def _plan(store: ObjectStore, folder: str) -> tuple[Mapping[str, Any], Tree | None] | None:
+    """Return the plan of the build with its notes in a folder, and the spec of its elements; None if there is none."""
+    raw = store.read(f"{folder}/{_PLAN}")
+    try:
+        with json_values.decoding(f"{store.url}/{folder}/{_PLAN}", "plan of a build"):
+            if raw is None:
+                return None
+            document = json_values.parsed(raw)
+            plan = json_values.mapping("plan", json_values.shallow("plan", document["plan"]))
+            spec = document["element_spec"]
+            return plan, None if spec is None else spec_json.from_json(spec)
+    except (CorruptionError, FormatError):
+        return None
+
+
+def _to_json(part: FinishedPart) -> dict[str, Any]:
+    return {
+        "shards": [{"generation": shard.generation, **asdict(shard.stats)} for shard in part.shards],
+        "nullable": sorted(part.nullable),
+        "elements": part.elements,
+        "left_out": part.left_out,
+        "first_left_out": part.first_left_out,
+        "after": part.after,
+    }
+
+
+def _from_json(row: Mapping[str, Any]) -> FinishedPart:
+    return FinishedPart(
+        tuple(_shard(shard) for shard in json_values.items("shards", row["shards"])),
+        frozenset(json_values.whole("a leaf", leaf) for leaf in json_values.items("nullable", row["nullable"])),
+        json_values.whole("elements", row["elements"]),
+        json_values.whole("left_out", row["left_out"]),
+        tuple(json_values.text("what was left out", each) for each in json_values.items("left", row["first_left_out"])),
+        json_values.text("after", row["after"]),
+    )
+
+
+def _shard(found: Any) -> ShardFile:
+    row = dict(json_values.mapping("a shard", found))
+    generation = json_values.whole("a generation", row.pop("generation"))
+    return ShardFile(check_stats(ShardStats(**row)), generation)

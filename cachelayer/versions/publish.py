@@ -1,0 +1,111 @@
+"""Publish a version: put its manifest, then the entry of the log that makes it a version."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, VersionNotFoundError
+from cachelayer.objects import paths
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
+
+
+def publish(
+    log: Log,
+    version: str,
+    manifest: Manifest,
+    numbers: bytes | None,
+    change: Mapping[str, Any],
+    base: VersionInfo | None = None,
+    time: str | None = None,
+    replaces: tuple[str, str] | None = None,
+) -> StoredVersion:
+    """Publish a version and return it.
+
+    Args:
+        log: the log of the dataset.
+        version: its name.
+        manifest: its manifest; all of its shards were put.
+        numbers: the numbers of the records that it keeps, if they need a file.
+        change: the event of the log.
+        base: the version that it was made from: it must still be there; None for none.
+        time: when it is published; by default the time in its provenance.
+        replaces: the digest of a version of this name that it replaces, because records were erased from that one, and
+            why they were; None for none.
+
+    Raises:
+        AlreadyExistsError: if there is a version or a tag of this name.
+        VersionNotFoundError: if the base was deleted meanwhile.
+        BuildRevokedError: if a shard was deleted meanwhile, because no version named it.
+    """
+    raw, stored = manifest.encode(), manifest.as_stored()
+    info = VersionInfo(
+        version=version,
+        manifest_sha256=hashlib.sha256(raw).hexdigest(),
+        generation=-1,
+        digest=manifest.digest,
+        records=manifest.records,
+        nbytes=manifest.nbytes,
+        time=time or manifest.provenance["time"],
+    )
+    for head in log.heads():
+        found = head.versions.get(version)
+        if found is not None and found.manifest_sha256 == info.manifest_sha256:
+            # The reply to an earlier try was lost, and its entry arrived late.
+            info = found
+            break
+        _check(log, head, version, stored, base)
+        info = put_manifest(log, head, info, raw, numbers)
+        if replaces is not None and found is not None and found.digest == replaces[0]:
+            gone = Deletion(found, head.sequence + 1, 0.0)
+            decided = head.superseding([info], replaces[1], change, [*head.deleted, gone])
+        else:
+            decided = head.with_version(info, change)
+        if log.append(decided):
+            break
+    return StoredVersion.with_manifest(log.store, log.dataset_id, info, stored)
+
+
+def _check(log: Log, head: Snapshot, version: str, manifest: Manifest, base: VersionInfo | None) -> None:
+    """Raise if a version cannot be published on this head."""
+    if base is not None and head.versions.get(base.version) != base:
+        raise VersionNotFoundError(f"{log.dataset_id}@{base.version} was deleted while {version!r} was made from it")
+    is_swept = min(manifest.shards.generations, default=head.generation) < head.generation
+    lost = lost_files((shard.file for shard in manifest.shards) if is_swept else (), log, head)
+    if lost:
+        raise BuildRevokedError(
+            f"{log.dataset_id}@{version}: {len(lost)} of its shards were collected as garbage before it was published, "
+            f"such as {min(lost)}: build again, and collect with a longer grace"
+        )
+
+
+def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
+    """Return those of some files that were deleted since the generations in their names."""
+    by_generation: dict[int, set[str]] = {}
+    for file in files:
+        by_generation.setdefault(paths.generation_of(file), set()).add(file)
+    lost = (names & log.deleted_since(head, generation) for generation, names in by_generation.items())
+    return set().union(*lost)
+
+
+def put_manifest(log: Log, head: Snapshot, info: VersionInfo, raw: bytes, numbers: bytes | None) -> VersionInfo:
+    """Put a manifest under the generation of a head, unless that was done, and return the version with it."""
+    if info.generation == head.generation:
+        return info
+    placed = VersionInfo(**{**vars(info), "generation": head.generation})
+    if numbers is not None:
+        log.store.put(f"{log.dataset_id}/{paths.kept(placed.file)}", numbers)
+    log.store.put(f"{log.dataset_id}/{placed.manifest}", raw)
+    return placed
+
+
+def refuse_if_taken(log: Log, version: str) -> None:
+    """Raise if there is a version or a tag of this name."""
+    head = log.head()
+    if version in head.versions or version in head.tags:
+        what = "is published" if version in head.versions else "is a tag"
+        raise AlreadyExistsError(f"{log.dataset_id}@{version} {what} already: choose another version")

@@ -1,0 +1,238 @@
+"""Storage.erase: records go from every version that has them, in one entry of the log, and nothing else changes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import invoke
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import ErasedRecordError, Storage
+from cachelayer.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    InvalidNameError,
+    RecordIndexError,
+    VersionNotFoundError,
+)
+
+COUNT = 100
+SPEC = {"n": cachelayer.ArraySpec("int64"), "text": cachelayer.ArraySpec("str")}
+
+
+def rows(first: int = 0) -> Iterator[Any]:
+    for n in range(first, first + COUNT):
+        yield {"n": n, "text": f"secret of person {n:04}. " * (1 + n % 3)}
+
+
+@pytest.fixture(params=["disk", "s3", "gcs"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "disk":
+        return Storage(tmp_path / "s")
+    server: Server = request.getfixturevalue(request.param)
+    options = server.storage_options()
+    return Storage(server.url(new_bucket(server)), storage_options=options, local_cache=tmp_path / "copies")
+
+
+def submitted(storage: Storage, version: str = "v1", **options: Any) -> Any:
+    return storage.submit(rows, "d", version, element_spec=SPEC, shard_bytes=3000, **options)
+
+
+def numbers(ref: Any) -> list[int]:
+    """The numbers in the records that are left."""
+    return [int(element["n"]) for element in ref.exclude(ref.erased)]
+
+
+def stored_bytes(storage: Storage) -> bytes:
+    """All bytes of the dataset."""
+    store = storage._store
+    folders = [f"d/{name}" for name in ("shards", "manifests", "_log")]
+    return b"".join(store.read(f"{folder}/{name}") or b"" for folder in folders for name in store.names(folder))
+
+
+def test_records_go_from_every_version_that_has_them_and_from_no_other(storage: Storage) -> None:
+    submitted(storage)
+    storage.append("d", "v1", "v2", lambda: rows(COUNT), shard_bytes=3000)
+    storage.derive("d", "v2", "odd", keep=range(1, 2 * COUNT, 2))
+    storage.rewrite("d", "v1", "shuffled", shuffle_seed=1)
+    before = {name: info.digest for name, info in storage.versions("d").items()}
+    v2 = storage.erase("d", records=[3, 4, 150], of="v2", reason="asked to")
+    assert v2.erased.tolist() == [3, 4, 150]
+    left = [n for n in range(2 * COUNT) if n not in (3, 4, 150)]
+    assert numbers(v2) == left
+    assert numbers(storage.fetch("d@v1")) == [n for n in left if n < COUNT]
+    assert numbers(storage.fetch("d@odd")) == [n for n in left if n % 2]
+    after = {name: info.digest for name, info in storage.versions("d").items()}
+    assert {name for name in before if before[name] != after[name]} == {"v1", "v2", "odd"}
+    for name, digest in before.items():
+        if name != "shuffled":
+            with pytest.raises(VersionNotFoundError, match=f"(?s)asked to.*{after[name]}"):
+                storage.fetch(f"d@sha256:{digest}")
+            with pytest.raises(VersionNotFoundError, match=after[name]):
+                storage.fetch(f"d@{name}@sha256:{digest[:20]}")
+    assert storage.history("d")[-1].kind == "erase"
+    for name in after:
+        assert storage.verify("d", name)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_bytes_go(storage: Storage, at_once: bool) -> None:
+    submitted(storage)
+    assert b"secret of person 0042" in stored_bytes(storage)
+    storage.erase("d@v1", records=[42], reason="asked to", grace=0 if at_once else None)
+    if not at_once:
+        assert b"secret of person 0042" in stored_bytes(storage)
+        storage.gc(grace=0)
+    found = stored_bytes(storage)
+    assert b"secret of person 0042" not in found
+    assert b"secret of person 0043" in found
+    with pytest.raises(ErasedRecordError, match="42"):
+        storage.fetch("d@v1")[42]
+
+
+def test_what_was_deleted_within_its_grace_loses_them_too(storage: Storage) -> None:
+    submitted(storage)
+    storage.derive("d", "v1", "v2", keep=range(50))
+    storage.delete("d", "v1", grace=3600)
+    storage.erase("d@v2", records=[42], reason="asked to", grace=0)
+    assert b"secret of person 0042" not in stored_bytes(storage)
+    assert numbers(storage.fetch("d@v2")) == [n for n in range(50) if n != 42]
+
+
+def test_who_reads_the_old_version_goes_on_for_the_grace_and_is_told_then(storage: Storage) -> None:
+    old = submitted(storage)
+    storage.erase("d@v1", records=[42], reason="asked to", grace=3600)
+    storage.gc(grace=0)
+    assert old[42]["n"] == 42
+    assert storage.fetch("d@v1").erased.tolist() == [42]
+
+
+def test_erasing_again_adds_and_what_is_erased_is_not_erased_twice(storage: Storage) -> None:
+    first = submitted(storage).digest
+    one = storage.erase("d@v1", records=[1, 2], reason="one")
+    entries = len(storage.history("d"))
+    assert storage.erase("d@v1", records=[2, 1], reason="one").digest == one.digest
+    assert len(storage.history("d")) == entries
+    two = storage.erase("d@v1", records=[2, 99], reason="two")
+    assert two.erased.tolist() == [1, 2, 99]
+    for old in (first, one.digest):
+        with pytest.raises(VersionNotFoundError, match=f"(?s)two.*{two.digest}"):
+            storage.fetch(f"d@sha256:{old}")
+    with pytest.raises(ErasedRecordError, match="one"):
+        two[1]
+
+
+def test_what_is_made_of_an_erased_version_knows_of_it(storage: Storage) -> None:
+    submitted(storage)
+    storage.erase("d@v1", records=[3], reason="asked to")
+    more = storage.append("d", "v1", "v2", lambda: rows(COUNT))
+    some = storage.derive("d", "v2", "v3", keep=[5, 3, 101])
+    assert (more.erased.tolist(), some.erased.tolist()) == ([3], [1])
+    for ref, record in ((more, 3), (some, 1)):
+        with pytest.raises(ErasedRecordError, match="asked to"):
+            ref[record]
+        assert storage.verify("d", ref.dataset_version)
+    assert numbers(storage.copy("d@v3", to=storage, new="v4")) == [5, 101]
+
+
+def test_a_state_that_was_saved_before_goes_on_with_a_warning(storage: Storage) -> None:
+    old = submitted(storage).stream(shuffle=True, seed=3)
+    iterator = iter(old)
+    seen = [int(next(iterator)["n"]) for _ in range(40)]
+    state = iterator.get_state()
+    erased = [n for n in range(COUNT) if n not in seen][:5]
+    new = storage.erase("d@v1", records=erased, reason="asked to")
+    goes_on = iter(new.stream(shuffle=True, seed=3).map(lambda element: element, on_error="replace"))
+    with pytest.warns(cachelayer.CacheLayerWarning, match="erased"):
+        goes_on.set_state(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rest = [int(element["n"]) for element in goes_on]
+    assert len(rest) == COUNT - 40
+    assert not set(rest) & set(erased)
+    assert {*seen, *rest} == {*range(COUNT)} - {*erased}
+
+
+def test_a_copy_of_what_is_left_replaces_the_copy_elsewhere(storage: Storage, tmp_path: Path) -> None:
+    submitted(storage)
+    other = Storage(tmp_path / "other")
+    storage.copy("d@v1", to=other)
+    new = storage.erase("d@v1", records=[42], reason="asked to")
+    copied = storage.copy("d@v1", to=other)
+    assert copied.digest == new.digest == other.fetch("d@v1").digest
+    other.gc(grace=0)
+    assert b"secret of person 0042" not in stored_bytes(other)
+    submitted(storage, "v2", max_records=10)
+    other.derive("d", "v1", "v2", keep=[1])
+    with pytest.raises(cachelayer.AlreadyExistsError, match="v2"):
+        storage.copy("d@v2", to=other)
+
+
+def test_builds_upon_what_is_erased_meanwhile_are_refused(storage: Storage) -> None:
+    submitted(storage)
+
+    def erases() -> Iterator[Any]:
+        storage.erase("d@v1", records=[42], reason="asked to")
+        yield from rows(COUNT)
+
+    with pytest.raises(VersionNotFoundError, match="v1"):
+        storage.append("d", "v1", "v2", erases)
+    assert list(storage.versions("d")) == ["v1"]
+
+
+def test_local_copies_go_when_they_are_looked_at(gcs: Server, tmp_path: Path) -> None:
+    url, options = gcs.url(new_bucket(gcs)), gcs.storage_options()
+    storage = Storage(url, storage_options=options, local_cache=tmp_path / "copies")
+    submitted(storage).mirror()
+
+    def copied() -> bytes:
+        return b"".join(path.read_bytes() for path in (tmp_path / "copies").rglob("*.array_record"))
+
+    assert b"secret of person 0042" in copied()
+    Storage(url, storage_options=options, local_cache_bytes=0).erase("d@v1", records=[42], reason="asked to", grace=0)
+    assert storage.fetch("d@v1")[41]["n"] == 41
+    assert b"secret of person 0042" not in copied()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"of": "v9", "records": [1], "reason": "x"}, VersionNotFoundError, "v9"),
+        ({"records": [1], "reason": "x"}, InvalidNameError, "of"),
+        ({"of": "v1", "records": [COUNT], "reason": "x"}, RecordIndexError, str(COUNT)),
+        ({"of": "v1", "records": [1], "reason": " "}, InvalidArgumentError, "reason"),
+        ({"of": "v1", "records": [1], "reason": "x", "grace": -1}, InvalidArgumentError, "grace"),
+    ],
+)
+def test_what_cannot_be_erased_is_refused(tmp_path: Path, arguments: Any, error: type[Exception], named: str) -> None:
+    storage = Storage(tmp_path)
+    ref = submitted(storage)
+    with pytest.raises(error, match=named):
+        storage.erase("d", **arguments)
+    assert storage.fetch("d@v1").digest == ref.digest
+
+
+def test_a_damaged_shard_is_not_written_anew(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    ref = submitted(storage)
+    shard = next(iter(sorted((tmp_path / "d" / "shards").glob("*.array_record"))))
+    raw = bytearray(shard.read_bytes())
+    raw[raw.index(b"secret")] ^= 1
+    shard.write_bytes(raw)
+    with pytest.raises(CorruptionError):
+        storage.erase("d@v1", records=np.arange(COUNT), reason="x")
+    assert storage.fetch("d@v1").digest == ref.digest
+
+
+def test_the_command_erases_and_says_what(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    submitted(storage)
+    answer = invoke("erase", f"{tmp_path}/d@v1", "3", "5:7", "--reason", "asked to", "--grace", "0", "--yes")
+    assert "sha256" in answer.stdout
+    assert storage.fetch("d@v1").erased.tolist() == [3, 5, 6]

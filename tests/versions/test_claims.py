@@ -1,0 +1,189 @@
+"""Claims: who is at work, on a file system and in an object store, and who is not any more."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from forks import beside_threads
+from mutations import mutated
+
+import cachelayer
+from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.objects import paths
+from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.claims import CLAIM, EXPIRY, Beats, claims_of, expiry, is_alive, is_at_work
+
+FOLDER = paths.builds("d", "v1")
+NAME = f"{FOLDER}/{CLAIM}"
+DEAD = b'{"who": "process 1 on a", "status": "5 records", "beat": 1, "token": "t"}'
+"""What a process leaves that was killed after its first beat."""
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.3")
+
+
+@pytest.fixture
+def bucket() -> BucketStore:
+    return BucketStore("memory", uuid.uuid4().hex)
+
+
+@pytest.fixture(params=["local", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return LocalStore(tmp_path) if request.param == "local" else request.getfixturevalue("bucket")
+
+
+def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: ObjectStore) -> None:
+    together = threading.Barrier(8)
+
+    def hold(_: int) -> bool:
+        claims = claims_of(store, FOLDER)
+        together.wait(60)
+        with claims.hold(CLAIM, lambda: "at work") as is_ours:
+            assert claims.is_busy(CLAIM)
+            assert claims.glance(CLAIM, 0.0)[0] == "running"
+            together.wait(60)
+        return is_ours
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sorted(threads.map(hold, range(8))) == [False] * 7 + [True]
+    claims = claims_of(store, FOLDER)
+    assert not claims.is_busy(CLAIM)
+    assert not is_alive(claims, CLAIM)
+    assert claims.glance(CLAIM, 0.0)[0] == "interrupted"
+    assert store.names(FOLDER) == []
+
+
+def test_claims_of_other_names_are_held_at_once(store: ObjectStore) -> None:
+    claims = claims_of(store, FOLDER)
+    with claims.hold("00000.claim", str) as one, claims.hold("00001.claim", str) as other:
+        assert (one, other) == (True, True)
+        assert is_alive(claims, "00000.claim")
+        assert not is_alive(claims, "00002.claim")
+
+
+def test_the_claim_of_a_dead_process_is_free(store: ObjectStore) -> None:
+    store.put(NAME, DEAD)
+    claims = claims_of(store, FOLDER)
+    while claims.is_busy(CLAIM):
+        claims.pause()
+    with claims.hold(CLAIM, str) as is_ours:
+        assert is_ours
+
+
+def test_a_beat_tells_who_and_how_far_and_nothing_that_a_terminal_obeys(bucket: BucketStore) -> None:
+    claims = Beats(bucket, FOLDER)
+    assert claims.holder(CLAIM).startswith("another process")
+    with claims.hold(CLAIM, lambda: "7 records\x1b[2J"):
+        assert claims.is_busy(CLAIM)
+        assert f"process {os.getpid()} on" in claims.holder(CLAIM)
+        assert claims.holder(CLAIM).isprintable()
+        assert claims.glance(CLAIM, 0.1)[0] == "running"
+        assert claims.glance(CLAIM, 0.4)[0] == "unknown"
+    for done, document in mutated({"who": "process 1", "status": "at 3", "beat": 1, "token": "t"}):
+        bucket.put(NAME, json.dumps(document).encode())
+        assert Beats(bucket, FOLDER).glance(CLAIM, 0.0)[1].isprintable(), done
+
+
+def test_a_forked_child_leaves_the_claim_to_its_parent(store: ObjectStore) -> None:
+    claims = claims_of(store, FOLDER)
+    with claims.hold(CLAIM, str):
+        with beside_threads():
+            child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            assert is_alive(claims, CLAIM)
+    if child == 0:
+        os._exit(0)
+    assert not claims.is_busy(CLAIM)
+
+
+class IsAway(BucketStore):
+    """Takes no beats while it is away."""
+
+    away = threading.Event()
+    missed = threading.Semaphore(0)
+
+    def put(self, name: str, data: bytes) -> None:
+        if self.away.is_set():
+            self.missed.release()
+            raise StorageError("away")
+        super().put(name, data)
+
+
+def test_beats_go_on_after_a_store_was_away(bucket: BucketStore) -> None:
+    with Beats(IsAway("memory", bucket.root), FOLDER).hold(CLAIM, str):
+        IsAway.away.set()
+        for _ in range(3):
+            assert IsAway.missed.acquire(timeout=60)
+        IsAway.away.clear()
+        assert is_alive(Beats(bucket, FOLDER), CLAIM)
+
+
+def test_who_was_taken_for_dead_leaves_the_claim_to_its_successor(bucket: BucketStore) -> None:
+    with Beats(IsAway("memory", bucket.root), FOLDER).hold(CLAIM, str):
+        IsAway.away.set()
+        assert IsAway.missed.acquire(timeout=60)
+        bucket.delete(NAME)
+        assert bucket.put_if_absent(NAME, DEAD)
+    IsAway.away.clear()
+    assert bucket.read(NAME) == DEAD
+
+
+def test_a_claim_whose_first_beat_cannot_be_written_is_not_held(
+    bucket: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> bool:
+        raise StorageError("away")
+
+    monkeypatch.setattr(BucketStore, "put_if_absent", fails)
+    with pytest.raises(StorageError, match="away"), Beats(bucket, FOLDER).hold(CLAIM, str):
+        raise AssertionError
+    assert "cachelayer-claim" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(
+    ("claim", "seconds", "expected"),
+    [
+        ("v1/claim", 0.0, True),
+        ("v1/claim", 0.4, False),
+        (f"v1/{'ab' * 16}/00003.claim", 0.0, True),
+        (f"v1/{'ab' * 16}/host-00003.claim", 0.0, True),
+        (f"v1/{'ab' * 16}/00003.json", 0.0, False),
+        ("v1/claim", math.inf, False),
+    ],
+)
+def test_somebody_is_at_work_while_a_claim_beats(
+    bucket: BucketStore, claim: str, seconds: float, expected: bool
+) -> None:
+    bucket.put(f"d/_builds/{claim}", DEAD)
+    assert is_at_work(bucket, "d", lambda _: seconds) is expected
+    assert not is_at_work(bucket, "e", lambda _: 0.0)
+
+
+@pytest.mark.parametrize("folder", [FOLDER, f"{FOLDER}/{'ab' * 16}"])
+def test_somebody_is_at_work_while_a_lock_is_held(tmp_path: Path, folder: str) -> None:
+    store = LocalStore(tmp_path)
+    with claims_of(store, folder).hold("host-00001.claim", str):
+        assert is_at_work(store, "d", lambda _: 0.0)
+    store.put(f"{folder}/{CLAIM}", b"")
+    assert not is_at_work(store, "d", lambda _: 0.0)
+
+
+@pytest.mark.parametrize("told", ["", "soon", "0", "-1", "nan", "inf"])
+def test_a_lease_of_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, bucket: BucketStore, told: str) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", told)
+    with pytest.raises(InvalidArgumentError, match=f"CACHELAYER_LEASE_SECONDS is '{told}'"):
+        cachelayer.Storage(bucket.url, local_cache_bytes=0).submit([1], "d", "v1")
+    monkeypatch.delenv("CACHELAYER_LEASE_SECONDS")
+    assert expiry() == EXPIRY

@@ -1,0 +1,104 @@
+"""Notes of builds: what is finished, as long as its files are good."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_entries import commit
+from mutations import mutated
+from samples import some
+
+from cachelayer import ArraySpec, CorruptionError, FormatError, Storage
+from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.errors import CacheLayerWarning, SourceError
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.versions.log import Log
+from cachelayer.versions.notes import FinishedPart, Notes
+from cachelayer.versions.shard_table import ShardFile
+
+STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98, (5, 6), (9, 2))
+PARTS = {
+    number: FinishedPart((ShardFile(replace(STATS, crc32c=number), generation),), frozenset({0}), 5, 1, ("what",), "cd")
+    for number, generation in ((0, 0), (2, 1), (100_000, 0))
+}
+SPEC = {"x": ArraySpec("int8", (None,))}
+
+
+def notes_of(folder: Path, **plan: Any) -> Notes:
+    return Notes(LocalStore(folder), "d", "v1", plan)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    made = notes_of(tmp_path, shard_bytes=1)
+    made.begin(SPEC)
+    for number, part in PARTS.items():
+        made.add(number, part)
+    return made
+
+
+def test_what_is_noted_is_read_again_by_builds_with_the_same_plan(notes: Notes, tmp_path: Path) -> None:
+    again, log = notes_of(tmp_path, shard_bytes=1), Log(notes.store, "d")
+    assert (again.spec(), again.numbers(), again.finished(log)) == (SPEC, set(PARTS), PARTS)
+    assert [again.part(number) for number in (0, 1)] == [PARTS[0], None]
+    assert (PARTS[0].records, PARTS[0].nbytes) == (4, 300)
+    other = notes_of(tmp_path, shard_bytes=2)
+    assert other.finished(log) == {}
+    assert other.others() == {notes.folder: {"shard_bytes": 1}}
+    assert again.others() == {}
+    other.forget()
+    assert again.finished(log) == {}
+
+
+def test_notes_whose_files_were_deleted_do_not_count(notes: Notes) -> None:
+    log = Log(notes.store, "d")
+    files = {number: part.shards[0].file for number, part in PARTS.items()}
+    commit(log, lambda head: head.sweeping({files[0]}, {}))
+    assert notes.finished(log).keys() == notes.finished(log, PARTS).keys() == {2, 100_000}
+    # Those under another generation are not the ones that are named here.
+    commit(log, lambda head: head.sweeping({files[2].removesuffix("-1") + "-0"}, {}))
+    assert 2 in notes.finished(log)
+    commit(log, lambda head: head.sweeping({files[2], files[100_000]}, {}))
+    assert notes.finished(log) == {}
+    notes.add(0, replace(PARTS[0], shards=(replace(PARTS[0].shards[0], generation=3),)))
+    assert notes.finished(log).keys() == {0}
+
+
+@pytest.mark.sampled
+def test_damaged_notes_are_read_as_none(notes: Notes, tmp_path: Path) -> None:
+    log = Log(notes.store, "d")
+    other = notes_of(tmp_path, shard_bytes=2)
+    for name in ("plan.json", "00002.json"):
+        raw = notes.store.read(f"{notes.folder}/{name}") or b""
+        damaged = [json.dumps(document).encode() for _, document in some(list(mutated(json.loads(raw))))]
+        for each in (b"", raw[:-1], b"\xff", b"[" * 100_000, *damaged):
+            notes.store.put(f"{notes.folder}/{name}", each)
+            found = notes.finished(log)
+            assert found.get(0) in (PARTS[0], None)
+            assert name == "plan.json" or found[0] == PARTS[0]
+            assert all(paths.is_file(shard.file) for part in found.values() for shard in part.shards)
+            other.others()
+            with suppress(CorruptionError, FormatError):
+                notes.spec()
+        notes.store.put(f"{notes.folder}/{name}", raw)
+    assert notes.finished(log) == PARTS
+
+
+def test_a_build_of_another_plan_begins_anew_and_says_what_changed(storage: Storage) -> None:
+    def source(until: int) -> Any:
+        yield from range(5000)
+        if until:
+            raise OSError("interrupted")
+
+    with pytest.raises(SourceError, match="interrupted"):
+        storage.submit(lambda: source(1), "d", "v1", shard_bytes=5000, resume=True)
+    with pytest.warns(CacheLayerWarning, match=r"d@v1 .*shard_bytes"):
+        ref = storage.submit(lambda: source(0), "d", "v1", shard_bytes=6000, resume=True)
+    assert len(ref) == 5000
+    assert storage.builds("d") == []
