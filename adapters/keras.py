@@ -32,7 +32,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.sampled_order import SampledOrder
+from cachelayer.streams.order.weighted import SampledOrder
 from cachelayer.streams.steps import MOST_POSITIONS, Steps
 from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
 

@@ -21,7 +21,7 @@ from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.transfer import PIECE
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
-from cachelayer.streams.block_order import BlockOrder
+from cachelayer.streams.order.block_order import BlockOrder
 from cachelayer.streams.steps import Step, Steps
 
 Indices = NDArray[np.int64]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scale_costs import Traffic, _storage, _traffic, cloud
 
 import cachelayer
-from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
-from cachelayer.streams.order import Order
+from cachelayer.streams.order.block_order import BlockOrder, Blocks, grid_of
+from cachelayer.streams.order.exact import Order
 from cachelayer.streams.steps import Step
 
 Indices = NDArray[np.int64]

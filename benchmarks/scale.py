@@ -10,7 +10,7 @@ from blocks_walk import Dataset, walk
 from harness import machine, table
 from scale_costs import KINDS, RECORD_NBYTES, FixedCosts, KindCost, ManifestCost, fixed_costs, kind_cost, manifest_cost
 
-from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
+from cachelayer.streams.order.block_order import BlockOrder, Blocks, grid_of
 
 RECORDS = 10**10
 HOSTS = 1_000

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
     from cachelayer.records.values import Nullable, Ragged, Sparse
     from cachelayer.storage.storage import Storage, open
-    from cachelayer.streams.block_order import Blocks
-    from cachelayer.streams.buckets import Buckets
     from cachelayer.streams.iterator import StreamIterator
+    from cachelayer.streams.order.block_order import Blocks
+    from cachelayer.streams.order.buckets import Buckets
     from cachelayer.streams.stream import BatchStream, Stream
     from cachelayer.streams.stream_stats import StreamStats
     from cachelayer.versions.diff import Diff
@@ -150,8 +150,8 @@ _HOMES = {
     "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "RaggedSpec", "SparseSpec"),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
     "cachelayer.storage.storage": ("Storage", "open"),
-    "cachelayer.streams.block_order": ("Blocks",),
-    "cachelayer.streams.buckets": ("Buckets",),
+    "cachelayer.streams.order.block_order": ("Blocks",),
+    "cachelayer.streams.order.buckets": ("Buckets",),
     "cachelayer.streams.iterator": ("StreamIterator",),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
     "cachelayer.streams.stream_stats": ("StreamStats",),

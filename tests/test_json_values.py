@@ -20,7 +20,7 @@ from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
 from cachelayer.records.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
-from cachelayer.streams.order import Order
+from cachelayer.streams.order.exact import Order
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest

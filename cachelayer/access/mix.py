@@ -15,10 +15,10 @@ from cachelayer.access.wrap import WrappedRef, with_declared_spec
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
-from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_order import Blocks, grid_of
-from cachelayer.streams.mixture import ENDLESS, MixedOrder, Stop, Turns
-from cachelayer.streams.order import Ordering
+from cachelayer.streams.order.block_grid import Grid
+from cachelayer.streams.order.block_order import Blocks, grid_of
+from cachelayer.streams.order.exact import Ordering
+from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (

@@ -21,7 +21,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number, names_of_leaves
 from cachelayer.records.spec import LeafSpec
-from cachelayer.streams.mixture import MOST_TURNS, Turns, turns_of
+from cachelayer.streams.order.mixture import MOST_TURNS, Turns, turns_of
 from cachelayer.streams.steps import MOST_POSITIONS
 
 Weights = tuple[Fraction, ...]

@@ -12,7 +12,7 @@ import numpy as np
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records.selection import Selection
-from cachelayer.streams.permutation import permuted_pieces
+from cachelayer.streams.order.permutation import permuted_pieces
 from cachelayer.streams.stream_options import check_seed
 
 # The rows of segment s are shuffled as those of epoch 2**63 + s, which no stream reaches.

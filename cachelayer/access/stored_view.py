@@ -24,7 +24,7 @@ from cachelayer.protocols import T
 from cachelayer.records.image_sizes import image_leaves, image_size
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.varying_leaves import varying_leaf
-from cachelayer.streams.buckets import buckets_of
+from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.user_warnings import warn

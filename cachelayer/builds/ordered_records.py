@@ -12,7 +12,7 @@ from cachelayer.builds.batches import Batch, Framed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
-from cachelayer.streams.permutation import permuted_pieces
+from cachelayer.streams.order.permutation import permuted_pieces
 from cachelayer.system_threads import Pool
 
 _READ_NBYTES = 1 << 25

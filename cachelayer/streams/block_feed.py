@@ -24,7 +24,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.protocols import BlockHolder
 from cachelayer.streams.background import Background, is_lost
 from cachelayer.streams.block_rows import BlockRows, Fetch
-from cachelayer.streams.order import BlockSpans
+from cachelayer.streams.order.exact import BlockSpans
 from cachelayer.streams.steps import Step
 from cachelayer.user_warnings import warn
 

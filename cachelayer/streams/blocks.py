@@ -12,7 +12,7 @@ from cachelayer.streams.block_announcer import BlockAnnouncer
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
 from cachelayer.streams.block_plan import ReadPlan
 from cachelayer.streams.block_rows import BlockRows
-from cachelayer.streams.order import BlockSpans
+from cachelayer.streams.order.exact import BlockSpans
 from cachelayer.streams.prefetch import Prefetcher
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import Step

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from cachelayer.errors import StateError
-from cachelayer.streams.order import Ordering
+from cachelayer.streams.order.exact import Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, Steps
 from cachelayer.user_warnings import warn
 

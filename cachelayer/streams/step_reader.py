@@ -17,7 +17,7 @@ from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.block_rows import BlockRows, joined
 from cachelayer.streams.failures import Failure, bare, failure_of, is_of_element, none_left, too_many
 from cachelayer.streams.maps import ElementMap, called, returned_none
-from cachelayer.streams.replacing import one, stand_ins
+from cachelayer.streams.order.stand_ins import one, stand_ins
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.step_rows import StepRows
 from cachelayer.streams.steps import Step

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.order import BlockSpans, shares
+from cachelayer.streams.order.exact import BlockSpans, shares
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
 

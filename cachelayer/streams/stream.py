@@ -16,7 +16,7 @@ from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
 from cachelayer.streams.failures import MOST_FAILURES
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
 from cachelayer.streams.maps import ElementMap
-from cachelayer.streams.sampled_order import SampledOrder
+from cachelayer.streams.order.weighted import SampledOrder
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions

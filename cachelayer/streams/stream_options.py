@@ -14,11 +14,11 @@ import numpy as np
 
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
-from cachelayer.streams.block_grid import MOST_LANES
-from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
-from cachelayer.streams.bucket_order import BucketOrder, BucketPlan, BucketSteps
-from cachelayer.streams.buckets import Buckets, BucketTable
-from cachelayer.streams.order import Order, Ordering
+from cachelayer.streams.order.block_grid import MOST_LANES
+from cachelayer.streams.order.block_order import BlockOrder, Blocks, grid_of
+from cachelayer.streams.order.bucket_order import BucketOrder, BucketPlan, BucketSteps
+from cachelayer.streams.order.buckets import Buckets, BucketTable
+from cachelayer.streams.order.exact import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
 from cachelayer.user_warnings import warn
 

@@ -15,7 +15,7 @@ import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Storage
 from cachelayer.access.split import split
 from cachelayer.records.selection import Selection
-from cachelayer.streams.permutation import permuted
+from cachelayer.streams.order.permutation import permuted
 
 SEEDS = st.integers(0, 2**64 - 1)
 

@@ -18,7 +18,7 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage
 from cachelayer.engines import Processes
-from cachelayer.streams.permutation import permuted
+from cachelayer.streams.order.permutation import permuted
 
 ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
 OPTIONS: dict[str, Any] = {"shuffle_seed": SEED, "shard_bytes": SHARD_BYTES, "progress": False}

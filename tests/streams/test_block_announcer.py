@@ -13,8 +13,8 @@ from block_orders import WindowOrder
 from cachelayer.streams import block_announcer
 from cachelayer.streams.block_announcer import BlockAnnouncer
 from cachelayer.streams.block_feed import FeedSteps
-from cachelayer.streams.order import BlockSpans
-from cachelayer.streams.permutation import Indices
+from cachelayer.streams.order.exact import BlockSpans
+from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.steps import Step, Steps
 
 RECORDS, BLOCK, WINDOW, BATCH, NBYTES = 1200, 10, 8, 16, 100

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.streams.order import BlockSpans
-from cachelayer.streams.permutation import Indices
+from cachelayer.streams.order.exact import BlockSpans
+from cachelayer.streams.order.permutation import Indices
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from cachelayer.streams.permutation import permuted
+from cachelayer.streams.order.permutation import permuted
 
 Batch = list[int] | tuple[list[int], list[bool]]
 

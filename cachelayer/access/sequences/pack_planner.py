@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.pack_plan import PIECE, Packs
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.streams.permutation import permuted_pieces
+from cachelayer.streams.order.permutation import permuted_pieces
 
 PLAN_VERSION = 1
 GROUP = 1 << 14

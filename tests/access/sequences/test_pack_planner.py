@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cachelayer.access.sequences.pack_planner import GROUP, LONG, Packing, plan
 from cachelayer.arrayrecord.pack_plan import PIECE
-from cachelayer.streams.permutation import permuted
+from cachelayer.streams.order.permutation import permuted
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=60)
 SMALL = st.builds(Packing, st.integers(1, 20), st.sampled_from(LONG), st.none() | st.integers(0, 2**64 - 1))

@@ -16,9 +16,9 @@ from samples import examples
 
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
-from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_order import BlockOrder, grid_of
-from cachelayer.streams.order import BlockSpans, Order
+from cachelayer.streams.order.block_grid import Grid
+from cachelayer.streams.order.block_order import BlockOrder, grid_of
+from cachelayer.streams.order.exact import BlockSpans, Order
 from cachelayer.streams.stream_options import make_options
 
 DOCS = ROOT / "docs" / "order.md"

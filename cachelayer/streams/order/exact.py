@@ -1,4 +1,4 @@
-"""The order of records: a permutation for each epoch, as :mod:`cachelayer.streams.permutation` computes it."""
+"""The order of records: a permutation for each epoch, as :mod:`cachelayer.streams.order.permutation` computes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachelayer.streams.permutation import Indices, permuted
+from cachelayer.streams.order.permutation import Indices, permuted
 
 ORDER_VERSION = 1
 # Ranks have 16 bits, and a step less than 2**40 rows.

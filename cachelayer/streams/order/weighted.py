@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order import Order
-from cachelayer.streams.permutation import Words, mixed, round_keys
+from cachelayer.streams.order.exact import Order
+from cachelayer.streams.order.permutation import Words, mixed, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 SAMPLED_ORDER_VERSION = 4
@@ -47,7 +47,7 @@ def sums_of(weights: NDArray[np.float64]) -> Indices:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledOrder(Order):
-    """The records of a weighted sample: an :class:`~cachelayer.streams.order.Ordering` without an end.
+    """The records of a weighted sample: an :class:`~cachelayer.streams.order.exact.Ordering` without an end.
 
     Args:
         weights: SHA-256 of the sums as little-endian int64, in hexadecimal.

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_order import BlockOrder
-from cachelayer.streams.order import BlockSpans, Order, arrangement, out_of_range
-from cachelayer.streams.permutation import round_keys
+from cachelayer.streams.order.block_grid import Grid
+from cachelayer.streams.order.block_order import BlockOrder
+from cachelayer.streams.order.exact import BlockSpans, Order, arrangement, out_of_range
+from cachelayer.streams.order.permutation import round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536

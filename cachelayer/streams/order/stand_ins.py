@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.order import Ordering
-from cachelayer.streams.permutation import MASK, mix, round_keys
+from cachelayer.streams.order.exact import Ordering
+from cachelayer.streams.order.permutation import MASK, mix, round_keys
 
 GROUP = 64
 """The number of places of an epoch, one of which stands in for another."""

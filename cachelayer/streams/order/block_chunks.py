@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_windows import BlockWindows, Deal, windows_of
-from cachelayer.streams.order import BlockSpans
+from cachelayer.streams.order.block_grid import Grid
+from cachelayer.streams.order.block_windows import BlockWindows, Deal, windows_of
+from cachelayer.streams.order.exact import BlockSpans
 
 _CHUNK = 1 << 15
 _KEPT = 128

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.streams.block_chunks import numbers_at, numbers_in, spans_at
-from cachelayer.streams.block_grid import MOST_LANES, Grid, power_of_two, reversed_bits
-from cachelayer.streams.block_windows import Deal, deal
-from cachelayer.streams.order import BlockSpans
+from cachelayer.streams.order.block_chunks import numbers_at, numbers_in, spans_at
+from cachelayer.streams.order.block_grid import MOST_LANES, Grid, power_of_two, reversed_bits
+from cachelayer.streams.order.block_windows import Deal, deal
+from cachelayer.streams.order.exact import BlockSpans
 
 BLOCK_ORDER_VERSION = 2
 MOST_BLOCKS = 1 << 20
@@ -102,7 +102,7 @@ def grid_of(sizes: Blocks, records: int, record_nbytes: int) -> Grid:
 
 @dataclass(frozen=True)
 class BlockOrder:
-    """The order in blocks of the records in every epoch: an :class:`~cachelayer.streams.order.Ordering`.
+    """The order in blocks of the records in every epoch: an :class:`~cachelayer.streams.order.exact.Ordering`.
 
     Args:
         grid: the sizes.

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.buckets import BucketTable
-from cachelayer.streams.order import Order
-from cachelayer.streams.permutation import Indices, permuted, round_keys
+from cachelayer.streams.order.buckets import BucketTable
+from cachelayer.streams.order.exact import Order
+from cachelayer.streams.order.permutation import Indices, permuted, round_keys
 from cachelayer.streams.steps import Step, Steps
 
 BUCKET_ORDER_VERSION = 3
@@ -93,7 +93,7 @@ class BucketPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketOrder(Order):
-    """The order of batches from buckets: an :class:`~cachelayer.streams.order.Ordering`.
+    """The order of batches from buckets: an :class:`~cachelayer.streams.order.exact.Ordering`.
 
     Args:
         plan: the steps.

@@ -15,7 +15,7 @@ from pages import run_page
 from repository import ROOT
 from samples import examples
 
-from cachelayer.streams.sampled_order import SampledOrder, sums_of
+from cachelayer.streams.order.weighted import SampledOrder, sums_of
 from cachelayer.streams.steps import MOST_POSITIONS
 
 DOCS = ROOT / "docs" / "order.md"

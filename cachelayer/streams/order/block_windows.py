@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.permutation import Words, feistel, mixed, permuted, permuted_at, round_keys
+from cachelayer.streams.order.block_grid import Grid
+from cachelayer.streams.order.permutation import Words, feistel, mixed, permuted, permuted_at, round_keys
 
 _LEAST_BITS = 2
 _KEPT_WINDOWS = 160

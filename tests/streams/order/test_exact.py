@@ -15,8 +15,8 @@ from pages import run_page
 from repository import ROOT
 from samples import examples
 
-from cachelayer.streams.order import Order
-from cachelayer.streams.permutation import _KEY_ROUNDS, GOLDEN_RATIO, mix, permuted, places_of, round_keys
+from cachelayer.streams.order.exact import Order
+from cachelayer.streams.order.permutation import _KEY_ROUNDS, GOLDEN_RATIO, mix, permuted, places_of, round_keys
 
 DOCS = ROOT / "docs" / "order.md"
 WORDS = st.integers(0, 2**64 - 1)

@@ -16,7 +16,7 @@ from pages import run_page
 from repository import ROOT
 from samples import examples
 
-from cachelayer.streams.mixture import MOST_TURNS, MixedOrder, Turns, round_of, turns_of
+from cachelayer.streams.order.mixture import MOST_TURNS, MixedOrder, Turns, round_of, turns_of
 
 MOST = 2**62
 GOLDEN: dict[str, tuple[int, list[int], int]] = {
