@@ -17,7 +17,7 @@ from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
 from cachelayer.streams.epochs import Iterations
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of, with_options
 from cachelayer.user_warnings import warn
 

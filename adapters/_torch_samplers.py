@@ -14,7 +14,7 @@ from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.streams.step_rows import StepRows
+from cachelayer.streams.reading.step_rows import StepRows
 from cachelayer.streams.stream import reader_of
 from cachelayer.streams.stream_options import Shuffle
 

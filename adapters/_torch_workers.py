@@ -19,10 +19,10 @@ from cachelayer.adapters._torch_tensors import tensor_leaf
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.values import Nullable
-from cachelayer.streams.block_plan import Chunk
-from cachelayer.streams.failures import Failure
+from cachelayer.streams.ahead.block_plan import Chunk
+from cachelayer.streams.ahead.worker_steps import WorkerSteps, fetches_blocks, warn_of_workers
+from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.stream import Stream, reader_of, step_of, with_options
-from cachelayer.streams.worker_steps import WorkerSteps, fetches_blocks, warn_of_workers
 
 _FIX = (
     "pass a num_workers that divides the records of a batch of this shard, remainder='drop' or 'pad', and map() for "

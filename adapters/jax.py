@@ -15,10 +15,10 @@ from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.arguments import integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
-from cachelayer.streams.background import end_threads
+from cachelayer.streams.ahead.background import end_threads
 from cachelayer.streams.checkpoint import Awaited, save_state
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, is_endless, reader_of
 
 try:

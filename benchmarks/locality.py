@@ -21,7 +21,7 @@ from cloud import LATENCY_MS, Cloud, cloud, spend
 from harness import machine, median, medians, table
 
 import cachelayer
-from cachelayer.streams.block_feed import REQUESTS
+from cachelayer.streams.ahead.block_feed import REQUESTS
 
 BATCH = 256
 NBYTES = 10_000

@@ -34,7 +34,7 @@ if group:
     with open(group, "w") as file:
         file.write(str(os.getpid()))
 import cachelayer
-from cachelayer.streams.block_announcer import BlockAnnouncer
+from cachelayer.streams.ahead.block_announcer import BlockAnnouncer
 if kind == "quiet":
     BlockAnnouncer.load = lambda *_: None
 stream = cachelayer.Storage(folder).fetch("d@v1").stream(

@@ -19,7 +19,7 @@ from cachelayer.streams.order.block_grid import Grid
 from cachelayer.streams.order.block_order import Blocks, grid_of
 from cachelayer.streams.order.exact import Ordering
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
     MixtureArguments,

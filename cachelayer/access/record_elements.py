@@ -30,7 +30,7 @@ from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.records.varying_leaves import VaryingLeaves
-from cachelayer.streams.failures import is_of_element
+from cachelayer.streams.reading.failures import is_of_element
 from cachelayer.versions.stored_version import StoredVersion
 
 _FEW = 8

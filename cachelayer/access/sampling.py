@@ -19,7 +19,7 @@ from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree, flatten_like, leaves
 from cachelayer.records.values import Nullable
 from cachelayer.streams.order.weighted import SampledOrder, sums_of
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import check_seed, make_options, takes_stream_options

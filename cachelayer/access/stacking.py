@@ -20,7 +20,7 @@ from cachelayer.records.infer import leaf_spec
 from cachelayer.records.spec import ArraySpec, LeafSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, Sparse
-from cachelayer.streams.collate import DECLARE, UNLIKE, collate
+from cachelayer.streams.reading.collate import DECLARE, UNLIKE, collate
 
 # An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
 _NULLABLE = "If the function may return None, declare the leaf as nullable, such as ArraySpec(..., nullable=True)."

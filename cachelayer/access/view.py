@@ -15,7 +15,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 

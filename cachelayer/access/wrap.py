@@ -19,7 +19,7 @@ from cachelayer.protocols import Failed, ReadingCost, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
-from cachelayer.streams.failures import bare, is_of_element
+from cachelayer.streams.reading.failures import bare, is_of_element
 
 T_co = TypeVar("T_co", covariant=True)
 

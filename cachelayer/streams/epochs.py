@@ -10,7 +10,7 @@ from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.order.weighted import SampledOrder
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
 

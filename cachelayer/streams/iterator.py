@@ -10,11 +10,11 @@ from typing import Any, Protocol, cast
 from cachelayer.errors import StateError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
-from cachelayer.streams.block_plan import Chunk
-from cachelayer.streams.blocks import blocks_of
+from cachelayer.streams.ahead.block_plan import Chunk
+from cachelayer.streams.ahead.blocks import blocks_of
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
-from cachelayer.streams.failures import Failure, too_many, warn_of
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.failures import Failure, too_many, warn_of
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream_stats import StreamStats
 
 

@@ -13,11 +13,11 @@ from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
-from cachelayer.streams.failures import MOST_FAILURES
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
-from cachelayer.streams.maps import ElementMap
 from cachelayer.streams.order.weighted import SampledOrder
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.failures import MOST_FAILURES
+from cachelayer.streams.reading.maps import ElementMap
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn

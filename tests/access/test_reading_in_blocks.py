@@ -31,8 +31,8 @@ from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.records.memory import Piece
 from cachelayer.streams import block_feed
+from cachelayer.streams.ahead.worker_steps import WorkerSteps
 from cachelayer.streams.stream import Stream, step_of, with_options
-from cachelayer.streams.worker_steps import WorkerSteps
 
 RECORDS, BLOCK, WINDOW = 600, 20, 5
 NBYTES = 1000

@@ -11,8 +11,8 @@ import pytest
 from block_orders import WindowOrder
 
 from cachelayer.streams import block_announcer
-from cachelayer.streams.block_announcer import BlockAnnouncer
-from cachelayer.streams.block_feed import FeedSteps
+from cachelayer.streams.ahead.block_announcer import BlockAnnouncer
+from cachelayer.streams.ahead.block_feed import FeedSteps
 from cachelayer.streams.order.exact import BlockSpans
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.steps import Step, Steps

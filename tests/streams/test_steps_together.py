@@ -14,8 +14,8 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Buckets
-from cachelayer.streams.block_plan import Reading
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.ahead.block_plan import Reading
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import reader_of
 
 N, BATCH = 61, 6

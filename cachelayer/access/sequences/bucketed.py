@@ -18,7 +18,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records.selection import Bitmap, Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.buckets import Buckets
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import Stream, stream_of
 from cachelayer.streams.stream_options import make_options
 

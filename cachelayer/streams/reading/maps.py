@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Stacker
-from cachelayer.streams.block_plan import Reading
-from cachelayer.streams.failures import Notice, noted
+from cachelayer.streams.ahead.block_plan import Reading
+from cachelayer.streams.reading.failures import Notice, noted
 from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cachelayer.streams.block_feed import BlockFeed
-from cachelayer.streams.block_rows import BlockRows
-from cachelayer.streams.blocks import feed_of, loaded
-from cachelayer.streams.failures import Failure
+from cachelayer.streams.ahead.block_feed import BlockFeed
+from cachelayer.streams.ahead.block_rows import BlockRows
+from cachelayer.streams.ahead.blocks import feed_of, loaded
+from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.user_warnings import warn

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import BlockHolder
-from cachelayer.streams.background import Background, is_lost
-from cachelayer.streams.block_rows import BlockRows, Fetch
+from cachelayer.streams.ahead.background import Background, is_lost
+from cachelayer.streams.ahead.block_rows import BlockRows, Fetch
 from cachelayer.streams.order.exact import BlockSpans
 from cachelayer.streams.steps import Step
 from cachelayer.user_warnings import warn

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Generic
 
 from cachelayer.protocols import T
-from cachelayer.streams.background import Background
-from cachelayer.streams.block_plan import Chunk, ReadPlan
+from cachelayer.streams.ahead.background import Background
+from cachelayer.streams.ahead.block_plan import Chunk, ReadPlan
 
 _QUICK_SECONDS = 0.01
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from cachelayer.streams.block_announcer import BlockAnnouncer
-from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
-from cachelayer.streams.block_plan import ReadPlan
-from cachelayer.streams.block_rows import BlockRows
+from cachelayer.streams.ahead.block_announcer import BlockAnnouncer
+from cachelayer.streams.ahead.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
+from cachelayer.streams.ahead.block_plan import ReadPlan
+from cachelayer.streams.ahead.block_rows import BlockRows
+from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.order.exact import BlockSpans
-from cachelayer.streams.prefetch import Prefetcher
-from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Step
 
 # The most bytes of records that are read at once, and the most records if functions are applied to them.

@@ -13,8 +13,8 @@ from threading import Event
 from typing import Any, Generic, TypeVar
 
 from cachelayer.protocols import T
-from cachelayer.streams.block_rows import BlockRows
-from cachelayer.streams.failures import NONE, Failure
+from cachelayer.streams.ahead.block_rows import BlockRows
+from cachelayer.streams.reading.failures import NONE, Failure
 
 U = TypeVar("U")
 

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Failed, PaddedRecords, RandomAccess, RecordReads, Stacker
-from cachelayer.streams.block_plan import Reading
-from cachelayer.streams.block_rows import BlockRows, joined
-from cachelayer.streams.failures import Failure, bare, failure_of, is_of_element, none_left, too_many
-from cachelayer.streams.maps import ElementMap, called, returned_none
+from cachelayer.streams.ahead.block_plan import Reading
+from cachelayer.streams.ahead.block_rows import BlockRows, joined
 from cachelayer.streams.order.stand_ins import one, stand_ins
+from cachelayer.streams.reading.failures import Failure, bare, failure_of, is_of_element, none_left, too_many
+from cachelayer.streams.reading.maps import ElementMap, called, returned_none
+from cachelayer.streams.reading.step_rows import StepRows
 from cachelayer.streams.state import StreamIdentity
-from cachelayer.streams.step_rows import StepRows
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
 

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.background import Background, is_lost
-from cachelayer.streams.block_feed import FeedSteps
+from cachelayer.streams.ahead.background import Background, is_lost
+from cachelayer.streams.ahead.block_feed import FeedSteps
 from cachelayer.streams.steps import Step
 
 Indices = NDArray[np.int64]

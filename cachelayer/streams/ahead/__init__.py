@@ -1,0 +1,1 @@
+"""Read ahead of the consumer, in the background."""

@@ -1,0 +1,1 @@
+"""Read steps: records, the functions of the user, and batches of them."""
