@@ -1,0 +1,444 @@
+"""Speeds of this checkout beside those of another one, by turns in one run.
+
+Run: ``python benchmarks/compare.py OTHER [row ...]``, with OTHER the root of another checkout, such as a worktree of
+an earlier commit. Each row runs in one process of each checkout, which makes its own data; they take turns, round by
+round. The table shows the best round of each: what else the machine does only makes a round slower.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import machine, table
+
+ROUNDS = 5
+SEED = 5
+Work = Callable[[], int]
+"""Does the work of a round and returns the number of items that it did."""
+
+_IMAGES = {"3 KB": (40_000, (32, 32, 3)), "196 KB": (1_500, (256, 256, 3)), "520 B": (100_000, (512,))}
+
+
+def images(size: str) -> dict[str, Any]:
+    records, shape = _IMAGES[size]
+    rng = np.random.default_rng(0)
+    return {"x": rng.integers(0, 256, (records, *shape), np.uint8), "label": np.arange(records)}
+
+
+def stored(folder: Path, source: Any, name: str = "data", **options: Any) -> Any:
+    import cachelayer
+
+    return cachelayer.Storage(folder).cache(source, name, "v1", progress=False, **options)
+
+
+def streams(size: str, **options: Any) -> Callable[[Path], Work]:
+    def setup(folder: Path) -> Work:
+        ref = stored(folder, images(size), **options)
+        batch = min(256, len(ref) // 8)
+
+        def work() -> int:
+            for _ in ref.stream(batch, shuffle=True, seed=SEED, remainder="drop"):
+                pass
+            return len(ref)
+
+        return work
+
+    return setup
+
+
+def elements(folder: Path) -> Work:
+    ref = stored(folder, images("3 KB"))
+
+    def work() -> int:
+        return sum(1 for _ in ref.stream(shuffle=True, seed=SEED))
+
+    return work
+
+
+def blocks(folder: Path) -> Work:
+    ref = stored(folder, images("3 KB"))
+
+    def work() -> int:
+        for _ in ref.stream(256, shuffle="blocks", seed=SEED):
+            pass
+        return len(ref)
+
+    return work
+
+
+def reads(size: str) -> Callable[[Path], Work]:
+    def setup(folder: Path) -> Work:
+        ref = stored(folder, images(size))
+        order = np.random.default_rng(SEED).permutation(len(ref))
+        batches = np.array_split(order, len(order) // 128)
+
+        def work() -> int:
+            for numbers in batches:
+                ref.read(numbers)
+            return len(ref)
+
+        return work
+
+    return setup
+
+
+def one_by_one(folder: Path) -> Work:
+    ref = stored(folder, images("3 KB"))
+    order = np.random.default_rng(SEED).permutation(len(ref))[:20_000].tolist()
+
+    def work() -> int:
+        for number in order:
+            ref[number]
+        return len(order)
+
+    return work
+
+
+def documents(count: int = 60_000) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(50, 500, count)
+    return {"tokens": [rng.integers(0, 50_000, length).astype(np.int32) for length in lengths]}
+
+
+def tokens(folder: Path) -> Any:
+    import cachelayer
+
+    rows = documents()["tokens"]
+    spec = {"tokens": cachelayer.ArraySpec(np.int32, (None,))}
+    return stored(folder, [{"tokens": row} for row in rows], element_spec=spec)
+
+
+def sequences(make: Callable[[Any], Any]) -> Callable[[Path], Work]:
+    def setup(folder: Path) -> Work:
+        view = make(tokens(folder))
+
+        def work() -> int:
+            for _ in view.stream(64, shuffle=True, seed=SEED, remainder="drop"):
+                pass
+            return len(view)
+
+        return work
+
+    return setup
+
+
+def mixture(folder: Path) -> Work:
+    import cachelayer
+
+    data = images("3 KB")
+    refs = [stored(folder, {name: leaf[part::4] for name, leaf in data.items()}, f"data{part}") for part in range(4)]
+    mixed = cachelayer.mix([(ref, weight) for ref, weight in zip(refs, (4, 3, 2, 1), strict=True)])
+
+    def work() -> int:
+        iterator = iter(mixed.stream(256, shuffle=True, seed=SEED))
+        for _ in range(120):
+            next(iterator)
+        return 120 * 256
+
+    return work
+
+
+def builds(make: Callable[[], Any], records: int, **options: Any) -> Callable[[Path], Work]:
+    def setup(folder: Path) -> Work:
+        import cachelayer
+
+        storage, source, count = cachelayer.Storage(folder), make(), iter(range(1_000_000))
+
+        def work() -> int:
+            ref = storage.submit(source, "built", f"v{next(count)}", progress=False, resume=False, **options)
+            assert len(ref) == records
+            # What a round writes must not share the files of the round before.
+            storage.delete("built", ref.dataset_version, grace=0)
+            return records
+
+        return work
+
+    return setup
+
+
+class Sequence:
+    """A sequence whose elements cost some work to make."""
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        rng = np.random.default_rng(number)
+        return {"x": rng.integers(0, 256, (32, 32, 3), np.uint8), "n": number}
+
+
+def generator() -> Callable[[], Iterator[Any]]:
+    def made() -> Iterator[Any]:
+        row = np.arange(3_072, dtype=np.uint8).reshape(32, 32, 3)
+        for number in range(40_000):
+            yield {"x": row, "n": number}
+
+    return made
+
+
+def pipeline() -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(images("3 KB"))
+
+
+def append(folder: Path) -> Work:
+    import cachelayer
+
+    storage, count = cachelayer.Storage(folder), iter(range(1_000_000))
+    storage.submit(images("3 KB"), "data", "v1", progress=False)
+    more = {"x": np.zeros((2_000, 32, 32, 3), np.uint8), "label": np.arange(2_000)}
+
+    def work() -> int:
+        new = f"a{next(count)}"
+        storage.append("data", "v1", new, more, progress=False, resume=False)
+        storage.delete("data", new, grace=0)
+        return 2_000
+
+    return work
+
+
+def verify(folder: Path) -> Work:
+    import cachelayer
+
+    stored(folder, images("3 KB"))
+    storage = cachelayer.Storage(folder)
+
+    def work() -> int:
+        assert storage.verify("data", "v1").ok
+        return _IMAGES["3 KB"][0]
+
+    return work
+
+
+def remote(kind: str, shuffle: Any, batches: int | None = None) -> Callable[[Path], Work]:
+    """Blocks, or an exact shuffle by ranges, from a server on this machine; the two checkouts have a server each."""
+
+    def setup(_: Path) -> Work:
+        import cachelayer
+
+        sys.path.insert(0, str(Path(cachelayer.__file__).resolve().parents[1] / "tests" / "support"))
+        import servers
+
+        running = ExitStack()
+        atexit.register(running.close)
+        server = running.enter_context(getattr(servers, f"{kind}_server")())
+        options = server.storage_options()
+        if kind == "gcs":
+            import gcsfs
+
+            gcsfs.GCSFileSystem(**options, skip_instance_cache=True).mkdir("bench")
+        else:
+            import s3fs
+
+            os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+            s3fs.S3FileSystem(**options, skip_instance_cache=True).mkdir("bench")
+        storage = cachelayer.Storage(server.url("bench", "data"), storage_options=options, local_cache_bytes=0)
+        rows = np.random.default_rng(0).integers(0, 256, (256, 10_000), np.uint8)
+
+        def records() -> Iterator[Any]:
+            for number in range(20_000):
+                yield {"x": rows[number % 256], "n": number}
+
+        ref = storage.cache(records, "d", "v1", progress=False)
+
+        def work() -> int:
+            done = 0
+            for number, batch in enumerate(ref.stream(256, shuffle=shuffle, seed=SEED)):
+                done += len(batch["n"])
+                if batches is not None and number + 1 == batches:
+                    break
+            return done
+
+        return work
+
+    return setup
+
+
+def jax_batches(size: int) -> Callable[[Path], Work]:
+    def setup(folder: Path) -> Work:
+        import jax
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        from cachelayer.adapters import jax as ours
+
+        ref = stored(folder, images("3 KB"))
+        sharding = NamedSharding(jax.make_mesh((1,), ("data",)), PartitionSpec("data"))
+
+        def work() -> int:
+            done = 0
+            for batch in ours.global_batches(ref.stream(size, shuffle=True, seed=SEED, remainder="drop"), sharding):
+                done += len(batch["label"])
+            return done
+
+        return work
+
+    return setup
+
+
+def torch_loader(folder: Path) -> Work:
+    from cachelayer.adapters import torch as ours
+
+    ref = stored(folder, images("3 KB"))
+
+    def work() -> int:
+        return sum(len(batch["label"]) for batch in ours.loader(ref.stream(256, shuffle=True, seed=SEED)))
+
+    return work
+
+
+def to_tf(folder: Path) -> Work:
+    from cachelayer.adapters import tensorflow as ours
+
+    ref = stored(folder, images("3 KB"))
+
+    def work() -> int:
+        return sum(len(batch["label"]) for batch in ours.to_tf(ref.stream(256, shuffle=True, seed=SEED)))
+
+    return work
+
+
+def table_of(kind: str) -> Callable[[], Any]:
+    def make() -> Any:
+        numbers = {name: np.random.default_rng(3).random(200_000) for name in "abcdef"}
+        if kind == "pandas":
+            import pandas as pd
+
+            return pd.DataFrame(numbers)
+        if kind == "huggingface":
+            import datasets
+
+            return datasets.Dataset.from_dict(numbers)
+        import pyarrow as pa
+
+        return pa.table(numbers)
+
+    return make
+
+
+ROWS: dict[str, Callable[[Path], Work]] = {
+    "stream, 3 KB": streams("3 KB"),
+    "stream, 196 KB": streams("196 KB"),
+    "stream, 520 B": streams("520 B"),
+    "stream, 3 KB, zstd": streams("3 KB", compression="zstd"),
+    "elements, 3 KB": elements,
+    "blocks, local": blocks,
+    "read, 3 KB": reads("3 KB"),
+    "read, 196 KB": reads("196 KB"),
+    "read, 520 B": reads("520 B"),
+    "ref[i]": one_by_one,
+    "windows": sequences(lambda ref: ref.windows("tokens", 1024)),
+    "packs": sequences(lambda ref: ref.packed("tokens", length=1024)),
+    "mixture of four": mixture,
+    "build, generator": builds(generator, 40_000),
+    "build, arrays": builds(lambda: images("3 KB"), 40_000),
+    "build, workers=2": builds(Sequence, 20_000, workers=2),
+    "build, tf.data": builds(pipeline, 40_000),
+    "build, Arrow table": builds(table_of("arrow"), 200_000),
+    "build, pandas": builds(table_of("pandas"), 200_000),
+    "build, Hugging Face": builds(table_of("huggingface"), 200_000),
+    "append of one shard": append,
+    "verify": verify,
+    "blocks, GCS": remote("gcs", "blocks"),
+    "blocks, S3": remote("s3", "blocks"),
+    "exact by ranges, GCS": remote("gcs", shuffle=True, batches=8),
+    "exact by ranges, S3": remote("s3", shuffle=True, batches=8),
+    "JAX, batches of 128": jax_batches(128),
+    "JAX, batches of 1,024": jax_batches(1024),
+    "PyTorch loader": torch_loader,
+    "to_tf": to_tf,
+}
+
+
+def serve(row: str) -> None:
+    """Make the data of a row; then do a round for each line that comes, and say what it took."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        setup = ROWS[row]
+        work = setup(Path(folder))
+        work()
+        print("ready", file=out, flush=True)
+        for _ in sys.stdin:
+            started, spent = time.perf_counter(), time.process_time()
+            items = work()
+            seconds, spent = time.perf_counter() - started, time.process_time() - spent
+            print(items / seconds, items / max(spent, 1e-9), file=out, flush=True)
+
+
+class Contender:
+    """A process that does the work of a row with the library of one checkout."""
+
+    def __init__(self, root: Path, row: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        command = [sys.executable, __file__, "--serve", row]
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.errors.seek(0)
+            raise RuntimeError(self.errors.read().strip().rpartition("\n")[2] or "the process ended")
+        return line
+
+    def round(self) -> tuple[float, ...]:
+        assert self.process.stdin is not None
+        print("go", file=self.process.stdin, flush=True)
+        return tuple(map(float, self.line().split()))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compared(row: str, roots: list[Path]) -> tuple[str, ...]:
+    """The row of the table."""
+    contenders = [Contender(root, row) for root in roots]
+    try:
+        for one in contenders:
+            one.line()
+        rounds = [[one.round() for one in contenders] for _ in range(ROUNDS)]
+    except RuntimeError as error:
+        return row, "", "", str(error)[:120], ""
+    finally:
+        for one in contenders:
+            one.close()
+    (ours, ours_cpu), (theirs, theirs_cpu) = (
+        [max(values) for values in zip(*(turn[place] for turn in rounds), strict=True)] for place in range(2)
+    )
+    return row, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}", f"{ours_cpu / theirs_cpu:.2f}"
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2])
+        return
+    roots = [Path(__file__).resolve().parents[1], Path(sys.argv[1]).resolve()]
+    wanted = [name for name in ROWS if not sys.argv[2:] or any(name.startswith(each) for each in sys.argv[2:])]
+    rows = []
+    for name in wanted:
+        rows.append(compared(name, roots))
+        print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+    head = ("records a second", "this", "other", "ratio", "ratio a processor second")
+    print(table(f"This checkout and another, the best of {ROUNDS} rounds by turns ({machine()})", head, rows))
+
+
+if __name__ == "__main__":
+    main()
