@@ -193,6 +193,6 @@ def _compression(version: StoredVersion) -> str | None:
         return "none"
     name = paths.index_of(f"{version.dataset_id}/{first.name}")
     with version.reporting_deletion():
-        (raw,) = version.store.read_ranges([(name, 0, index.HEADER_NBYTES)])
+        (raw,) = map(bytes, version.store.read_ranges([(name, 0, index.HEADER_NBYTES)]))
     stats, place = first.stats, f"{version.store.url}/{name}"
     return index.decode_published(raw, stats.index_nbytes, stats.index_crc32c, stats.records, place).compression

@@ -23,8 +23,8 @@ from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.objects.store import Buffer
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.memory import Piece
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.shard_table import ShardFile
@@ -121,7 +121,7 @@ class VersionRecords:
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
-        ranged = RangedShards(self._read_pieces, _Objects(version.dataset_id, shards))
+        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards))
         return RemoteShards(records, ranged, self._cached_shards)
 
     @cached_property
@@ -133,9 +133,9 @@ class VersionRecords:
         copies.drop_files(version.manifest.gone)
         return copies
 
-    def _read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
+    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         with self.version.reporting_deletion():
-            return self.version.store.read_pieces(ranges)
+            return self.version.store.read_ranges(ranges)
 
     @contextmanager
     def _shard_files(self, number: int) -> Iterator[ShardFiles]:

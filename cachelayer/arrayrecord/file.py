@@ -20,7 +20,7 @@ from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.records.memory import Bytes, Ints, distinct, gather_rows, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
-ReadRanges = Callable[[Sequence[tuple[str, int, int]]], Sequence[bytes]]
+ReadRanges = Callable[[Sequence[tuple[str, int, int]]], Sequence[bytes | memoryview]]
 _SAMPLED_HEADERS = 256
 _TAIL_NBYTES = 4 * BLOCK
 _PLAIN, _ZSTD = 0, ord("z")
@@ -130,7 +130,7 @@ class RangedFile:
         """Make sure that all bytes from a position to the end are in memory."""
         if begin < self._begin:
             (raw,) = self._read_ranges([(self._name, begin, self._begin)])
-            self._begin, self._end = begin, raw + self._end
+            self._begin, self._end = begin, bytes(raw) + self._end
 
     def records(self, logical: Ints, lengths: Ints) -> RecordBuffer:
         """Return copies of ranges; fetch those that are not in memory, all at once."""

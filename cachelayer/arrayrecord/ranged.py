@@ -19,14 +19,12 @@ from cachelayer.arrayrecord.fetched import FetchedRecords, read_fetched
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
-from cachelayer.records.memory import Bytes, Ints, Piece, distinct, splits_of
+from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
 Range = tuple[str, int, int]
-ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
+ReadRanges = Callable[[Sequence[Range]], Sequence[bytes | memoryview]]
 """Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
-ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[Piece]]]
-"""Reads ranges of objects as a :data:`ReadRanges` does; returns each range in the pieces in which it arrived."""
 KEPT_NBYTES = 1 << 28
 """Bytes of indices that are kept in memory."""
 # Bytes that one request for a row of an index is likely to transfer, since its neighbours are fetched with it.
@@ -54,7 +52,7 @@ class RangedShards:
     shard need one request each.
 
     Args:
-        read_pieces: reads ranges of objects.
+        read_ranges: reads ranges of objects.
         shards: the shards, by their numbers.
         kept_nbytes: the bytes of indices to keep in memory.
 
@@ -64,11 +62,11 @@ class RangedShards:
 
     def __init__(
         self,
-        read_pieces: ReadPieces,
+        read_ranges: ReadRanges,
         shards: Sequence[ShardObject] | Mapping[int, ShardObject],
         kept_nbytes: int = KEPT_NBYTES,
     ) -> None:
-        self._read_pieces = read_pieces
+        self._read_ranges = read_ranges
         self._shards = shards
         self.room = kept_nbytes
         self._headers: dict[int, index.IndexHeader] = {}
@@ -119,8 +117,8 @@ class RangedShards:
         lasts = np.append(firsts[1:], len(within)) - 1
         spans = zip(shard_at[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
         ranges = [(stored[shard].name, begin, end) for shard, begin, end in spans]
-        bodies = self._read_pieces(ranges)
-        runs = [without_headers(pieces, begin) for pieces, (_, begin, _) in zip(bodies, ranges, strict=True)]
+        bodies = self._read_ranges(ranges)
+        runs = [without_headers([body], begin) for body, (_, begin, _) in zip(bodies, ranges, strict=True)]
         offsets = splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - logical[firsts]
         starts = logical + np.repeat(offsets, lasts - firsts + 1)
         buffer = runs[0] if len(runs) == 1 else np.concatenate([*runs, np.empty(0, np.uint8)])
@@ -240,7 +238,7 @@ class RangedShards:
             rows[mine] = np.frombuffer(b"".join(islice(bodies, len(spans[shard]))), index.ROW)
 
     def _read(self, ranges: Sequence[Range]) -> list[bytes]:
-        return [b"".join(pieces) for pieces in self._read_pieces(ranges)] if ranges else []
+        return [bytes(body) for body in self._read_ranges(ranges)] if ranges else []
 
     def _checked(self, shard: int, raw: Bytes) -> index.IndexHeader:
         """Verify a whole index by its checksums, and return its header."""

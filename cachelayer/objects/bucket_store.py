@@ -13,13 +13,13 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.objects import transfer
-from cachelayer.objects.client import Client, OnBytes, Stat, client_of, forget, key_of
+from cachelayer.objects.client import Client, Stat, client_of, forget, key_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.loop import run
 from cachelayer.objects.open_client import CONDITIONAL, open_client
 from cachelayer.objects.ranges import coalesce, cut
 from cachelayer.objects.retry import Kind, RequestError, retried
-from cachelayer.records.memory import Piece
+from cachelayer.objects.store import Buffer
 
 T = TypeVar("T")
 
@@ -54,12 +54,6 @@ class BucketStore:
     def url(self) -> str:
         return f"{self.scheme}://{self.root}"
 
-    @property
-    def host(self) -> str:
-        client = self._client()
-        run(client.open())
-        return client.host
-
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
         return self._run("read", name, lambda client: transfer.found_or_none(client, path, lambda: client.get(path)))
@@ -74,7 +68,7 @@ class BucketStore:
     def modified(self, name: str) -> float | None:
         found = self._stat(name)
         if found is not None and found.modified is None:
-            raise StorageError(f"{self.url}/{name}: {self.host} does not say when it was written")
+            raise StorageError(f"{self.url}/{name}: the store does not say when it was written")
         return None if found is None else found.modified
 
     def _stat(self, name: str) -> Stat | None:
@@ -113,23 +107,18 @@ class BucketStore:
         found = self._run("list", folder, lambda client: _retried(client, lambda: client.names(path, deep=False)))
         return sorted(set(found))
 
-    def upload(self, path: Path, name: str, on_bytes: OnBytes = None) -> None:
+    def upload(self, path: Path, name: str) -> None:
         self._check_writable()
-        self._run("write", name, lambda client: transfer.upload(client, path, self._path(name), on_bytes))
+        self._run("write", name, lambda client: transfer.upload(client, path, self._path(name), None))
 
-    def download(self, name: str, path: Path, nbytes: int, on_bytes: OnBytes = None) -> int:
-        return self._run(
-            "read", name, lambda client: transfer.download(client, self._path(name), path, nbytes, on_bytes)
-        )
+    def download(self, name: str, path: Path, nbytes: int) -> int:
+        return self._run("read", name, lambda client: transfer.download(client, self._path(name), path, nbytes, None))
 
-    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        return [b"".join(pieces) for pieces in self.read_pieces(ranges)]
-
-    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         names = ", ".join(sorted({name for name, _, _ in ranges})[:3])
         spans = coalesce(ranges, gap=GAP, limit=transfer.PIECE)
         bodies = self._run("read ranges of", names, lambda client: transfer.read_spans(client, self.root, spans))
-        return cut(ranges, spans, bodies)
+        return [pieces[0] if len(pieces) == 1 else b"".join(pieces) for pieces in cut(ranges, spans, bodies)]
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}".rstrip("/")

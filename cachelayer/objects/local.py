@@ -21,7 +21,7 @@ import google_crc32c
 
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects.paths import parent_of
-from cachelayer.records.memory import Piece
+from cachelayer.objects.store import Buffer
 
 _CHUNK = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
@@ -68,10 +68,6 @@ class LocalStore:
                 )
         return path
 
-    @property
-    def host(self) -> str:
-        return "this machine"
-
     def read(self, name: str) -> bytes | None:
         path = self.path(name)
         try:
@@ -110,8 +106,8 @@ class LocalStore:
         with self._written(name, io.BytesIO(data)) as temporary:
             temporary.replace(self.path(name))
 
-    def upload(self, path: Path, name: str, on_bytes: Callable[[int], None] | None = None) -> None:
-        with _opened(path) as source, self._written(name, source, on_bytes) as temporary:
+    def upload(self, path: Path, name: str) -> None:
+        with _opened(path) as source, self._written(name, source) as temporary:
             temporary.replace(self.path(name))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -185,14 +181,14 @@ class LocalStore:
         return target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
 
     @contextmanager
-    def _written(self, name: str, source: BinaryIO, on_bytes: Callable[[int], None] | None = None) -> Iterator[Path]:
+    def _written(self, name: str, source: BinaryIO) -> Iterator[Path]:
         """Yield a durable copy of a file beside the object; the caller renames it, then the folder is synced."""
         target, temporary = self.path(name), self._temporary(name)
         try:
             self.make_folder(parent_of(name))
             try:
                 with temporary.open("xb") as file:
-                    _copy(source, file, on_bytes)
+                    _copy(source, file)
                     file.flush()
                     os.fsync(file.fileno())
                 yield temporary
@@ -202,7 +198,7 @@ class LocalStore:
         except OSError as error:
             raise storage_error("write", target, error) from error
 
-    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> int:
+    def download(self, name: str, path: Path, nbytes: int) -> int:
         size = self.size(name)
         if size != nbytes:
             raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
@@ -213,16 +209,13 @@ class LocalStore:
         with opened as source:
             try:
                 with in_place(path) as file:
-                    checksum = _copy(source, file, on_bytes)
+                    checksum = _copy(source, file)
                     file.truncate(nbytes)
             except OSError as error:
                 raise storage_error("write", path, error) from error
         return checksum
 
-    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
-        return [[found] for found in self.read_ranges(ranges)]
-
-    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         return [self._read_range(*wanted) for wanted in ranges]
 
     def _read_range(self, name: str, start: int, stop: int) -> bytes:
@@ -305,14 +298,12 @@ def _link(path: Path, other: Path) -> None:
         ) from error
 
 
-def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> int:
+def _copy(source: BinaryIO, target: BinaryIO) -> int:
     """Copy all that is left, and return its CRC32C."""
     checksum = 0
     while chunk := source.read(_CHUNK):
         checksum = google_crc32c.extend(checksum, chunk)
         target.write(chunk)
-        if on_bytes is not None:
-            on_bytes(len(chunk))
     return checksum
 
 

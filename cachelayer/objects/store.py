@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from cachelayer.records.memory import Piece
+Buffer = bytes | memoryview
+"""Bytes that came from a store; the caller's own."""
 
 
 class ObjectStore(Protocol):
@@ -19,10 +20,6 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """The URL of the store, without credentials."""
-
-    @property
-    def host(self) -> str:
-        """The name of the server, for messages."""
 
     def read(self, name: str) -> bytes | None:
         """Return the object's bytes, or None if there is no such object."""
@@ -59,17 +56,10 @@ class ObjectStore(Protocol):
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a folder, relative to it. For maintenance: reading a dataset never lists."""
 
-    def upload(self, path: Path, name: str, on_bytes: Callable[[int], None] | None = None) -> None:
-        """Copy a local file to an object, whole, replacing one that may exist; check its size and checksum.
+    def upload(self, path: Path, name: str) -> None:
+        """Copy a local file to an object, whole, replacing one that may exist; check its size."""
 
-        Args:
-            path: the file.
-            name: the object.
-            on_bytes: called, from any thread, with the number of bytes that were added; a negative number if the
-                upload starts over.
-        """
-
-    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> int:
+    def download(self, name: str, path: Path, nbytes: int) -> int:
         """Copy an object of known size to a local file, and return the CRC32C of what was copied.
 
         Args:
@@ -77,17 +67,13 @@ class ObjectStore(Protocol):
             path: a temporary name: the file is incomplete until this returns. An existing file is overwritten in
                 place.
             nbytes: size of the object.
-            on_bytes: called, from any thread, with the number of bytes that were added.
 
         Raises:
             CorruptionError: if the object is missing or of another size.
         """
 
-    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
-        """Return what :meth:`read_ranges` returns, each range in the pieces in which it arrived, without copying it."""
-
-    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Return exact ranges of objects, all fetched at once.
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
+        """Return exact ranges of objects, all fetched at once; each is a buffer of its own or a part of one.
 
         Args:
             ranges: (name, start, stop) in bytes.

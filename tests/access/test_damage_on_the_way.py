@@ -40,17 +40,17 @@ class Damage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> None:
         self.came: dict[Range, int] = {}
-        read = BucketStore.read_pieces
+        read = BucketStore.read_ranges
 
-        def damaging(store: BucketStore, ranges: Sequence[Range]) -> list[list[Any]]:
-            bodies = [bytearray(b"".join(pieces)) for pieces in read(store, ranges)]
+        def damaging(store: BucketStore, ranges: Sequence[Range]) -> list[Any]:
+            bodies = [bytearray(body) for body in read(store, ranges)]
             for each, body in zip(ranges, bodies, strict=True):
                 if name in each[0] and self.came.get(each, 0) < times:
                     self.came[each] = self.came.get(each, 0) + 1
                     body[len(body) // 2] ^= 1
-            return [[bytes(body)] for body in bodies]
+            return [bytes(body) for body in bodies]
 
-        monkeypatch.setattr(BucketStore, "read_pieces", damaging)
+        monkeypatch.setattr(BucketStore, "read_ranges", damaging)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

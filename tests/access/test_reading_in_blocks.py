@@ -29,7 +29,6 @@ from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.fetched import FetchedRecords
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.bucket_store import BucketStore
-from cachelayer.records.memory import Piece
 from cachelayer.streams import block_feed
 from cachelayer.streams.ahead.worker_steps import WorkerSteps
 from cachelayer.streams.stream import Stream, step_of, with_options
@@ -77,14 +76,14 @@ class Requests:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[list[tuple[str, int, int]]] = []
         self._lock = threading.Lock()
-        read = BucketStore.read_pieces
+        read = BucketStore.read_ranges
 
-        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
+        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[Any]:
             with self._lock:
                 self.ranges.append(list(ranges))
             return read(store, ranges)
 
-        monkeypatch.setattr(BucketStore, "read_pieces", counted)
+        monkeypatch.setattr(BucketStore, "read_ranges", counted)
 
     def of_records(self) -> list[tuple[str, int, int]]:
         return [each for ranges in self.ranges for each in ranges if each[0].endswith(".array_record")]
@@ -363,19 +362,19 @@ def test_a_block_that_comes_damaged_is_fetched_once_more_before_that_is_an_error
     step = next(step for step in range(13, len(stream)) if len(ref[int(stream.records(step)[3])]["x"]) > 100)
     store, name = object_of(ref, 0)
     index = np.frombuffer(store.read(name.replace(".array_record", ".index")), np.uint8)
-    read, came = BucketStore.read_pieces, list[bool]()
+    read, came = BucketStore.read_ranges, list[bool]()
     bad = int(stream.records(step)[3])
     position = int(index[HEADER_NBYTES:].view(ROW)["position"][bad])
 
-    def damaging(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
-        bodies = [[bytearray(b"".join(pieces))] for pieces in read(store, ranges)]
+    def damaging(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[Any]:
+        bodies = [[bytearray(body)] for body in read(store, ranges)]
         for (name, begin, end), (body,) in zip(ranges, bodies, strict=True):
             if name.endswith(".array_record") and begin <= position + 90 < end:
                 came.append(len(came) < times)
                 body[position + 90 - begin] ^= came[-1]
-        return [[bytes(body)] for (body,) in bodies]
+        return [bytes(body) for (body,) in bodies]
 
-    monkeypatch.setattr(BucketStore, "read_pieces", damaging)
+    monkeypatch.setattr(BucketStore, "read_ranges", damaging)
     iterator = iter(stream)
     for _ in range(step):
         next(iterator)
@@ -392,17 +391,17 @@ def test_a_block_that_comes_damaged_is_fetched_once_more_before_that_is_an_error
 @pytest.fixture
 def damaged_once(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int, int]]:
     """Each range comes damaged when it is read for the first time; those that came."""
-    read, came = BucketStore.read_pieces, set[tuple[str, int, int]]()
+    read, came = BucketStore.read_ranges, set[tuple[str, int, int]]()
 
-    def damaging(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
-        bodies = [bytearray(b"".join(pieces)) for pieces in read(store, ranges)]
+    def damaging(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[Any]:
+        bodies = [bytearray(body) for body in read(store, ranges)]
         for each, body in zip(ranges, bodies, strict=True):
             if each not in came and ".array_record" in each[0]:
                 body[len(body) // 2] ^= 1
                 came.add(each)
-        return [[bytes(body)] for body in bodies]
+        return [bytes(body) for body in bodies]
 
-    monkeypatch.setattr(BucketStore, "read_pieces", damaging)
+    monkeypatch.setattr(BucketStore, "read_ranges", damaging)
     return came
 
 

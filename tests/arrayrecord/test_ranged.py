@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +43,15 @@ class Reads:
         assert found is not None
         return found
 
-    def __call__(self, ranges: Sequence[Range]) -> list[list[bytes]]:
+    def __call__(self, ranges: Sequence[Range]) -> list[bytes]:
         self.calls.append(ranges)
         for name, _, stop in ranges:
             if stop > len(self.whole(name)):
                 raise CorruptionError(f"{name}: it has {len(self.whole(name))} bytes, expected {stop}")
-        return [_in_pieces(self.whole(name)[start:stop]) for name, start, stop in ranges]
+        return [self.whole(name)[start:stop] for name, start, stop in ranges]
 
     def nbytes(self, suffix: str) -> int:
         return sum(stop - start for ranges in self.calls for name, start, stop in ranges if name.endswith(suffix))
-
-
-def _in_pieces(body: bytes) -> list[bytes]:
-    """The body in pieces of many sizes, as a connection gives it."""
-    splits = sorted({0, len(body), *np.random.default_rng(len(body)).integers(0, len(body) + 1, 5).tolist()})
-    return [body[start:stop] for start, stop in pairwise(splits)]
 
 
 class Remote:

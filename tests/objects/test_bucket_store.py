@@ -120,12 +120,10 @@ def test_an_answer_that_is_longer_than_its_range_is_an_error_and_not_written(tmp
 @pytest.mark.needs("gcsfs")
 def test_an_upload_that_arrives_otherwise_is_sent_again_or_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
-    counts: list[int] = []
     with served(Liar) as store:
         Liar.lies = 1
-        store.upload(tmp_path / "file", "a", counts.append)
+        store.upload(tmp_path / "file", "a")
         assert Liar.lies == 0
-        assert counts == [5, -5, 5]
         Liar.lies = 100
         with pytest.raises(StorageError, match=r"gs://bucket/a: .* 5 bytes were sent"):
             store.upload(tmp_path / "file", "a")

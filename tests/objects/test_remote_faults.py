@@ -178,7 +178,7 @@ def test_whatever_happens_to_an_upload_its_bytes_are_right(
     for data in (TEXT, LARGE):
         source.write_bytes(data)
         proxy.add(fault(every=2, times=4))
-        store.upload(source, "a/c", None)
+        store.upload(source, "a/c")
         proxy.clear()
         assert store.size("a/c") == len(data)
         assert store.read_ranges([("a/c", 0, len(data))]) == [data]

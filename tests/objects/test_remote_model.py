@@ -57,8 +57,8 @@ class Dying(BucketStore):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self._write(f"put {name}", lambda: super(Dying, self).put_if_absent(name, data))
 
-    def upload(self, path: Path, name: str, on_bytes: Callable[[int], None] | None = None) -> None:
-        self._write(f"upload {name}", lambda: super(Dying, self).upload(path, name, on_bytes))
+    def upload(self, path: Path, name: str) -> None:
+        self._write(f"upload {name}", lambda: super(Dying, self).upload(path, name))
 
     def delete(self, name: str) -> None:
         self._write(f"delete {name}", lambda: super(Dying, self).delete(name))

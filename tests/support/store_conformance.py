@@ -100,15 +100,12 @@ class StoreConformance:
 
     def test_a_file_is_uploaded_and_downloaded(self, store: ObjectStore, tmp_path: Path) -> None:
         for number, data in enumerate((b"", TEXT, self.large)):
-            sent: list[int] = []
-            came: list[int] = []
             source, target = tmp_path / f"source{number}", tmp_path / f"target{number}"
             source.write_bytes(data)
-            store.upload(source, "a/file", sent.append)
+            store.upload(source, "a/file")
             assert store.size("a/file") == len(data)
-            assert store.download("a/file", target, len(data), came.append) == google_crc32c.value(data)
+            assert store.download("a/file", target, len(data)) == google_crc32c.value(data)
             assert target.read_bytes() == data
-            assert sum(sent) == sum(came) == len(data)
 
     def test_a_file_that_is_not_there_is_not_uploaded(self, store: ObjectStore, tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=r"cannot read .*nowhere"):
@@ -197,4 +194,3 @@ class StoreConformance:
         other: Any = pickle.loads(pickle.dumps(store))
         assert other.read("a") == b"1"
         assert other.url == store.url
-        assert other.host == store.host

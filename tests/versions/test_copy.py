@@ -192,12 +192,12 @@ class Meanwhile(LocalStore):
         self._files = 0
         self._lock = threading.Lock()
 
-    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> int:
+    def download(self, name: str, path: Path, nbytes: int) -> int:
         with self._lock:
             self._files += 1
             if self._files == 3:
                 self._happens()
-        return super().download(name, path, nbytes, on_bytes)
+        return super().download(name, path, nbytes)
 
 
 def copy_while(here: Storage, to: ObjectStore, happens: Callable[[], object]) -> None:
