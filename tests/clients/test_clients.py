@@ -98,15 +98,16 @@ CASES = {
     "lightning": (18, 15, 13),
     "keras": (21, 18, 13),
     "nanogpt": (73, 70, 0),
-    "maxtext_source": (78, 75, 0),
-    "maxtext_packs": (78, 75, 0),
+    "torchtitan": (78, 75, 0),
+    "maxtext_packs": (148, 145, 0),
+    "maxtext_olmo": (158, 155, 0),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(programs: Path, name: str) -> None:
     kill_at, checkpoint, per_epoch = CASES[name]
-    hosts = ["0", "1"] if name == "maxtext_packs" else []
+    hosts = ["0", "1"] if name.startswith("maxtext") else []
     whole, before, after = run(programs, name, kill_at, *hosts)
     assert before == whole[:kill_at]
     assert after == whole[checkpoint:]
@@ -118,18 +119,19 @@ def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(progra
         assert len(set(epoch)) == len(epoch) == 400
 
 
-def test_packs_in_maxtexts_pipeline_go_on_on_two_hosts(programs: Path) -> None:
-    with Program(programs, "maxtext_packs", 0, "one-host", "0", "1") as lived:
-        with Program(programs, "maxtext_packs", 78, "two-hosts-0", "0", "1") as died:
+@pytest.mark.parametrize("name", ["maxtext_packs", "maxtext_olmo"])
+def test_maxtexts_pipelines_go_on_on_two_hosts(programs: Path, name: str) -> None:
+    with Program(programs, name, 0, f"{name}-one", "0", "1") as lived:
+        with Program(programs, name, 78, f"{name}-two-0", "0", "1") as died:
             died.lines()
-        (programs / "two-hosts-1.json").write_bytes((programs / "two-hosts-0.json").read_bytes())
+        (programs / f"{name}-two-1.json").write_bytes((programs / f"{name}-two-0.json").read_bytes())
         with (
-            Program(programs, "maxtext_packs", 0, "two-hosts-0", "0", "2") as first,
-            Program(programs, "maxtext_packs", 0, "two-hosts-1", "1", "2") as second,
+            Program(programs, name, 0, f"{name}-two-0", "0", "2") as first,
+            Program(programs, name, 0, f"{name}-two-1", "1", "2") as second,
         ):
             whole, *parts = lived.lines(), first.lines(), second.lines()
-    together = [[*first.records, *second.records] for first, second in zip(*parts, strict=True)]
-    assert together == [line.records for line in whole[75:]]
+    together = [sorted([*first.records, *second.records]) for first, second in zip(*parts, strict=True)]
+    assert together == [sorted(line.records) for line in whole[75:]]
 
 
 def free_address() -> str:
@@ -151,3 +153,7 @@ def test_flax_on_two_processes_goes_on_where_both_were_killed(programs: Path) ->
         assert rest == mine[15:]
     rows = [record for mine in whole for line in mine[12:24] for record in line.records]
     assert len(set(rows)) == len(rows) == 384
+
+
+def test_a_finite_corpus_has_each_record_once_an_epoch_on_any_number_of_ranks(programs: Path) -> None:
+    subprocess.run([sys.executable, "finite.py"], cwd=programs, check=True)

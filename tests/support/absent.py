@@ -17,8 +17,8 @@ FOLDERS = {"cachelayer.adapters": ROOT / "adapters", "cachelayer.view": ROOT / "
 OPTIONAL = {
     "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto", "mypy",
     "obstore", "optax", "orbax", "pandas", "polars", "playwright", "pyarrow", "ray", "s3fs", "sklearn", "soundfile",
-    "soxr", "starlette", "tensorflow", "tensorflow_datasets", "torch", "torchdata", "uvicorn", "uvloop",
-    "webdataset",
+    "soxr", "starlette", "tensorflow", "tensorflow_datasets", "torch", "torchdata", "torchtitan", "tyro",
+    "uvicorn", "uvloop", "webdataset",
 }  # fmt: skip
 
 
