@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
 _MISSING = object()
@@ -29,23 +29,13 @@ class ProcessLock:
             self.__init__()  # type: ignore[misc]
         return self._lock
 
-    if TYPE_CHECKING:
+    def __enter__(self) -> None:
+        self.of_process().acquire()
 
-        def __enter__(self) -> None: ...
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None: ...
-
-    else:
-        # Properties, so that a ``with`` statement calls the lock's own C code. In a Python method of ours, a signal
-        # handler could raise just after the lock was taken, and the lock would stay taken for ever.
-        @property
-        def __enter__(self) -> Callable[[], Any]:
-            return self.of_process().__enter__
-
-        @property
-        def __exit__(self) -> Callable[..., None]:
-            return self._lock.__exit__
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
 
     def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
         return ProcessLock, ()

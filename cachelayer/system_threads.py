@@ -27,7 +27,7 @@ def start(thread: threading.Thread, purpose: str) -> None:
 
 
 class Pool(ThreadPoolExecutor):
-    """Threads that do tasks; if the system gives only some of them, these do all tasks.
+    """Threads that do tasks; a thread that the system refuses is an error of ours.
 
     Args:
         threads: the most threads that are started.
@@ -41,20 +41,7 @@ class Pool(ThreadPoolExecutor):
         try:
             return super().submit(task, *args, **named)
         except RuntimeError as error:
-            # Else the pool was shut down, and the caller should not use it.
-            if threading.main_thread().is_alive():
-                raise
             raise _refused("to work in", error) from error
-
-    # ``submit`` has queued the task when it calls this. If this raised although a thread is there, that thread would do
-    # a task for which the caller has no future.
-    def _adjust_thread_count(self) -> None:
-        try:
-            super()._adjust_thread_count()
-        except RuntimeError as error:
-            if not self._threads:
-                self._work_queue.get_nowait()
-                raise _refused("to work in", error) from error
 
 
 def _refused(purpose: str, error: RuntimeError) -> StorageError:
