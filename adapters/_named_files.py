@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
-from cachelayer.adapters._files import Folder, is_folder
+from cachelayer.adapters.sources.files import Folder, is_folder
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.contents import without_userinfo
 

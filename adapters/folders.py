@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters._files import File, Files, Folder, Options, is_hidden, reading
+from cachelayer.adapters.sources.files import File, Files, Folder, Options, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
 from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import InvalidArgumentError

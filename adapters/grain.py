@@ -17,7 +17,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from cachelayer.access.view import View
-from cachelayer.adapters._stream_or_ref import check_ref, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.unbatched_source import UnbatchedSource

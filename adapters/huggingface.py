@@ -23,7 +23,7 @@ import numpy as np
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
-from cachelayer.adapters._stream_or_ref import check_ref, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Splits
@@ -38,11 +38,11 @@ try:
     import datasets
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import ArrowPart, ArrowStream, TableSource, columns_of
-    from cachelayer.adapters._huggingface_features import encoded, feature_of, leaves_and_spec, table_of
-    from cachelayer.adapters._huggingface_stream import Examples, StreamIterableDataset
-    from cachelayer.adapters._python_rows import first_rows, packer, spec_of_rows
+    from cachelayer.adapters.frameworks.huggingface_stream import Examples, StreamIterableDataset
     from cachelayer.adapters.pyarrow import rows_of_table
+    from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, columns_of
+    from cachelayer.adapters.sources.huggingface_features import encoded, feature_of, leaves_and_spec, table_of
+    from cachelayer.adapters.sources.python_rows import first_rows, packer, spec_of_rows
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 

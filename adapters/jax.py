@@ -11,7 +11,7 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters._stream_or_ref import check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_stream
 from cachelayer.arguments import integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T

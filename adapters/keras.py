@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters._stream_or_ref import check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.builds.iterable_source import IterableSource
@@ -40,7 +40,7 @@ try:
     import keras
 except ImportError as error:
     raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
-from cachelayer.adapters._keras_callbacks import BackupCallback, EpochsCallback
+from cachelayer.adapters.frameworks.keras_callbacks import BackupCallback, EpochsCallback
 
 _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters._files import Files, reading
+from cachelayer.adapters.sources.files import Files, reading
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source_identity import FileFacts

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.adapters._python_rows import packer, spec_of_values
+from cachelayer.adapters.sources.python_rows import packer, spec_of_values
 from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
@@ -28,7 +28,7 @@ from cachelayer.user_warnings import warn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import TableSource
+    from cachelayer.adapters.sources.arrow_source import TableSource
 
 try:
     import pandas as pd
@@ -63,7 +63,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
     # Imported here because pandas can be installed without pyarrow.
-    from cachelayer.adapters._arrow_source import TableSource
+    from cachelayer.adapters.sources.arrow_source import TableSource
 
     _check_names(obj)
     spec: Any = _spec_of(obj, element_spec)
@@ -88,7 +88,7 @@ def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
         InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
         RecordIndexError: if a record does not exist.
     """
-    from cachelayer.adapters._arrow_arrays import read_columns
+    from cachelayer.adapters.frameworks.arrow_arrays import read_columns
 
     schema, batch, rows = read_columns(ref, indices)
     return pd.DataFrame({field.name: _series(field.type, batch[field.name], rows, field.name) for field in schema})
@@ -121,7 +121,7 @@ def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
     """Return the element spec of a frame: that of the Arrow types, and that which the first objects show."""
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import spec_of_schema
+    from cachelayer.adapters.sources.arrow_source import spec_of_schema
 
     known = declared if isinstance(declared, dict) else {}
     typed = {name: _array(name, frame[name][:0]).type for name in frame if frame[name].dtype != object}
@@ -149,7 +149,7 @@ def _rows_of_frame(frame: pd.DataFrame, rows: slice | Sequence[int]) -> pd.DataF
 def _columns(spec: dict[str, Any], is_declared: bool, rows: pd.DataFrame) -> list[Column]:
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import columns_of
+    from cachelayer.adapters.sources.arrow_source import columns_of
 
     typed = {name: _array(name, rows[name]) for name in spec if rows[name].dtype != object}
     batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
@@ -190,7 +190,7 @@ def _series(kind: pa.DataType, values: Any, rows: int, name: str) -> pd.Series[A
     """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, unchanged."""
     import pyarrow.types as kinds
 
-    from cachelayer.adapters._arrow_arrays import to_arrow
+    from cachelayer.adapters.frameworks.arrow_arrays import to_arrow
 
     if kinds.is_string(kind) or kinds.is_binary(kind):
         return to_arrow(kind, values, rows, f"[{name!r}]").to_pandas()

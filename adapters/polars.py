@@ -18,7 +18,7 @@ from cachelayer.records.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import ArrowStream, TableSource
+    from cachelayer.adapters.sources.arrow_source import ArrowStream, TableSource
 
 try:
     import polars as pl
@@ -44,7 +44,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
     # Imported here because Polars can be installed without pyarrow.
-    from cachelayer.adapters._arrow_source import ArrowPart, ArrowStream, TableSource, columns_of, spec_of_schema
+    from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, columns_of, spec_of_schema
 
     try:
         schema = obj.collect_schema()
@@ -80,7 +80,7 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
     """
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_arrays import read_columns, to_arrow
+    from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
 
     schema, batch, rows = read_columns(ref, indices)
     readable = {field.name: _readable(field.type) for field in schema}

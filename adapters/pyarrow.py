@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
-from cachelayer.adapters._arrow_source import (
+from cachelayer.adapters.sources.arrow_source import (
     ArrowFiles,
     ArrowPart,
     ArrowStream,
@@ -22,8 +22,8 @@ from cachelayer.adapters._arrow_source import (
     joined,
     spec_of_schema,
 )
-from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
-from cachelayer.adapters._text_files import JsonLinesSource, check_convert_options, csv_part
+from cachelayer.adapters.sources.files import File, Files, Paths, find, listed, reading
+from cachelayer.adapters.sources.text_files import JsonLinesSource, check_convert_options, csv_part
 from cachelayer.builds.batches import batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree

@@ -35,7 +35,7 @@ from cachelayer.records.tree import Tree
 try:
     import tensorflow as tf
 
-    from cachelayer.adapters._tensorflow_out import to_tf as to_tf
+    from cachelayer.adapters.frameworks.tensorflow_out import to_tf as to_tf
 except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 

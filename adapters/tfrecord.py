@@ -12,7 +12,7 @@ from typing import Any
 
 import google_crc32c
 
-from cachelayer.adapters._files import File, Files, Options, Paths
+from cachelayer.adapters.sources.files import File, Files, Options, Paths
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_identity import FileFacts

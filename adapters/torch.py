@@ -13,7 +13,7 @@ from typing import Any, Generic
 import numpy as np
 
 from cachelayer.access.view import View
-from cachelayer.adapters._stream_or_ref import check_ref, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource, columns_of
 from cachelayer.builds.element_copies import snapshot
@@ -37,9 +37,9 @@ try:
     import torch
     from torch.utils import data
 
-    from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
-    from cachelayer.adapters._torch_tensors import tensor_of, tensors
-    from cachelayer.adapters._torch_workers import WorkerBlocks, parts_of_step
+    from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler
+    from cachelayer.adapters.frameworks.torch_tensors import tensor_of, tensors
+    from cachelayer.adapters.frameworks.torch_workers import WorkerBlocks, parts_of_step
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from cachelayer.adapters._files import Files, Options, Paths, listed
 from cachelayer.adapters.npy import read_array
+from cachelayer.adapters.sources.files import Files, Options, Paths, listed
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_identity import FileFacts

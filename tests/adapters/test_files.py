@@ -13,8 +13,8 @@ from PIL import Image
 
 import cachelayer
 from cachelayer import InvalidArgumentError, SourceError
-from cachelayer.adapters._files import find
 from cachelayer.adapters.folders import from_files, from_image_folder
+from cachelayer.adapters.sources.files import find
 
 
 def image(path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet
 from values_across import NoSuchValue, Row, ValuesAcross
 
 from cachelayer import CacheLayerError, CacheLayerWarning, DataRef
-from cachelayer.adapters._arrow_arrays import read_columns, to_arrow
+from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
 from cachelayer.adapters.pyarrow import from_ipc, from_parquet
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from values_across import Row, ValuesAcross
 
 from cachelayer import Ragged
-from cachelayer.adapters._arrow_columns import dtype_of
 from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
+from cachelayer.adapters.sources.arrow_columns import dtype_of
 
 
 def _dataset(ref: Any) -> Any:

@@ -57,5 +57,10 @@ def _own(name: str) -> Path | None:
     """Return the file of a module of the tests, of an adapter, or of the page."""
     parts = name.split(".")
     folder = FOLDERS.get(".".join(parts[:2]))
-    file = SUPPORT / f"{parts[0]}.py" if folder is None else folder / f"{parts[2] if parts[2:] else '__init__'}.py"
+    if folder is None:
+        file = SUPPORT / f"{parts[0]}.py"
+    else:
+        # "cachelayer.adapters.frameworks.torch_tensors.tensors" is in frameworks/torch_tensors.py.
+        inner = folder.joinpath(*parts[2:3])
+        file = inner / f"{parts[3]}.py" if inner.is_dir() and parts[3:] else inner.with_suffix(".py")
     return file if file.exists() else None

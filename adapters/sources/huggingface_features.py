@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cachelayer.adapters._arrow_arrays import to_arrow, type_of
-from cachelayer.adapters._arrow_columns import FileLeaf, FileLeaves, check_declared, dtype_of, spec_of
-from cachelayer.adapters._python_rows import Unreadable, file_of
+from cachelayer.adapters.frameworks.arrow_arrays import to_arrow, type_of
+from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, check_declared, dtype_of, spec_of
+from cachelayer.adapters.sources.python_rows import Unreadable, file_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec

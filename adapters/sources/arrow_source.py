@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from cachelayer.adapters._arrow_columns import (
+from cachelayer.adapters.sources.arrow_columns import (
     FileLeaves,
     Lists,
     check_declared,
@@ -19,7 +19,7 @@ from cachelayer.adapters._arrow_columns import (
     leaves_of,
     spec_of,
 )
-from cachelayer.adapters._files import Files
+from cachelayer.adapters.sources.files import Files
 from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import (

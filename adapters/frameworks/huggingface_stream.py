@@ -12,7 +12,7 @@ from typing import Any
 import datasets
 from datasets.iterable_dataset import DataSourcesShufflingDisallowed, _BaseExamplesIterable
 
-from cachelayer.adapters._huggingface_features import FILES, LISTS, plain
+from cachelayer.adapters.sources.huggingface_features import FILES, LISTS, plain
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.tree import Tree

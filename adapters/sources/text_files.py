@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from cachelayer.adapters._arrow_columns import is_text, spec_of
-from cachelayer.adapters._arrow_source import ArrowPart
-from cachelayer.adapters._files import File, Files, reading
-from cachelayer.adapters._python_rows import Unreadable, first_rows, packer, spec_of_rows
+from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
+from cachelayer.adapters.sources.arrow_source import ArrowPart
+from cachelayer.adapters.sources.files import File, Files, reading
+from cachelayer.adapters.sources.python_rows import Unreadable, first_rows, packer, spec_of_rows
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_identity import FileFacts

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cachelayer.adapters._stream_or_ref import check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_stream
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.adapters._arrow_columns import is_list
-from cachelayer.adapters._stream_or_ref import check_ref
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref
+from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree

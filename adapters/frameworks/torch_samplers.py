@@ -11,7 +11,7 @@ import torch
 from torch.utils import data
 
 from cachelayer.access.view import View
-from cachelayer.adapters._stream_or_ref import check_ref
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.reading.step_rows import StepRows

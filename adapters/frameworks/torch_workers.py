@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from cachelayer.adapters._torch_tensors import tensor_leaf
+from cachelayer.adapters.frameworks.torch_tensors import tensor_leaf
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.values import Nullable

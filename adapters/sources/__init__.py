@@ -1,0 +1,1 @@
+"""What the adapters that read sources share: files, Arrow columns, rows of Python values."""
