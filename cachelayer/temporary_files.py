@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +34,57 @@ def scratch_folder() -> Iterator[Path]:
         folder = tempfile.TemporaryDirectory(prefix="cachelayer-", ignore_cleanup_errors=True)
     with folder as name:
         yield Path(name)
+
+
+_PREFIX = "cachelayer-build-"
+
+
+@contextmanager
+def working_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Yield an empty folder of this process, and remove it in the end; remove those of killed processes first.
+
+    Args:
+        parent: where to make it; None for the folder of temporary files.
+    """
+    parent = parent_folder() if parent is None else parent
+    remove_left_over(parent)
+    folder, maker = parent / f"{_PREFIX}{uuid.uuid4().hex[:12]}-{process_name()}", os.getpid()
+    with _refusals():
+        folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        # A child that was forked meanwhile leaves it to its parent.
+        if os.getpid() == maker:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_over(parent: Path) -> None:
+    """Remove the working folders of processes of this host that were killed."""
+    # Another process may remove it at the same time; another user's is not ours to remove.
+    with suppress(OSError):
+        for folder in parent.glob(f"{_PREFIX}*"):
+            if has_ended(folder.name.removeprefix(_PREFIX).partition("-")[2]):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def process_name() -> str:
+    """Return the name of this process: its host and its number there."""
+    return f"{platform.node()}-{os.getpid()}"
+
+
+def has_ended(process: str) -> bool:
+    """Return whether a process has ended, by its name; False if it ran on another host."""
+    host, _, number = process.rpartition("-")
+    if host != platform.node() or not (number.isascii() and number.isdigit()):
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, claims_of, is_alive
+from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import appended, base_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -78,7 +78,6 @@ class VersionBuild:
         self._options = options
         self._base = base
         self._name = f"{log.dataset_id}@{version}"
-        self._progress: Progress | None = None
 
     def submit(self) -> StoredVersion:
         """Build and publish the version.
@@ -112,10 +111,10 @@ class VersionBuild:
                 f"hosts: a source of {job.source.kind} cannot be divided, so one host builds all of it: pass "
                 "cachelayer.sharded(function, count), or a sequence with a length"
             )
-        claims = claims_of(self._store, paths.builds(self._dataset_id, self._version))
+        claims = Claims(self._store, paths.builds(self._dataset_id, self._version))
         waiting = Waiting(self._name, self._options.progress)
         while True:
-            with claims.hold(CLAIM, self._status) as is_ours:
+            with claims.hold(CLAIM) as is_ours:
                 if self._is_published():
                     return None
                 if is_ours:
@@ -134,9 +133,6 @@ class VersionBuild:
         head = self._log.head()
         return head.tags.get(self._version, self._version) in head.versions
 
-    def _status(self) -> str:
-        return "about to begin" if self._progress is None else str(self._progress)
-
     def _build(self, job: BuildJob) -> StoredVersion:
         """Build it in this process, or with an engine, and publish it."""
         started = time.monotonic()
@@ -144,7 +140,6 @@ class VersionBuild:
         finished = self._finished(notes, job) if job.options.resume else {}
         generation = self._log.head().generation
         with Progress(self._name, job.length, job.options.progress) as progress:
-            self._progress = progress
             with shard_target(self._store, self._copies, self._dataset_id, generation) as target:
                 if job.parts is None:
                     built = self._write_whole(job, target, notes, finished, progress)
@@ -241,13 +236,12 @@ class VersionBuild:
             )
         started = time.monotonic()
         notes = self._notes(job)
-        claims, waiting = claims_of(self._store, notes.folder), Waiting(self._name, job.options.progress)
+        claims, waiting = Claims(self._store, notes.folder), Waiting(self._name, job.options.progress)
         engine = _engine(job) or engine_of(None, 1)
         with (
             Progress(f"{self._name} (host {hosts.index})", None, job.options.progress) as progress,
-            claims.hold(hosts.claim, self._status),
+            claims.hold(hosts.claim),
         ):
-            self._progress = progress
             notes.begin(job.options.element_spec)
             self._refuse_other_hosts(notes, job)
             finished = self._finished(notes, job)
@@ -276,8 +270,8 @@ class VersionBuild:
     def _refuse_other_hosts(self, notes: Notes, job: BuildJob) -> None:
         """Raise if another host builds something else under this name."""
         for folder, plan in notes.others().items():
-            claims = claims_of(self._store, folder)
-            if any(is_alive(claims, name) for name in self._store.names(folder) if name.endswith(CLAIM)):
+            claims = Claims(self._store, folder)
+            if any(claims.is_alive(name) for name in self._store.names(folder) if name.endswith(CLAIM)):
                 differ = "; ".join(differences(plan, job.plan.stored, HERE_AND_THERE))
                 raise InvalidArgumentError(
                     f"{self._name}: another host builds something else: {differ}. Pass the same source, made by the "

@@ -27,7 +27,7 @@ from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.varying_leaves import VaryingLeaves
-from cachelayer.versions.claims import CLAIM, claims_of
+from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -65,11 +65,11 @@ class Erasure:
 
     def erase(self) -> StoredVersion:
         """Erase the records, and return what the version is now."""
-        claims = claims_of(self._store, paths.builds(self._dataset_id, self._version))
+        claims = Claims(self._store, paths.builds(self._dataset_id, self._version))
         title, generation = f"erase {self._dataset_id}@{self._version}", self._log.head().generation
         with (
             Progress(title, None, self._progress) as progress,
-            claims.hold(f"{uuid.uuid4().hex}.{CLAIM}", lambda: str(progress)),
+            claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"),
             shard_target(self._store, None, self._dataset_id, generation) as target,
         ):
             for head in self._log.heads():
@@ -92,7 +92,7 @@ class Erasure:
         rows: dict[str, Ints] = {}
         for shard in np.unique(shards).tolist():
             begin = ends[shard] - manifest.shards.records[shard]
-            content = _content(manifest.shards[shard])
+            content = manifest.shards[shard].content
             rows[content] = np.union1d(rows.get(content, np.empty(0, np.int64)), records[shards == shard] - begin)
         return rows
 
@@ -102,7 +102,7 @@ class Erasure:
         infos = []
         for info in head.versions.values():
             manifest = self._manifest(info)
-            if any(_content(shard) in rows for shard in manifest.shards):
+            if any(shard.content in rows for shard in manifest.shards):
                 version = StoredVersion(self._store, self._dataset_id, info)
                 infos.append(self._put(head, version, self._write(version, rows, head, target, progress), rows))
         held = [each for each in head.deleted if self._holds(each.info, rows)]
@@ -116,7 +116,7 @@ class Erasure:
         return head.superseding(infos, self._reason, change, deletions)
 
     def _holds(self, info: VersionInfo, rows: Mapping[str, Ints]) -> bool:
-        return any(_content(shard) in rows for shard in self._manifest(info).shards)
+        return any(shard.content in rows for shard in self._manifest(info).shards)
 
     def _write(
         self, version: StoredVersion, rows: Mapping[str, Ints], head: Snapshot, target: ShardTarget, progress: Progress
@@ -124,7 +124,7 @@ class Erasure:
         """Return the shards of a version, of which those that hold some of the rows are written anew."""
         shards = list(version.manifest.shards)
         for number, shard in enumerate(shards):
-            content = _content(shard)
+            content = shard.content
             if content not in rows:
                 continue
             written = self._written.get(content)
@@ -140,8 +140,8 @@ class Erasure:
         begins = before.shards.records.cumsum() - before.shards.records
         erased = [
             begin + rows[content]
-            for begin, content in zip(begins, map(_content, before.shards), strict=True)
-            if content in rows
+            for begin, shard in zip(begins, before.shards, strict=True)
+            if (content := shard.content) in rows
         ]
         whole = before.without_records(np.concatenate(erased).tolist(), shards, self._reason)
         manifest, numbers = (whole, None) if before.kept is None else keeping(whole, version.kept)
@@ -155,11 +155,6 @@ class Erasure:
             time=now(),
         )
         return put_manifest(self._log, head, info, raw, numbers)
-
-
-def _content(shard: ShardFile) -> str:
-    """Return the name of what a shard holds, which is the same in every generation."""
-    return shard.file.rpartition("-")[0]
 
 
 def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTarget) -> ShardFile:

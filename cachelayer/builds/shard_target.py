@@ -13,8 +13,8 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import ObjectStore
+from cachelayer.temporary_files import working_folder
 from cachelayer.user_warnings import warn
-from cachelayer.versions.file_lock import temporary_folder
 from cachelayer.versions.shard_table import ShardFile
 
 
@@ -84,7 +84,7 @@ def shard_target(
     if isinstance(store, LocalStore):
         store.make_folder(f"{dataset_id}/{paths.SHARDS}")
         parent = store.make_folder(paths.temporary(dataset_id))
-    with temporary_folder(parent) as folder:
+    with working_folder(parent) as folder:
         yield ShardTarget(store, dataset_id, generation, folder, group)
 
 

@@ -21,7 +21,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress import Progress, current
-from cachelayer.versions.claims import CLAIM, Claims, claims_of
+from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FinishedPart, Notes
 from cachelayer.versions.publish import lost_files
@@ -72,7 +72,7 @@ class PartTask:
         try:
             if not self.is_shared:
                 return self._build(notes, number)
-            with claims_of(self.store, notes.folder).hold(part_claim(number), lambda: self.describe(number)) as is_ours:
+            with Claims(self.store, notes.folder).hold(part_claim(number)) as is_ours:
                 return self._build(notes, number) if is_ours and not self._is_noted(notes, number) else None
         except StorageError as error:
             raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error

@@ -103,6 +103,11 @@ def generation_of(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
+def content_of(name: str) -> str:
+    """Return the name of a file without its generation: what it holds."""
+    return name.rpartition("-")[0]
+
+
 def shard(name: str) -> str:
     return f"{name}.array_record"
 

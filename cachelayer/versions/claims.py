@@ -8,67 +8,32 @@ It decides nothing: two processes that both think they hold one do the same work
     <id>/_builds/<version>/<plan>/host-00003.claim      a host that builds it together with others
     <id>/_builds/<version>/<plan>/00005.claim           the process that builds a part
 
-On a file system a claim is a lock, which dies with its holder. In an object store its holder writes it again and again;
-one that stays as it is for :func:`expiry` seconds counts as dead.
+Its holder writes a claim again and again. It is dead if it stays as it is for :func:`expiry` seconds by the clock of
+who watches it, or at once if its process ran on this host and is gone.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import platform
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Literal, Protocol
+from contextlib import contextmanager, suppress
+from typing import Literal
 
-from cachelayer import json_values
-from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.system_threads import start
-from cachelayer.versions import file_lock
+from cachelayer.temporary_files import has_ended, process_name
 
 CLAIM = "claim"
 State = Literal["running", "interrupted", "unknown"]
 EXPIRY = 30.0
 _BEATS_PER_EXPIRY = 6
 _POLLS_PER_EXPIRY = 15
-_LOCK_PAUSE = 0.05
-_SHOWN = 200
-
-
-class Claims(Protocol):
-    """The claims below one folder."""
-
-    def hold(self, name: str, status: Callable[[], str]) -> AbstractContextManager[bool]:
-        """Hold a claim, unless another holds it; yield whether it is held. ``status`` tells others the progress."""
-
-    def is_busy(self, name: str) -> bool:
-        """Return whether another may hold a claim. Repeated calls find a dead holder out, and remove its claim."""
-
-    def holder(self, name: str) -> str:
-        """Return who holds a claim and how far it is, for messages."""
-
-    def glance(self, name: str, idle: float) -> tuple[State, str]:
-        """Return whether the holder of a claim is at work, without waiting to be sure, and who it is if that is known.
-
-        Args:
-            name: the claim.
-            idle: the seconds since it was written.
-        """
-
-    def pause(self) -> None:
-        """Wait before looking again."""
-
-
-def claims_of(store: ObjectStore, folder: str) -> Claims:
-    """Return the claims below a folder."""
-    return Locks(store, folder) if isinstance(store, LocalStore) else Beats(store, folder)
 
 
 def expiry() -> float:
@@ -83,41 +48,8 @@ def expiry() -> float:
     return seconds
 
 
-class Locks:
-    """Claims on a file system: locked files."""
-
-    def __init__(self, store: LocalStore, folder: str) -> None:
-        self._store = store
-        self._folder = folder
-
-    @contextmanager
-    def hold(self, name: str, status: Callable[[], str]) -> Iterator[bool]:  # noqa: ARG002 - nobody reads it
-        path = self._store.make_folder(self._folder) / name
-        with file_lock.try_hold(path, remove=True) as is_ours:
-            if is_ours:
-                # Find out now, not after hours when the version is published.
-                self._store.check_links(f"{self._folder}/{name}")
-            yield is_ours
-
-    def is_busy(self, name: str) -> bool:
-        return file_lock.is_held(self._store.path(f"{self._folder}/{name}"))
-
-    def holder(self, name: str) -> str:  # noqa: ARG002 - a lock says nothing else
-        return "another process"
-
-    def glance(self, name: str, idle: float) -> tuple[State, str]:  # noqa: ARG002 - a lock answers at once
-        try:
-            return "running" if self.is_busy(name) else "interrupted", ""
-        except StorageError:
-            # The lock belongs to somebody else, or the disk is mounted read-only.
-            return "unknown", ""
-
-    def pause(self) -> None:
-        time.sleep(_LOCK_PAUSE)
-
-
-class Beats:
-    """Claims in an object store: objects that their holders write again and again."""
+class Claims:
+    """The claims below one folder of a store."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
@@ -126,132 +58,108 @@ class Beats:
         """The last beat of each claim, and when this process first saw it, in seconds of the monotonic clock."""
 
     @contextmanager
-    def hold(self, name: str, status: Callable[[], str]) -> Iterator[bool]:
-        beat = _Beat(self._store, f"{self._folder}/{name}", status)
-        if not beat.begin():
+    def hold(self, claim: str) -> Iterator[bool]:
+        """Hold a claim, unless another holds it; yield whether it is held. A forked child leaves it to its parent."""
+        name, holder, token, stopped = f"{self._folder}/{claim}", os.getpid(), uuid.uuid4().hex, threading.Event()
+        pause = expiry() / _BEATS_PER_EXPIRY
+
+        def beat(number: int) -> bytes:
+            return f"{process_name()} {token} {number}".encode()
+
+        def beat_on() -> None:
+            number = 0
+            while not stopped.wait(pause):
+                number += 1
+                # If the store is away for a while, go on; if that lasts, others take over.
+                with suppress(StorageError):
+                    self._store.put(name, beat(number))
+
+        if not self._store.put_if_absent(name, beat(0)):
             yield False
             return
+        thread = threading.Thread(target=beat_on, name="cachelayer-claim", daemon=True)
         try:
+            start(thread, "to show that the build is at work")
             yield True
         finally:
-            beat.stop()
+            if os.getpid() == holder:
+                stopped.set()
+                if thread.ident is not None:
+                    thread.join()
+                with suppress(StorageError):
+                    if token.encode() in (self._store.read(name) or b""):
+                        self._store.delete(name)
 
-    def is_busy(self, name: str) -> bool:
+    def is_busy(self, claim: str) -> bool:
+        """Return whether another may hold a claim. Repeated calls find a dead holder out, and remove its claim."""
         # The read may be slow: measure from the moment of the request.
-        asked = time.monotonic()
-        beat = self._store.read(f"{self._folder}/{name}")
+        asked, name = time.monotonic(), f"{self._folder}/{claim}"
+        beat = self._store.read(name)
         if beat is None:
             return False
-        before, since = self._seen.get(name, (None, asked))
-        if beat != before:
-            self._seen[name] = (beat, time.monotonic())
-        elif asked - since >= expiry():
-            self._store.delete(f"{self._folder}/{name}")
+        before, since = self._seen.get(claim, (None, asked))
+        if has_ended(_holder(beat)) or (beat == before and asked - since >= expiry()):
+            self._store.delete(name)
             return False
+        if beat != before:
+            self._seen[claim] = (beat, time.monotonic())
         return True
 
-    def holder(self, name: str) -> str:
-        who = _shown(self._seen[name][0]) if name in self._seen else "another process"
+    def is_alive(self, claim: str) -> bool:
+        """Return whether the holder of a claim is at work, after watching it for as long as it takes to be sure."""
+        first = None
+        while self.is_busy(claim):
+            beat = self._seen[claim][0]
+            if first not in (None, beat):
+                return True
+            first = beat
+            self.pause()
+        return False
+
+    def holder(self, claim: str) -> str:
+        """Return who holds a claim, for messages."""
+        who = _holder(self._seen[claim][0]) if claim in self._seen else "another process"
         return f"{who} (taken for dead after {expiry():g} s without a sign of life)"
 
-    def glance(self, name: str, idle: float) -> tuple[State, str]:
-        beat = self._store.read(f"{self._folder}/{name}")
-        if beat is None:
-            return "interrupted", ""
-        return "running" if idle < expiry() else "unknown", _shown(beat)
-
     def pause(self) -> None:
+        """Wait before looking again."""
         time.sleep(expiry() / _POLLS_PER_EXPIRY)
 
 
-def _shown(beat: bytes) -> str:
-    """Return who wrote a beat and how far it is."""
-    try:
-        with json_values.decoding("a claim", "claim"):
-            document = json_values.parsed(beat)
-            who, status = (json_values.text(key, document[key]) for key in ("who", "status"))
-    except CorruptionError:
-        return "another process"
-    # The text goes to terminals, which obey control characters.
-    return "".join(each for each in f"{who}, {status}"[:_SHOWN] if each.isprintable())
+def glance(store: ObjectStore, name: str, idle: float) -> tuple[State, str]:
+    """Return whether the holder of a claim is at work, without waiting to be sure, and who it is.
+
+    Args:
+        store: the store.
+        name: the claim.
+        idle: the seconds since it was written.
+    """
+    beat = store.read(name)
+    if beat is None or has_ended(_holder(beat)):
+        return "interrupted", ""
+    return "running" if idle < expiry() else "unknown", _holder(beat)
 
 
-class _Beat:
-    """Writes a claim again and again from a thread, until it is stopped."""
-
-    def __init__(self, store: ObjectStore, name: str, status: Callable[[], str]) -> None:
-        self._store = store
-        self._name = name
-        self._status = status
-        self._pid = os.getpid()
-        self._token = uuid.uuid4().hex
-        self._number = 0
-        self._pause = expiry() / _BEATS_PER_EXPIRY
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cachelayer-claim", daemon=True)
-
-    def begin(self) -> bool:
-        """Put the claim unless it is there, and begin to beat; return False if another holds it."""
-        if not self._store.put_if_absent(self._name, self._next()):
-            return False
-        try:
-            start(self._thread, "to show that the build is at work")
-        except StorageError:
-            # Others would wait for it.
-            self._store.delete(self._name)
-            raise
-        return True
-
-    def _next(self) -> bytes:
-        self._number += 1
-        who = f"process {os.getpid()} on {platform.node()}"
-        beat = {"who": who, "status": self._status(), "beat": self._number, "token": self._token}
-        return json.dumps(beat).encode()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._pause):
-            # If the store is away for a while, go on; if that lasts, others take over.
-            with suppress(StorageError):
-                self._store.put(self._name, self._next())
-
-    def stop(self) -> None:
-        """Stop, and delete the claim if it is still ours; in a forked child do nothing, since the parent goes on."""
-        if os.getpid() != self._pid:
-            return
-        self._stopped.set()
-        self._thread.join()
-        with suppress(StorageError):
-            if self._token.encode() in (self._store.read(self._name) or b""):
-                self._store.delete(self._name)
-
-
-def is_alive(claims: Claims, name: str) -> bool:
-    """Return whether the holder of a claim is at work, after watching it for as long as it takes to be sure."""
-    until = time.monotonic() + expiry() * (1 + 1 / _POLLS_PER_EXPIRY)
-    while claims.is_busy(name):
-        if isinstance(claims, Locks) or time.monotonic() > until:
-            return True
-        claims.pause()
-    return False
+def _holder(beat: bytes) -> str:
+    """Return the process that wrote a beat. The text goes to terminals, which obey control characters."""
+    return "".join(filter(str.isprintable, beat[:200].decode("ascii", "replace").partition(" ")[0]))
 
 
 def is_at_work(store: ObjectStore, dataset_id: str, age: Callable[[str], float]) -> bool:
     """Return whether somebody may build a version of a dataset.
 
     Args:
+        store, dataset_id: the dataset.
         age: returns the seconds since an object was written, by the clock of the store.
     """
-    for version in store.names(paths.builds(dataset_id)):
-        folder = paths.builds(dataset_id, version)
-        for name in _claims_below(store, folder):
-            claims, last = claims_of(store, paths.parent_of(name)), name.rpartition("/")[2]
-            if claims.glance(last, age(name))[0] == "running":
-                return True
-    return False
+    folders = [paths.builds(dataset_id, version) for version in store.names(paths.builds(dataset_id))]
+    return any(
+        glance(store, name, age(name))[0] == "running" for folder in folders for name in claims_in(store, folder)
+    )
 
 
-def _claims_below(store: ObjectStore, folder: str) -> Iterator[str]:
-    """Yield the names of all claims of the builds of a version."""
+def claims_in(store: ObjectStore, folder: str) -> Iterator[str]:
+    """Yield the names of the claims in the folder of the builds of a version, and in those of its plans."""
     for name in store.names(folder):
         if name.endswith(CLAIM):
             yield f"{folder}/{name}"

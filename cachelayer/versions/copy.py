@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import stat
 import uuid
-from collections.abc import Callable
 from concurrent.futures import Future, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.lengths import LengthsFile
-from cachelayer.arrayrecord.writer import ShardStats, file_checksum
+from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.errors import (
     AlreadyExistsError,
     CacheLayerError,
@@ -30,7 +28,8 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.system_threads import Pool
 from cachelayer.temporary_files import scratch_folder
-from cachelayer.versions.claims import CLAIM, claims_of
+from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.derive import stored_numbers
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files, publish
 from cachelayer.versions.shard_table import ShardFile, ShardTable
@@ -38,54 +37,6 @@ from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion, copy_plans
 
 _FILES_AT_ONCE = 4
-
-
-@dataclass(frozen=True)
-class CopiedFile:
-    """A file of a version.
-
-    Args:
-        name: relative to the dataset.
-        nbytes: its size.
-        is_right: returns True if the file at a path is this one, byte for byte.
-    """
-
-    name: str
-    nbytes: int
-    is_right: Callable[[Path], bool]
-
-
-def files_of_shard(shard: ShardFile) -> list[CopiedFile]:
-    """Return the files of a shard, in the order in which they are put."""
-    stats, lengths_file = shard.stats, shard.stats.lengths_file
-    checks = [] if lengths_file is None else [_are_lengths(lengths_file)]
-    checks += [_is_index(stats), _is_shard(stats)]
-    return [CopiedFile(*file, check) for file, check in zip(shard.files.items(), checks, strict=True)]
-
-
-def _is_shard(stats: ShardStats) -> Callable[[Path], bool]:
-    return lambda path: file_checksum(path) == stats.crc32c
-
-
-def _is_index(stats: ShardStats) -> Callable[[Path], bool]:
-    def is_right(path: Path) -> bool:
-        with path.open("rb") as file:
-            header = file.read(index.HEADER_NBYTES)
-        right = index.header_checksum(header) == stats.index_crc32c
-        return right and file_checksum(path, index.HEADER_NBYTES) == index.rows_checksum(header)
-
-    return is_right
-
-
-def _are_lengths(file: LengthsFile) -> Callable[[Path], bool]:
-    def are_right(path: Path) -> bool:
-        try:
-            file.check(np.fromfile(path, np.uint8), str(path))
-        except CorruptionError:
-            return False
-        return True
-
-    return are_right
 
 
 class VersionCopy:
@@ -118,14 +69,11 @@ class VersionCopy:
         if found is not None:
             return found
         title, records = f"copy {self._source.name}", self._source.manifest.shard_records
-        claims = claims_of(self._to, paths.builds(self._dataset_id, self._version))
+        claims = Claims(self._to, paths.builds(self._dataset_id, self._version))
         try:
             # Each copy has a claim of its own, which shows gc that it is at work.
-            with (
-                Progress(title, records, self._shows) as progress,
-                claims.hold(f"{uuid.uuid4().hex}.{CLAIM}", lambda: str(progress)),
-            ):
-                shards = self._copy_files(progress)
+            with Progress(title, records, self._shows) as progress, claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
+                shards = self._copy_shards(progress)
                 copy_plans(self._source, self._to, self._dataset_id)
                 return self._publish(shards)
         except AlreadyExistsError:
@@ -160,89 +108,82 @@ class VersionCopy:
             return None
         return found.digest, gone.reason
 
-    def _copy_files(self, progress: Progress) -> ShardTable:
+    def _copy_shards(self, progress: Progress) -> ShardTable:
         """Copy what is not there, and return the shards under the names that they have there."""
-        shards = self._source.manifest.shards
-        generations = self._generations_there(shards)
+        shards, there, present = self._source.manifest.shards, self._generations_there(), self._log.head().generation
+        generations = [there.get(shard.content, present) for shard in shards]
         threads = Pool(_FILES_AT_ONCE, "cachelayer-copy")
+        is_interrupted = False
         try:
-            work: dict[Future[Any], ShardStats] = {}
+            work: dict[Future[Any], ShardFile] = {}
             for shard, generation in zip(shards, generations, strict=True):
-                copy = replace(shard, generation=self._head.generation if generation is None else generation)
-                if generation is None:
-                    work[threads.submit(self._copy_shard, shard, copy)] = shard.stats
-                else:
+                if shard.content in there:
                     progress.skip(shard.stats.records)
+                else:
+                    work[threads.submit(self._copy_shard, shard, replace(shard, generation=generation))] = shard
             for done in as_completed(work):
                 done.result()
-                progress.update(work[done].records, work[done].nbytes)
+                progress.update(work[done].stats.records, work[done].stats.nbytes)
         except KeyboardInterrupt:
+            is_interrupted = True
+            raise
+        finally:
             # On Ctrl-C, do not wait for a network that may not answer.
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
-        except BaseException:
-            threads.shutdown(cancel_futures=True)
-            raise
-        threads.shutdown()
-        present = self._head.generation
-        return shards.of_generations([present if each is None else each for each in generations])
+            threads.shutdown(wait=not is_interrupted, cancel_futures=True)
+        return shards.of_generations(generations)
 
-    def _generations_there(self, shards: ShardTable) -> list[int | None]:
-        """Return under which generation each shard is there; None for one that is not."""
+    def _generations_there(self) -> dict[str, int]:
+        """Return the last generation of each shard that is there and good, by what it holds."""
         names = self._to.names(f"{self._dataset_id}/{paths.SHARDS}")
-        self._head = self._log.head()
-        files = (f"{paths.SHARDS}/{name.removesuffix('.array_record')}" for name in names)
+        files = {f"{paths.SHARDS}/{name.removesuffix('.array_record')}" for name in names}
         found = set(filter(paths.is_file, files))
-        there: dict[str, int] = {}
-        for file in found - lost_files(found, self._log, self._head):
-            content, _, generation = file.rpartition("-")
-            there[content] = max(int(generation), there.get(content, -1))
-        return [there.get(shard.file.rpartition("-")[0]) for shard in shards]
+        good = found - lost_files(found, self._log, self._log.head())
+        return {paths.content_of(file): paths.generation_of(file) for file in sorted(good, key=paths.generation_of)}
 
     def _copy_shard(self, shard: ShardFile, copy: ShardFile) -> None:
         """Copy the files of a shard, in their order: the shard comes last."""
-        for file, new_name in zip(files_of_shard(shard), copy.files, strict=True):
-            self._copy_file(file, new_name)
+        for (name, nbytes), new_name in zip(shard.files.items(), copy.files, strict=True):
+            # Objects are written whole or not at all, so comparing the size is enough.
+            if self._to.size(f"{self._dataset_id}/{new_name}") != nbytes:
+                self._copy_file(shard, name, nbytes, f"{self._dataset_id}/{new_name}")
 
-    def _copy_file(self, file: CopiedFile, new_name: str) -> None:
-        name, target = f"{self._source.dataset_id}/{file.name}", f"{self._dataset_id}/{new_name}"
-        # Objects are written whole or not at all, so comparing the size is enough.
-        if self._to.size(target) == file.nbytes:
-            return
-        store = self._source.store
+    def _copy_file(self, shard: ShardFile, name: str, nbytes: int, target: str) -> None:
+        store, old = self._source.store, f"{self._source.dataset_id}/{name}"
+
+        def fetch(path: Path) -> None:
+            store.download(old, path, nbytes)
+            self._check(shard, name, nbytes, path)
+
         if isinstance(self._to, LocalStore):
-            self._to.receive(target, lambda path: self._fetch(file, path))
+            self._to.receive(target, fetch)
         elif isinstance(store, LocalStore):
-            self._check(file, store.path(name))
-            self._to.upload(store.path(name), target)
+            self._check(shard, name, nbytes, store.path(old))
+            self._to.upload(store.path(old), target)
         else:
             with scratch_folder() as folder:
-                self._fetch(file, folder / "file")
+                fetch(folder / "file")
                 self._to.upload(folder / "file", target)
 
-    def _fetch(self, file: CopiedFile, path: Path) -> None:
-        self._source.store.download(f"{self._source.dataset_id}/{file.name}", path, file.nbytes)
-        self._check(file, path)
-
-    def _check(self, file: CopiedFile, path: Path) -> None:
-        name = f"{self._source.store.url}/{self._source.dataset_id}/{file.name}"
+    def _check(self, shard: ShardFile, name: str, nbytes: int, path: Path) -> None:
+        """Raise if a file is not the one that was published under this name."""
+        full = f"{self._source.store.url}/{self._source.dataset_id}/{name}"
         try:
             status = path.stat()
-            if stat.S_ISREG(status.st_mode) and status.st_size == file.nbytes and file.is_right(path):
+            if stat.S_ISREG(status.st_mode) and status.st_size == nbytes and _is_right(shard, name, path):
                 return
         except FileNotFoundError:
-            raise CorruptionError(f"{name}: the file is missing") from None
+            raise CorruptionError(f"{full}: the file is missing") from None
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error}") from error
-        raise CorruptionError(f"{name}: what was read does not match its checksum: restore it, or build again")
+        raise CorruptionError(f"{full}: what was read does not match its checksum: restore it, or build again")
 
     def _publish(self, shards: ShardTable) -> VersionInfo:
         source = self._source
         kept = source.kept if source.manifest.kept is not None and source.manifest.kept.has_file else None
-        numbers = None if kept is None else b"".join(piece.astype("<i8").tobytes() for piece in kept.pieces())
         manifest = replace(source.manifest, shards=shards, token=uuid.uuid4().hex)
         change = event("copy", version=self._version, source=source.reference)
         replaces = self._replaced(self._log.head().versions.get(self._version))
+        numbers = None if kept is None else stored_numbers(kept)
         return publish(self._log, self._version, manifest, numbers, change, time=now(), replaces=replaces).info
 
     def _check_source(self, error: CacheLayerError) -> None:
@@ -253,3 +194,18 @@ class VersionCopy:
                 raise VersionNotFoundError(
                     f"{self._source.name} in {self._source.store.url} was deleted while it was copied"
                 ) from error
+
+
+def _is_right(shard: ShardFile, name: str, path: Path) -> bool:
+    """Return whether a file has the checksum that the manifest has for the one of this name, byte for byte."""
+    stats = shard.stats
+    if name == shard.name:
+        return file_checksum(path) == stats.crc32c
+    if name == paths.index_of(shard.name):
+        with path.open("rb") as file:
+            header = file.read(index.HEADER_NBYTES)
+        is_header = index.header_checksum(header) == stats.index_crc32c
+        return is_header and file_checksum(path, index.HEADER_NBYTES) == index.rows_checksum(header)
+    with suppress(CorruptionError):
+        return stats.lengths_file is not None and bool(stats.lengths_file.check(np.fromfile(path, np.uint8), str(path)))
+    return False

@@ -85,5 +85,9 @@ def keeping(whole: Manifest, kept: Selection) -> tuple[Manifest, bytes | None]:
     if progression is not None and progression[1] != 0:
         start, step, records = progression
         return replace(whole, kept=Kept(records, digest, start, step)), None
-    numbers = b"".join(piece.astype("<i8").tobytes() for piece in kept.pieces())
-    return replace(whole, kept=Kept(len(kept), digest)), numbers
+    return replace(whole, kept=Kept(len(kept), digest)), stored_numbers(kept)
+
+
+def stored_numbers(kept: Selection) -> bytes:
+    """Return the numbers of records as they are stored beside a manifest."""
+    return b"".join(piece.astype("<i8").tobytes() for piece in kept.pieces())

@@ -22,20 +22,19 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
-from cachelayer.temporary_files import parent_folder
+from cachelayer.temporary_files import parent_folder, remove_left_over
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, claims_of, is_at_work
-from cachelayer.versions.file_lock import remove_left_over
+from cachelayer.versions.claims import CLAIM, is_at_work
 from cachelayer.versions.log import Log, has_log
-from cachelayer.versions.notes import PLAN_HASH, forget
+from cachelayer.versions.notes import PLAN_HASH
 from cachelayer.versions.snapshot import Deletion, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
 GRACE_SECONDS = 24 * 3600.0
 """The default age, in seconds, at which garbage is collected."""
 _PROBE = ".clock-"
-_WHILE = 3600.0
-"""Seconds after which a temporary file must have been left by a killed process."""
+_WHILE, _LONG = 3600.0, 24 * 3600.0
+"""Seconds after which a temporary file, and the working folder of a build, must have been left by a killed process."""
 
 
 @dataclass(frozen=True)
@@ -96,29 +95,14 @@ def collect_all(
 def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
     """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log."""
     if has_log(store, dataset_id):
-        return Log(store, dataset_id).head().sequence > 0
-    builds = paths.builds(dataset_id)
-    found = {
-        dataset_id: {paths.SHARDS, paths.BUILDS, paths.temporary("").strip("/")}.__contains__,
-        f"{dataset_id}/{paths.SHARDS}": _is_of_shard,
-        **{f"{builds}/{version}": _is_of_build for version in store.names(builds)},
-    }
-    left = [(name, is_ours) for folder, is_ours in found.items() for name in store.names(folder)]
-    return bool(left) and all(is_ours(name) for name, is_ours in left)
-
-
-def _is_of_shard(name: str) -> bool:
-    # One that was being put begins with a dot.
-    return paths.is_file(f"{paths.SHARDS}/{name.lstrip('.').partition('.')[0]}")
-
-
-def _is_of_build(name: str) -> bool:
-    return PLAN_HASH.fullmatch(name) is not None or _is_of_claim(name)
+        return True
+    left = set(store.names(dataset_id))
+    return bool(left) and left <= {paths.SHARDS, paths.BUILDS, paths.temporary("").strip("/")}
 
 
 def _is_of_claim(name: str) -> bool:
     # Beside one that was being taken there is a link to it, ".<claim>.<token>.tmp".
-    return CLAIM in name.rpartition("/")[2].split(".")
+    return CLAIM in name.split(".")
 
 
 class Collector:
@@ -144,11 +128,9 @@ class Collector:
         """
         # In this order: what is listed and unnamed by a later head belongs to no version of that head.
         listed = self._listed()
-        is_busy = is_at_work(self._store, self._dataset_id, self._age)
-        found = self._delete({} if is_busy else listed)
-        if is_busy:
-            return found
-        return [*found, *self._delete_notes(), *self._delete_plans(), *self._delete_temporary()]
+        if is_at_work(self._store, self._dataset_id, self._age):
+            return self._delete({})
+        return [*self._delete(listed), *self._delete_notes(), *self._delete_plans(), *self._delete_temporary()]
 
     def collect_deleted(self) -> list[Collected]:
         """Delete what only deleted versions had whose grace is over; nothing, with a warning, if one is damaged."""
@@ -212,32 +194,30 @@ class Collector:
         return [f"{self._dataset_id}/{name}" for name in (info.manifest, paths.kept(info.file))]
 
     def _delete_notes(self) -> Iterator[Collected]:
-        """Delete the notes of builds that are published, and of those that were interrupted long ago."""
-        store, head = self._store, self._log.head()
+        """Delete the notes and claims of builds that are published, and of those that were interrupted long ago."""
+        store, published = self._store, self._log.head().versions
         for version in store.names(paths.builds(self._dataset_id)):
             folder = paths.builds(self._dataset_id, version)
-            if version.startswith(_PROBE) and not self._dry_run:
+            old = [name for name in store.names(folder) if self._is_old_note(folder, name)]
+            for name in old if not self._dry_run else ():
+                if PLAN_HASH.fullmatch(name):
+                    store.delete_folder(f"{folder}/{name}")
+                else:
+                    store.delete(f"{folder}/{name}")
+            if old:
+                yield Collected(
+                    folder, "the version is published" if version in published else "the build was interrupted"
+                )
+            elif version.startswith(_PROBE) and not self._dry_run:
                 # Of a collector that was killed.
                 store.delete(folder)
-            objects = [f"{folder}/{name}" for name in store.names(folder)]
-            notes = [name for name in objects if PLAN_HASH.fullmatch(name.rpartition("/")[2])]
-            objects = [name for name in objects if name not in notes]
-            objects += [f"{one}/{name}" for one in notes for name in store.names(one)]
-            if not objects or not self._is_old(*objects):
-                continue
-            reason = "the version is published" if version in head.versions else "the build was interrupted"
-            if self._dry_run:
-                yield Collected(folder, reason)
-                continue
-            for name in objects:
-                # Nobody is at work here, so its holder is dead.
-                if _is_of_claim(name):
-                    store.delete(name)
-            # A build may have begun meanwhile.
-            with claims_of(store, folder).hold(CLAIM, lambda: "about to collect garbage") as is_ours:
-                if is_ours:
-                    forget(store, folder)
-                    yield Collected(folder, reason)
+
+    def _is_old_note(self, folder: str, name: str) -> bool:
+        """Return whether this is a claim, or the folder of the notes of a plan, and all of it is old."""
+        if PLAN_HASH.fullmatch(name):
+            notes = [f"{folder}/{name}/{note}" for note in self._store.names(f"{folder}/{name}")]
+            return bool(notes) and self._is_old(*notes)
+        return _is_of_claim(name) and self._is_old(f"{folder}/{name}")
 
     def _delete_plans(self) -> Iterator[Collected]:
         """Delete the plans of packs of versions that are gone."""
@@ -255,7 +235,14 @@ class Collector:
         store = self._store
         if not isinstance(store, LocalStore) or self._dry_run:
             return
-        remove_left_over(store.path(paths.temporary(self._dataset_id)))
+        working = paths.temporary(self._dataset_id)
+        remove_left_over(store.path(working))
+        for folder in (f"{working}/{name}" for name in store.names(working)):
+            # Of another host: nothing there tells whether its process has ended.
+            if min(map(self._age, [folder, *(f"{folder}/{name}" for name in store.names(folder))])) >= max(
+                self._grace, _LONG
+            ):
+                store.delete_folder(folder)
         folders = [f"{self._dataset_id}/{one}" for one in ("_log", paths.SHARDS, paths.MANIFESTS)]
         for name in (f"{folder}/{name}" for folder in folders for name in store.names(folder)):
             if name.endswith(".tmp") and self._age(name) >= max(self._grace, _WHILE):

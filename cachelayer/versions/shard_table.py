@@ -55,6 +55,11 @@ class ShardFile:
         return paths.file(paths.SHARDS, hashlib.sha256(":".join(map(str, sums)).encode()).hexdigest(), self.generation)
 
     @property
+    def content(self) -> str:
+        """The name of what it holds, which is the same in every generation."""
+        return paths.content_of(self.file)
+
+    @property
     def name(self) -> str:
         """Its name, relative to the dataset."""
         return paths.shard(self.file)

@@ -10,7 +10,7 @@ from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, State, claims_of
+from cachelayer.versions.claims import CLAIM, State, glance
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import PLAN_HASH, FinishedPart, noted_numbers, read_part
 
@@ -23,13 +23,13 @@ class UnpublishedBuild:
         version: the version that it builds.
         plan: a hash of what it builds and how; empty if it has finished nothing yet.
         state: ``"running"``; ``"interrupted"``; or ``"unknown"``, if it has been silent for a while but its process may
-            still run, or its lock cannot be read.
+            still run.
         shards: number of finished shards.
         records: number of records in these.
         nbytes: bytes of these, without indices.
         age: seconds since it began, by the clock of this host.
         idle: seconds since it finished something, or showed that it runs, by the clock of this host.
-        status: who runs it and how far it is, if a build in an object store told it.
+        status: who runs it, as its host and the number of its process.
     """
 
     version: str
@@ -95,8 +95,7 @@ def _build(store: ObjectStore, folder: str, version: str, plan: str) -> Unpublis
     state: State = "interrupted"
     status = ""
     for name in sorted(claims & ages.keys()):
-        held = claims_of(store, paths.parent_of(name))
-        glanced, status = held.glance(name.rpartition("/")[2], ages[name])
+        glanced, status = glance(store, name, ages[name])
         if glanced != "interrupted":
             state = glanced
             break

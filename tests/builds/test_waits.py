@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
     monkeypatch.setattr(claims, "time", SimpleNamespace(**{**vars(time), "monotonic": clock.monotonic}))
-    monkeypatch.setattr(claims.Beats, "pause", lambda _: clock.pause())
+    monkeypatch.setattr(claims.Claims, "pause", lambda _: clock.pause())
     return clock
 
 
@@ -54,10 +54,12 @@ def test_a_builder_that_was_killed_is_waited_for_once_and_it_is_said(
     assert child.exitcode == -signal.SIGKILL
     storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
     assert "claim" in storage._store.names("d/_builds/new")
+    # As if it had run on another host: nothing there tells that it is gone.
+    storage._store.put("d/_builds/new/claim", b"other-1 token 1")
     ref = storage.cache(generated, "d", "new", **{**OPTIONS, "progress": True})
     assert len(ref) == RECORDS
     assert storage._store.names("d/_builds/new") == []
     assert EXPIRY <= clock.seconds <= 1.2 * EXPIRY
     (said,) = [line for line in capfd.readouterr().err.splitlines() if "waiting" in line]
-    assert said.startswith("d@new: waiting for process ")
+    assert said.startswith("d@new: waiting for other-1 ")
     assert "3000 s" in said

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import platform
+import subprocess
 import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -24,6 +24,7 @@ from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.origin import Origin
+from cachelayer.versions.claims import CLAIM
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 
-LEASE_SECONDS = "0.06"
 SHARD_BYTES = 24
 CLIENTS = st.sampled_from([0, 1])
 VERSIONS = st.sampled_from(["a", "b", "c"])
@@ -106,8 +106,6 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.environment = patch.dict(os.environ, CACHELAYER_LEASE_SECONDS=LEASE_SECONDS)
-        self.environment.start()
         self.root = uuid.uuid4().hex
         self.store = BucketStore("memory", self.root)
         self.clients = [cachelayer.Storage(f"memory://{self.root}", local_cache_bytes=0) for _ in range(2)]
@@ -122,7 +120,6 @@ class Machine(RuleBasedStateMachine):
             assert self.clients[0].verify("d", version, progress=False)
         # In memory nothing ends by itself.
         self.store.delete_folder("")
-        self.environment.stop()
 
     def taken(self, name: str) -> bool:
         return name in self.versions or name in self.tags
@@ -173,12 +170,21 @@ class Machine(RuleBasedStateMachine):
             else:
                 build.build()
         except Killed:
-            pass
+            self.end_process()
         if version in Log(self.store, "d").head().versions:
             assert [what for what in store.done if what.startswith("put d/_log/0")]
             self.versions[version] = numbers
         else:
             assert len(store.done) == steps
+
+    def end_process(self) -> None:
+        """Have the claims that are left be those of a process that has ended, as a real one would have."""
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        folder = paths.builds("d")
+        for name in (f"{folder}/{version}/{CLAIM}" for version in self.store.names(folder)):
+            if self.store.exists(name):
+                self.store.put(name, f"{platform.node()}-{ended.pid} token 1".encode())
 
     @rule(client=CLIENTS, name=st.one_of(VERSIONS, TAGS, st.just("latest")))
     def fetch(self, client: int, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import cachelayer
-from cachelayer.versions.file_lock import temporary_folder
+from cachelayer.temporary_files import working_folder
 
 RECORDS = 900
 SHARD_BYTES = 25_000
@@ -44,7 +44,7 @@ def main(url: str, options: str, version: str, hosts: tuple[int, int] | None) ->
 def killed_at_work(made: str, parent: str) -> None:
     """Make a temporary folder with a file, tell its name, and be killed."""
     tempfile.tempdir = parent
-    with temporary_folder() as folder:
+    with working_folder() as folder:
         (folder / "file").touch()
         Path(made).write_text(str(folder))
         os.kill(os.getpid(), signal.SIGKILL)

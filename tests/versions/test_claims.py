@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
+import platform
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from forks import beside_threads
-from mutations import mutated
+from forks import FORKS, beside_threads
 
 import cachelayer
 from cachelayer.errors import InvalidArgumentError, StorageError
@@ -20,11 +19,12 @@ from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.claims import CLAIM, EXPIRY, Beats, claims_of, expiry, is_alive, is_at_work
+from cachelayer.temporary_files import process_name
+from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, expiry, glance, is_at_work
 
 FOLDER = paths.builds("d", "v1")
 NAME = f"{FOLDER}/{CLAIM}"
-DEAD = b'{"who": "process 1 on a", "status": "5 records", "beat": 1, "token": "t"}'
+DEAD = b"other-host-1 token 1"
 """What a process leaves that was killed after its first beat."""
 
 
@@ -47,62 +47,82 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: ObjectStore) ->
     together = threading.Barrier(8)
 
     def hold(_: int) -> bool:
-        claims = claims_of(store, FOLDER)
+        claims = Claims(store, FOLDER)
         together.wait(60)
-        with claims.hold(CLAIM, lambda: "at work") as is_ours:
+        with claims.hold(CLAIM) as is_ours:
             assert claims.is_busy(CLAIM)
-            assert claims.glance(CLAIM, 0.0)[0] == "running"
+            assert glance(store, NAME, 0.0)[0] == "running"
             together.wait(60)
         return is_ours
 
     with ThreadPoolExecutor(8) as threads:
         assert sorted(threads.map(hold, range(8))) == [False] * 7 + [True]
-    claims = claims_of(store, FOLDER)
+    claims = Claims(store, FOLDER)
     assert not claims.is_busy(CLAIM)
-    assert not is_alive(claims, CLAIM)
-    assert claims.glance(CLAIM, 0.0)[0] == "interrupted"
+    assert not claims.is_alive(CLAIM)
+    assert glance(store, NAME, 0.0)[0] == "interrupted"
     assert store.names(FOLDER) == []
 
 
 def test_claims_of_other_names_are_held_at_once(store: ObjectStore) -> None:
-    claims = claims_of(store, FOLDER)
-    with claims.hold("00000.claim", str) as one, claims.hold("00001.claim", str) as other:
+    claims = Claims(store, FOLDER)
+    with claims.hold("00000.claim") as one, claims.hold("00001.claim") as other:
         assert (one, other) == (True, True)
-        assert is_alive(claims, "00000.claim")
-        assert not is_alive(claims, "00002.claim")
+        assert claims.is_alive("00000.claim")
+        assert not claims.is_alive("00002.claim")
 
 
 def test_the_claim_of_a_dead_process_is_free(store: ObjectStore) -> None:
     store.put(NAME, DEAD)
-    claims = claims_of(store, FOLDER)
+    claims = Claims(store, FOLDER)
     while claims.is_busy(CLAIM):
         claims.pause()
-    with claims.hold(CLAIM, str) as is_ours:
+    with claims.hold(CLAIM) as is_ours:
         assert is_ours
 
 
-def test_a_beat_tells_who_and_how_far_and_nothing_that_a_terminal_obeys(bucket: BucketStore) -> None:
-    claims = Beats(bucket, FOLDER)
+def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore) -> None:
+    claims = Claims(bucket, FOLDER)
     assert claims.holder(CLAIM).startswith("another process")
-    with claims.hold(CLAIM, lambda: "7 records\x1b[2J"):
+    with claims.hold(CLAIM):
         assert claims.is_busy(CLAIM)
-        assert f"process {os.getpid()} on" in claims.holder(CLAIM)
-        assert claims.holder(CLAIM).isprintable()
-        assert claims.glance(CLAIM, 0.1)[0] == "running"
-        assert claims.glance(CLAIM, 0.4)[0] == "unknown"
-    for done, document in mutated({"who": "process 1", "status": "at 3", "beat": 1, "token": "t"}):
-        bucket.put(NAME, json.dumps(document).encode())
-        assert Beats(bucket, FOLDER).glance(CLAIM, 0.0)[1].isprintable(), done
+        assert process_name() in claims.holder(CLAIM)
+        assert glance(bucket, NAME, 0.1) == ("running", process_name())
+        assert glance(bucket, NAME, 0.4) == ("unknown", process_name())
+    for raw in (b"", b"\xff\x00\x1b[2J\n", b"a" * 1000, f"{platform.node()}-{'9' * 100} t 1".encode()):
+        bucket.put(NAME, raw)
+        state, who = glance(bucket, NAME, 0.0)
+        assert state == "running"
+        assert who.isprintable()
+        assert len(who) <= 200
+        assert claims.is_busy(CLAIM)
+
+
+def test_a_process_of_this_host_that_is_gone_is_not_waited_for(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "3000")
+    child = FORKS.Process(target=str)
+    child.start()
+    child.join()
+    store.put(NAME, f"{platform.node()}-{child.pid} token 1".encode())
+    assert not is_at_work(store, "d", lambda _: 0.0)
+    assert glance(store, NAME, 0.0)[0] == "interrupted"
+    with Claims(store, FOLDER).hold(CLAIM) as is_ours:
+        assert not is_ours
+    assert not Claims(store, FOLDER).is_busy(CLAIM)
+    with Claims(store, FOLDER).hold(CLAIM) as is_ours:
+        assert is_ours
 
 
 def test_a_forked_child_leaves_the_claim_to_its_parent(store: ObjectStore) -> None:
-    claims = claims_of(store, FOLDER)
-    with claims.hold(CLAIM, str):
+    claims = Claims(store, FOLDER)
+    with claims.hold(CLAIM):
         with beside_threads():
             child = os.fork()
         if child:
             os.waitpid(child, 0)
-            assert is_alive(claims, CLAIM)
+            assert claims.is_alive(CLAIM)
     if child == 0:
         os._exit(0)
     assert not claims.is_busy(CLAIM)
@@ -122,16 +142,16 @@ class IsAway(BucketStore):
 
 
 def test_beats_go_on_after_a_store_was_away(bucket: BucketStore) -> None:
-    with Beats(IsAway("memory", bucket.root), FOLDER).hold(CLAIM, str):
+    with Claims(IsAway("memory", bucket.root), FOLDER).hold(CLAIM):
         IsAway.away.set()
         for _ in range(3):
             assert IsAway.missed.acquire(timeout=60)
         IsAway.away.clear()
-        assert is_alive(Beats(bucket, FOLDER), CLAIM)
+        assert Claims(bucket, FOLDER).is_alive(CLAIM)
 
 
 def test_who_was_taken_for_dead_leaves_the_claim_to_its_successor(bucket: BucketStore) -> None:
-    with Beats(IsAway("memory", bucket.root), FOLDER).hold(CLAIM, str):
+    with Claims(IsAway("memory", bucket.root), FOLDER).hold(CLAIM):
         IsAway.away.set()
         assert IsAway.missed.acquire(timeout=60)
         bucket.delete(NAME)
@@ -147,7 +167,7 @@ def test_a_claim_whose_first_beat_cannot_be_written_is_not_held(
         raise StorageError("away")
 
     monkeypatch.setattr(BucketStore, "put_if_absent", fails)
-    with pytest.raises(StorageError, match="away"), Beats(bucket, FOLDER).hold(CLAIM, str):
+    with pytest.raises(StorageError, match="away"), Claims(bucket, FOLDER).hold(CLAIM):
         raise AssertionError
     assert "cachelayer-claim" not in {thread.name for thread in threading.enumerate()}
 
@@ -169,15 +189,6 @@ def test_somebody_is_at_work_while_a_claim_beats(
     bucket.put(f"d/_builds/{claim}", DEAD)
     assert is_at_work(bucket, "d", lambda _: seconds) is expected
     assert not is_at_work(bucket, "e", lambda _: 0.0)
-
-
-@pytest.mark.parametrize("folder", [FOLDER, f"{FOLDER}/{'ab' * 16}"])
-def test_somebody_is_at_work_while_a_lock_is_held(tmp_path: Path, folder: str) -> None:
-    store = LocalStore(tmp_path)
-    with claims_of(store, folder).hold("host-00001.claim", str):
-        assert is_at_work(store, "d", lambda _: 0.0)
-    store.put(f"{folder}/{CLAIM}", b"")
-    assert not is_at_work(store, "d", lambda _: 0.0)
 
 
 @pytest.mark.parametrize("told", ["", "soon", "0", "-1", "nan", "inf"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import tempfile
 from multiprocessing import forkserver
@@ -13,8 +12,7 @@ from forks import FORKS
 from rewrite_child import killed_at_work
 
 from cachelayer import Storage
-from cachelayer.versions import file_lock
-from cachelayer.versions.file_lock import remove_left_over, temporary_folder
+from cachelayer.temporary_files import remove_left_over, working_folder
 
 
 @pytest.fixture(autouse=True)
@@ -38,30 +36,15 @@ def killed(tmp_path: Path) -> Path:
 
 def test_the_next_one_removes_what_a_killed_process_left(tmp_path: Path) -> None:
     left = killed(tmp_path)
-    with temporary_folder() as folder:
+    with working_folder() as folder:
         assert not left.exists()
         assert folder.is_dir()
         # Those of processes at work stay.
-        with temporary_folder() as other:
+        with working_folder() as other:
             assert folder.is_dir()
             assert other != folder
         remove_left_over(tmp_path / "tmp")
         assert folder.is_dir()
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_it_is_removed_under_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left, is_held, remove = killed(tmp_path), [], shutil.rmtree
-
-    def noting(folder: Path, *, ignore_errors: bool) -> None:
-        is_held.append(file_lock.is_held(folder.with_suffix(".lock")))
-        remove(folder, ignore_errors=ignore_errors)
-
-    monkeypatch.setattr(shutil, "rmtree", noting)
-    remove_left_over(tmp_path / "tmp")
-    # Without the lock, a process that was about to take it would lose the folder that it makes.
-    assert is_held == [True]
-    assert not left.exists()
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
