@@ -10,7 +10,8 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.parts import Parts, divide
 from cachelayer.builds.source import Source, as_source
-from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
+from cachelayer.builds.source_facts import elements_of
+from cachelayer.builds.source_identity import FileFacts, files_of, identity_of_files
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.provenance.origin import Origin
@@ -67,7 +68,7 @@ class BuildJob:
             "element spec": None if spec is None else spec_json.to_json(spec),
         }
         files = files_of(source)
-        plan = BuildPlan(decides, identity_of_files(files) if files else identity_of(source), origin)
+        plan = BuildPlan(decides, {**identity_of_files(files), **elements_of(source)}, origin)
         return cls(source, how, parts, plan, how.expected(source.length), files)
 
 

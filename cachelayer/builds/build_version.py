@@ -14,13 +14,12 @@ from typing import Any
 
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.compare_source import check_parts
 from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.shared_build import Hosts, PartTask, refuse_twins, run, unclaimed
 from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of
-from cachelayer.builds.source_facts import SourceFacts
+from cachelayer.builds.source_facts import deciding_options, facts_of
 from cachelayer.builds.source_identity import refuse_changed
 from cachelayer.builds.write_shards import Built, Earlier, write_parts, write_whole
 from cachelayer.engines import Engine, engine_of
@@ -33,6 +32,7 @@ from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
+from cachelayer.versions.build_plan import stored_values
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import appended, base_of
 from cachelayer.versions.log import Log
@@ -167,8 +167,6 @@ class VersionBuild:
                 notice(
                     f"{self._name}: resuming after {records:,} records of an interrupted build", job.options.progress
                 )
-            if isinstance(job.parts, Ranges):
-                check_parts(self._store, self._dataset_id, job.parts, job.options.element_spec, finished)
         for plan in list(others.values())[:1]:
             if _ALONE not in plan:
                 warn(
@@ -325,7 +323,7 @@ class VersionBuild:
             **built.left_out.provenance,
             **self._origin.after_build().to_json(),
             **commit_of(self._origin.source),
-            **({} if self._base is not None else self._known_again(job, built)),
+            **({} if self._base is not None else self._known_again(job)),
             **provenance_of(job.source),
             "source": job.source.kind,
             "time": now(),
@@ -333,12 +331,12 @@ class VersionBuild:
             **environment(),
         }
 
-    def _known_again(self, job: BuildJob, built: Built) -> dict[str, Any]:
+    def _known_again(self, job: BuildJob) -> dict[str, Any]:
         """Return what the version records of the source, so that a later call can recognise it."""
-        facts = SourceFacts.of(self._source, self._options)
+        identity = {**job.plan.identity, **facts_of(self._source, self._options)}
         return {
-            **({"identity": identity} if (identity := job.plan.stored_identity) else {}),
-            **facts.recorded(self._store, self._dataset_id, job.source, built, self._options),
+            **({"identity": stored_values(identity)} if identity else {}),
+            "options": deciding_options(self._options),
         }
 
 

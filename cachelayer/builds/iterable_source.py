@@ -108,20 +108,20 @@ class SequenceSource(IterableSource):
                 "a __len__"
             )
         super().__init__(iter(()), type(items).__name__, length, element_spec)
-        self._items = items
+        self.items = items
         self._count = length
         # The iterators of Sequence, and of what has none, take any IndexError for the end, even one from a bug.
         self._by_number = by_number or getattr(type(items), "__iter__", None) in (None, Sequence.__iter__)
 
     def elements(self) -> Iterator[Any]:
         if self._first == 0 and not self._by_number:
-            yield from self._items
+            yield from self.items
         else:
             for number in range(self._first, self._count):
-                yield self._items[number]
-        if length_of(self._items) != self._count:
+                yield self.items[number]
+        if length_of(self.items) != self._count:
             raise SourceError(
-                f"the length of the {self.kind} was {self._count} when the build began, and is {len(self._items)} now"
+                f"the length of the {self.kind} was {self._count} when the build began, and is {len(self.items)} now"
             )
 
     def peek(self, spec: Tree) -> list[Any]:  # noqa: ARG002

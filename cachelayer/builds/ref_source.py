@@ -25,9 +25,9 @@ class RecordsSource(SequenceSource):
         super().__init__(records, records_of(records).element_spec)
 
     def elements(self) -> Iterator[Any]:
-        size = batch_records(records_of(self._items).read_nbytes)
+        size = batch_records(records_of(self.items).read_nbytes)
         for start in range(self._first, self._count, size):
-            yield from self._items.__getitems__(np.arange(start, min(start + size, self._count)))
+            yield from self.items.__getitems__(np.arange(start, min(start + size, self._count)))
 
 
 def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> IterableSource | None:

@@ -26,7 +26,6 @@ from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Answer, count, fact
 from cachelayer.drawing.text import ago, size, spec_rows
 from cachelayer.errors import CacheLayerError, DatasetNotFoundError, InvalidArgumentError
 from cachelayer.json_values import flattened
-from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import spec_json
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.snapshot import VersionInfo
@@ -160,7 +159,7 @@ def provenance_rows(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
             else _text(value),
         )
         for name, value in provenance.items()
-        if name not in OF_COMPARISONS and value not in (None, {}, [])
+        if value not in (None, {}, [])
     ]
 
 

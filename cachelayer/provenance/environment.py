@@ -24,8 +24,6 @@ ENTRY_POINTS = "cachelayer.sources"
 """The group of entry points that lists the adapters of sources, each under the name of its framework."""
 PATH_ENTRY_POINTS = "cachelayer.paths"
 """The group of entry points that lists what reads files by their path."""
-OF_COMPARISONS = ("sample",)
-"""The entries of a provenance that only comparisons with a source need."""
 _COMMIT = re.compile(r"# branch\.oid ([0-9a-f]{40,64})", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
 _FRAMEWORKS = (

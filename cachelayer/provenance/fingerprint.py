@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeGuard
 
@@ -115,8 +115,8 @@ def _class_file(cls: type) -> str:
 
 
 def _attributes_of(owner: object) -> dict[str, Any]:
-    """Return the attributes of an object of a user's class; none of a sequence: its elements are compared."""
-    if issubclass(type(owner), (type, Sequence)) or not is_users(_class_file(type(owner))):
+    """Return the attributes of an object of a user's class."""
+    if issubclass(type(owner), type) or not is_users(_class_file(type(owner))):
         return {}
     state: Any = object.__getstate__(owner)
     parts = state if type(state) is tuple else (state,)

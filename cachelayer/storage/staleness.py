@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.source_facts import SourceFacts, option_changes
+from cachelayer.builds.source_facts import facts_of, option_changes
 from cachelayer.builds.source_identity import local_identity
 from cachelayer.errors import (
     ArgumentsMismatchError,
@@ -59,7 +59,7 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
         return
     groups = {
         "by other code or values": origin.code_changes(built),
-        "with other options": option_changes(built, ref.element_spec, options),
+        "with other options": option_changes(built, options),
         "from another source": [
             *(f"argument {change}" for change in arguments),
             *_source_changes(ref, origin.source, options),
@@ -90,10 +90,8 @@ def _source_changes(ref: DataRef[Any], source: Any, options: BuildOptions) -> li
         if built.get("host") != socket.gethostname():
             # Copies of the same files on another host have other modification times.
             identity.pop("files_modified", None)
-        return [
-            *differences(built.get("identity") or {}, stored_values(identity), OF_BOTH),
-            *SourceFacts.of(source, options).changes(built, ref.element_spec, options),
-        ]
+        now = stored_values({**identity, **facts_of(source, options)})
+        return differences(built.get("identity") or {}, now, OF_BOTH)
     except CacheLayerError as error:
         _warn_once(ref, f"is used without comparing all of its source, because that failed: {error}")
         return []

@@ -34,6 +34,8 @@ State = Literal["running", "interrupted", "unknown"]
 EXPIRY = 30.0
 _BEATS_PER_EXPIRY = 6
 _POLLS_PER_EXPIRY = 15
+_held: set[str] = set()
+"""The tokens of the claims that this process holds."""
 
 
 def expiry() -> float:
@@ -74,15 +76,17 @@ class Claims:
                 with suppress(StorageError):
                     self._store.put(name, beat(number))
 
-        if not self._store.put_if_absent(name, beat(0)):
-            yield False
-            return
         thread = threading.Thread(target=beat_on, name="cachelayer-claim", daemon=True)
+        _held.add(token)
+        is_ours = False
         try:
-            start(thread, "to show that the build is at work")
-            yield True
+            is_ours = self._store.put_if_absent(name, beat(0))
+            if is_ours:
+                start(thread, "to show that the build is at work")
+            yield is_ours
         finally:
-            if os.getpid() == holder:
+            _held.discard(token)
+            if is_ours and os.getpid() == holder:
                 stopped.set()
                 if thread.ident is not None:
                     thread.join()
@@ -98,7 +102,7 @@ class Claims:
         if beat is None:
             return False
         before, since = self._seen.get(claim, (None, asked))
-        if has_ended(_holder(beat)) or (beat == before and asked - since >= expiry()):
+        if _is_of_nobody(beat) or (beat == before and asked - since >= expiry()):
             self._store.delete(name)
             return False
         if beat != before:
@@ -135,7 +139,7 @@ def glance(store: ObjectStore, name: str, idle: float) -> tuple[State, str]:
         idle: the seconds since it was written.
     """
     beat = store.read(name)
-    if beat is None or has_ended(_holder(beat)):
+    if beat is None or _is_of_nobody(beat):
         return "interrupted", ""
     return "running" if idle < expiry() else "unknown", _holder(beat)
 
@@ -143,6 +147,12 @@ def glance(store: ObjectStore, name: str, idle: float) -> tuple[State, str]:
 def _holder(beat: bytes) -> str:
     """Return the process that wrote a beat. The text goes to terminals, which obey control characters."""
     return "".join(filter(str.isprintable, beat[:200].decode("ascii", "replace").partition(" ")[0]))
+
+
+def _is_of_nobody(beat: bytes) -> bool:
+    """Return whether the holder of a claim was on this host and is gone, or was interrupted in this process."""
+    holder, token = _holder(beat), beat.decode("ascii", "replace").partition(" ")[2].partition(" ")[0]
+    return token not in _held if holder == process_name() else has_ended(holder)
 
 
 def is_at_work(store: ObjectStore, dataset_id: str, age: Callable[[str], float]) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelayer.json_values import flattened
-from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.versions.stored_version import StoredVersion
@@ -105,7 +104,7 @@ class Diff:
 def compare(one: StoredVersion, other: StoredVersion) -> Diff:
     """Compare two versions, of any storages."""
     mine, theirs = _ShardsOf(one), _ShardsOf(other)
-    first, second = _comparable(one.manifest.provenance), _comparable(other.manifest.provenance)
+    first, second = dict(one.manifest.provenance), dict(other.manifest.provenance)
     metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
     return Diff(
         one=one.reference,
@@ -120,10 +119,6 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
         provenance=_changes(first, second),
         metadata=metadata,
     )
-
-
-def _comparable(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in provenance.items() if name not in OF_COMPARISONS}
 
 
 class _ShardsOf:

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from cachelayer.drawing.text import spec_rows
 from cachelayer.errors import CacheLayerError, DatasetNotFoundError
 from cachelayer.json_values import flattened
-from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.storage.storage import Storage
 from cachelayer.system_threads import Pool
 from cachelayer.versions.reference import Reference
@@ -84,7 +83,7 @@ def version(request: Request) -> Response:
     """Show a version: spec, sizes, provenance, digest, and the line of Python that opens it."""
     storage, ref = shelf_of(request).storage, ref_of(request)
     manifest = ref._base.version.manifest
-    provenance = {name: value for name, value in ref.provenance.items() if name not in OF_COMPARISONS}
+    provenance = dict(ref.provenance)
     return page(
         "version.html",
         ref=ref,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
 import threading
 import uuid
 from collections.abc import Callable
@@ -24,7 +22,6 @@ from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.origin import Origin
-from cachelayer.versions.claims import CLAIM
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -170,21 +167,12 @@ class Machine(RuleBasedStateMachine):
             else:
                 build.build()
         except Killed:
-            self.end_process()
+            pass
         if version in Log(self.store, "d").head().versions:
             assert [what for what in store.done if what.startswith("put d/_log/0")]
             self.versions[version] = numbers
         else:
             assert len(store.done) == steps
-
-    def end_process(self) -> None:
-        """Have the claims that are left be those of a process that has ended, as a real one would have."""
-        ended = subprocess.Popen(["true"])
-        ended.wait()
-        folder = paths.builds("d")
-        for name in (f"{folder}/{version}/{CLAIM}" for version in self.store.names(folder)):
-            if self.store.exists(name):
-                self.store.put(name, f"{platform.node()}-{ended.pid} token 1".encode())
 
     @rule(client=CLIENTS, name=st.one_of(VERSIONS, TAGS, st.just("latest")))
     def fetch(self, client: int, name: str) -> None:

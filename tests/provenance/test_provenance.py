@@ -161,7 +161,7 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
     page = (ROOT / "docs" / "format.md").read_text()
     table = page.split("### Provenance")[1].split("\n\n")[2]
     documented = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert set(make(3).provenance) == documented - {"base", "erasures", "left_out", "length", "sample", "identity"}
+    assert set(make(3).provenance) == documented - {"base", "erasures", "left_out"}
 
 
 def test_the_warning_points_at_the_call(tmp_path: Path) -> None:

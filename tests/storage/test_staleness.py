@@ -54,11 +54,11 @@ def times(scale: int) -> Callable[[], list[int]]:
 
 N = 1000
 CHANGES: dict[str, tuple[Any, Any, str]] = {
-    "array": (np.arange(N), np.arange(N) + 1, "record 0 of the source changed"),
-    "the last row": (np.arange(N), np.where(np.arange(N) == N - 1, 0, np.arange(N)), f"record {N - 1} of the source"),
-    "dtype": (np.arange(N), np.arange(N, dtype=np.int32), "dtypes, shapes or names"),
-    "length": (np.arange(N), np.arange(N + 1), f"had {N} elements and has {N + 1}"),
-    "list": (["a", "b"], ["a", "c"], "record 1 of the source"),
+    "array": (np.arange(N), np.arange(N) + 1, "elements changed"),
+    "the last row": (np.arange(N), np.where(np.arange(N) == N - 1, 0, np.arange(N)), "elements changed"),
+    "dtype": (np.arange(N), np.arange(N, dtype=np.int32), "elements changed"),
+    "length": (np.arange(N), np.arange(N + 1), f"length was {N} and is {N + 1}"),
+    "list": (["a", "b"], ["a", "c"], "elements changed"),
     "partial argument": (
         functools.partial(scaled, 3),
         functools.partial(scaled, 4),
@@ -72,17 +72,17 @@ CHANGES: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-def changed_frame(library: str) -> tuple[Any, list[tuple[Any, str]]]:
-    """Return a table, and tables of as many rows that differ from it, each with what must be said."""
+def changed_frame(library: str) -> tuple[Any, list[Any]]:
+    """Return a table, and tables of as many rows that differ from it."""
     columns = {"x": np.arange(N), "y": np.arange(N) / 2}
     last = {**columns, "x": np.where(columns["x"] == N - 1, 0, columns["x"])}
     others = [
-        (last, f"record {N - 1}"),
-        ({**columns, "y": columns["y"] + 1}, "record 0"),
-        ({**columns, "y": columns["y"].astype("f4")}, "dtypes"),
-        ({**columns, "z": columns["x"]}, "names"),
-        ({"x": columns["x"]}, "names"),
-        ({**columns, "x": [None] * N}, "null|dtypes"),
+        last,
+        {**columns, "y": columns["y"] + 1},
+        {**columns, "y": columns["y"].astype("f4")},
+        {**columns, "z": columns["x"]},
+        {"x": columns["x"]},
+        {**columns, "x": [None] * N},
     ]
     module = pytest.importorskip(library)
     make = {
@@ -91,7 +91,7 @@ def changed_frame(library: str) -> tuple[Any, list[tuple[Any, str]]]:
         "pyarrow": lambda module: module.table,
         "datasets": lambda module: module.Dataset.from_dict,
     }[library](module)
-    return make(columns), [(make(other), said) for other, said in others]
+    return make(columns), [make(other) for other in others]
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "datasets"])
@@ -99,11 +99,11 @@ def test_a_frame_with_other_values_or_columns_is_noticed(storage: Storage, libra
     frame, others = changed_frame(library)
     built = storage.cache(frame, "d", "v1")
     assert storage.cache(frame, "d", "v1", on_change="error").digest == built.digest
-    for other, said in others:
-        with pytest.raises(cachelayer.StaleVersionError, match=said):
+    for other in others:
+        with pytest.raises(cachelayer.StaleVersionError, match="elements changed"):
             storage.cache(other, "d", "v1", on_change="error")
-    with pytest.warns(cachelayer.StaleVersionWarning, match="record 0"):
-        assert storage.cache(others[1][0], "d", "v1").digest == built.digest
+    with pytest.warns(cachelayer.StaleVersionWarning, match="elements changed"):
+        assert storage.cache(others[1], "d", "v1").digest == built.digest
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -121,13 +121,9 @@ def test_a_version_that_was_built_from_something_else_is_used_with_one_warning(s
     assert storage.cache(before, "d", "v1", on_change="error").digest == built.digest
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [(functools.partial(scaled, 3), functools.partial(scaled, count=3)), ([1, 2, 3], np.arange(1, 4))],
-)
-def test_what_is_the_same_is_no_warning(storage: Storage, before: Any, after: Any) -> None:
-    storage.cache(before, "d", "v1")
-    storage.cache(after, "d", "v1", on_change="error")
+def test_what_is_the_same_is_no_warning(storage: Storage) -> None:
+    storage.cache(functools.partial(scaled, 3), "d", "v1")
+    storage.cache(functools.partial(scaled, count=3), "d", "v1", on_change="error")
 
 
 def test_nothing_is_called_or_iterated_to_compare(storage: Storage) -> None:
@@ -170,30 +166,25 @@ def test_versions_that_are_made_of_others_are_not_compared(storage: Storage) -> 
         storage.cache([7, 8, 9, 10], "d", version, on_change="error")
 
 
-class Broken(Sequence[int]):
-    """A sequence that cannot be read any more."""
+class Numbers(Sequence[int]):
+    """A sequence of a user's class."""
 
-    def __init__(self, *, is_broken: bool) -> None:
-        self.is_broken = is_broken
+    def __init__(self, numbers: list[int], *, can_be_read: bool = True) -> None:
+        self.numbers = numbers
+        self.read = lambda number: numbers[number] if can_be_read else pytest.fail("it was read")
 
     def __len__(self) -> int:
-        return 3
+        return len(self.numbers)
 
     def __getitem__(self, number: Any) -> int:
-        if self.is_broken:
-            raise OSError("the disk went away")
-        return [1, 2, 3][number]
+        return self.read(number)
 
 
-def test_a_source_that_fails_when_it_is_compared_is_said_once_and_does_no_harm(storage: Storage) -> None:
-    storage.cache(Broken(is_broken=False), "d", "v1")
-
-    def twice() -> list[list[int]]:
-        return [list(storage.cache(Broken(is_broken=True), "d", "v1")) for _ in range(2)]
-
-    with pytest.warns(cachelayer.CacheLayerWarning, match="without comparing all.*disk went away") as caught:
-        assert twice() == [[1, 2, 3]] * 2
-    assert len(caught) == 1
+def test_of_a_users_sequence_the_code_and_the_attributes_are_compared_and_nothing_is_read(storage: Storage) -> None:
+    storage.cache(Numbers([1, 2, 3]), "d", "v1")
+    storage.cache(Numbers([1, 2, 3]), "d", "v1", on_change="error")
+    with pytest.raises(cachelayer.StaleVersionError, match="attribute numbers"):
+        storage.cache(Numbers([1, 2, 4], can_be_read=False), "d", "v1", on_change="error")
 
 
 def test_a_version_of_other_hosts_files_is_no_warning(storage: Storage, tmp_path: Path) -> None:

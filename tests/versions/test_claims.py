@@ -64,6 +64,12 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: ObjectStore) ->
     assert store.names(FOLDER) == []
 
 
+def test_a_claim_that_an_interrupt_left_in_this_process_is_free(store: ObjectStore) -> None:
+    store.put(NAME, f"{process_name()} token 1".encode())
+    assert glance(store, NAME, 0.0)[0] == "interrupted"
+    assert not Claims(store, FOLDER).is_busy(CLAIM)
+
+
 def test_claims_of_other_names_are_held_at_once(store: ObjectStore) -> None:
     claims = Claims(store, FOLDER)
     with claims.hold("00000.claim") as one, claims.hold("00001.claim") as other:
