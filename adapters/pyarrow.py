@@ -13,19 +13,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from cachelayer.adapters.sources.arrow_source import (
-    ArrowFiles,
     ArrowPart,
     ArrowStream,
     TableSource,
-    check_schema,
     columns_of,
     joined,
     spec_of_schema,
 )
-from cachelayer.adapters.sources.files import File, Files, Paths, find, listed, reading
-from cachelayer.adapters.sources.text_files import JsonLinesSource, check_convert_options, csv_part
+from cachelayer.adapters.sources.files import File, Files, FileSource, Paths, SkippableFiles, reading
+from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.builds.batches import batch_records
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
@@ -33,13 +31,13 @@ try:
     import pyarrow as pa
     import pyarrow.dataset as pa_dataset
     import pyarrow.parquet as pq
+    from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 Options = Mapping[str, Any] | None
 _FILES_AT_ONCE = 16
 _DATASET_ROWS = 1024
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -77,7 +75,7 @@ def _part_of(obj: Any) -> ArrowPart:
 
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> ArrowFiles:
+) -> SkippableFiles:
     """Return a source of the rows of Parquet files. A build that resumes skips the row groups already written.
 
     Folders directly above a file that are named ``key=value``, as Hive writes them, become columns after those of the
@@ -91,23 +89,16 @@ def from_parquet(
             the schema of the first.
         storage_options: options of fsspec's client.
     """
-    files = Files(listed(paths), storage_options)
-
-    @cache
-    def parts() -> list[ArrowPart]:
-        with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
-            found = list(pool.map(partial(_parquet_part, columns, schema), find(files.paths, files.storage_options)))
-        for part in found[1:]:
-            check_schema(found[0], part.name, part.schema)
-        return found
-
-    return ArrowFiles("parquet", files, parts)
+    part = partial(_parquet_part, columns, schema)
+    return _source("parquet", Files(paths, storage_options), part, casts=schema is not None)
 
 
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> ArrowFiles:
-    """Return a source of the rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams.
+) -> SkippableFiles:
+    """Return a source of the rows of Arrow IPC files (also called Feather, or ``.arrow``).
+
+    For a stream of Arrow IPC pass ``pyarrow.ipc.open_stream(path)``, or a function that returns it, to ``cache``.
 
     Args:
         paths: paths, patterns, or URLs.
@@ -116,7 +107,8 @@ def from_ipc(
             the schema of the first.
         storage_options: options of fsspec's client.
     """
-    return _one_by_one("arrow", paths, storage_options, partial(_ipc_part, columns, schema))
+    part = partial(_ipc_part, columns, schema)
+    return _source("arrow", Files(paths, storage_options), part, casts=schema is not None)
 
 
 def from_csv(
@@ -127,7 +119,7 @@ def from_csv(
     parse_options: Any = None,
     convert_options: Any = None,
     storage_options: Options = None,
-) -> ArrowFiles:
+) -> SkippableFiles:
     """Return a source of the rows of CSV files. Columns that are not declared are text, as in the file.
 
     In a declared type, an empty cell is null. A cell that does not fit its type is an error that names its record.
@@ -142,10 +134,10 @@ def from_csv(
     """
     check_convert_options(schema, convert_options)
     part = partial(csv_part, schema, read_options, parse_options, convert_options)
-    return _one_by_one("csv", paths, storage_options, part)
+    return _source("csv", Files(paths, storage_options), part, casts=True)
 
 
-def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = None) -> JsonLinesSource:
+def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = None) -> FileSource:
     """Return a source of the rows of files with one JSON object per line.
 
     The first lines decide the element spec: lists become arrays of any length, and a key that an object lacks is null.
@@ -157,37 +149,45 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
         schema: a ``pyarrow.Schema`` of the columns to read, or declare ``element_spec=``; other keys are ignored.
         storage_options: options of fsspec's client.
     """
-    return JsonLinesSource(Files(listed(paths), storage_options), schema)
+    files = Files(paths, storage_options)
+    return FileSource("json", files, partial(json_lines, files, schema))
 
 
-def _one_by_one(kind: str, paths: Paths, storage_options: Options, part: Callable[[File], ArrowPart]) -> ArrowFiles:
-    """Return a source of files that are opened one after another."""
-    files = Files(listed(paths), storage_options)
-    return ArrowFiles(kind, files, lambda: map(part, find(files.paths, files.storage_options)))
+def _source(kind: str, files: Files, part: Callable[[File], ArrowPart], *, casts: bool) -> SkippableFiles:
+    @cache
+    def parts() -> list[ArrowPart]:
+        with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
+            return list(pool.map(part, files.find()))
+
+    return SkippableFiles(kind, files, lambda declared: ArrowStream(kind, parts, declared, casts=casts))
+
+
+def _fragment(kind: Any, file: File) -> Any:
+    """Return a file as pyarrow's datasets have it."""
+    system = LocalFileSystem() if file.is_local else PyFileSystem(FSSpecHandler(file.fs))
+    return kind.make_fragment(file.path, system)
 
 
 def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
-    with reading(file.name, "is not a Parquet file, or is cut short"), _parquet_file(file) as opened:
-        stored, metadata = opened.schema_arrow, opened.metadata
-        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        counts = [group.num_rows for group in groups]
-        size = batch_records(sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows))
+    with reading(file.name, "is not a Parquet file, or is cut short"):
+        fragment = _fragment(pa_dataset.ParquetFileFormat(), file)
+        stored, groups = fragment.physical_schema, fragment.row_groups
     added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
     read = [name for name in own.names if name not in added]
+    rows = sum(group.num_rows for group in groups)
+    size = batch_records(sum(group.total_byte_size for group in groups) / max(1, rows))
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
-        with _parquet_file(file) as opened:
-            if opened.metadata != metadata:
-                raise SourceError(f"{file.name} changed since it was first opened")
-            for group, count in enumerate(counts):
-                skip, row = min(row, count), max(0, row - count)
-                # Within structs, pyarrow cannot join dictionaries of several row groups.
-                for batch in opened.iter_batches(size, [group], read) if skip < count else ():
-                    yield _with_texts(batch[skip:], own, added)
-                    skip = max(0, skip - len(batch))
+        # Within structs, pyarrow cannot join dictionaries of several row groups.
+        for group in groups:
+            skip, row = min(row, group.num_rows), max(0, row - group.num_rows)
+            part = fragment.subset(row_group_ids=[group.id])
+            for batch in part.to_batches(columns=read, batch_size=size) if skip < group.num_rows else ():
+                yield _with_texts(batch[skip:], own, added)
+                skip = max(0, skip - len(batch))
 
-    return ArrowPart(file.name, schema or own, sum(counts), batches, schema is not None)
+    return ArrowPart(file.name, schema or own, rows, batches)
 
 
 def _with_texts(batch: pa.RecordBatch, schema: pa.Schema, texts: Mapping[str, str | None]) -> pa.RecordBatch:
@@ -195,10 +195,6 @@ def _with_texts(batch: pa.RecordBatch, schema: pa.Schema, texts: Mapping[str, st
     whole = {key: pa.repeat(pa.scalar(text, pa.string()), len(batch)) for key, text in texts.items()}
     columns = [whole[name] if name in whole else batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _parquet_file(file: File) -> Any:
-    return pq.ParquetFile(file.path, filesystem=None if file.is_local else file.fs, pre_buffer=not file.is_local)
 
 
 def partition_of(path: str) -> dict[str, str | None]:
@@ -216,37 +212,16 @@ def partition_of(path: str) -> dict[str, str | None]:
 
 
 def _ipc_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
-    with reading(file.name, "is not an Arrow IPC file, or is cut short"):
-        source = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
-        is_file = source.read(6) == b"ARROW1"
-        source.seek(0)
-        opened = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-        own = _selected(opened.schema, columns, schema)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        found = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
-        yield from (batch.select(own.names) for batch in found)
-        if not is_file:
-            _check_end(source, file.name)
-
-    return ArrowPart(file.name, schema or own, None, lambda _: batches(), schema is not None)
-
-
-def _check_end(source: Any, name: str) -> None:
-    """Raise if a stream of batches has no end mark, or bytes follow it: pyarrow accepts both as complete."""
-    end = source.tell()
-    source.seek(max(0, end - len(_END_OF_STREAM)))
-    if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
-        raise SourceError(f"{name} is cut short: it has no end mark; write it again, and close its writer")
-    if end < source.size():
-        raise SourceError(f"{name} continues after the end of its stream, at byte {end}: write one stream a file")
+    with reading(file.name, "is not an Arrow IPC file, or is cut short (pass pyarrow.ipc.open_stream() for a stream)"):
+        fragment = _fragment(pa_dataset.IpcFileFormat(), file)
+        own = _selected(fragment.physical_schema, columns, schema)
+    return ArrowPart(file.name, schema or own, None, lambda _: fragment.to_batches(columns=own.names))
 
 
 def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:
     """Return the part of a file's schema that is read."""
     names = own.names if columns is None else list(columns)
-    if schema is not None:
-        names = schema.names
+    names = names if schema is None else schema.names
     missing = [name for name in names if name not in own.names]
     if missing:
         raise InvalidArgumentError(f"there is no column {missing[0]!r} among {own.names}")

@@ -12,12 +12,9 @@ from typing import Any
 
 import google_crc32c
 
-from cachelayer.adapters.sources.files import File, Files, Options, Paths
+from cachelayer.adapters.sources.files import File, FileElements, Files, FileSource, Options, Paths
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
-from cachelayer.locks import cached_property
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 
@@ -30,7 +27,7 @@ def from_tfrecord(
     compression_type: str | None = None,
     *,
     storage_options: Options = None,
-) -> TfRecordSource:
+) -> FileSource:
     """Return a source of the records of TFRecord files, in the order of the files.
 
     Args:
@@ -47,9 +44,10 @@ def from_tfrecord(
     """
     if (compression_type or None) not in _DECOMPRESSED:
         raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
-    files = Files(filenames, storage_options)
+    files, compression = Files(filenames, storage_options), compression_type or None
     if features is None:
-        return TfRecordSource(files, compression_type or None, None)
+        read = partial(_records, files, compression)
+        return FileSource("tfrecord", files, lambda spec: FileElements(spec or ArraySpec(bytes), read))
     if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
         raise InvalidTypeError(
             f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
@@ -59,82 +57,59 @@ def from_tfrecord(
         import tensorflow  # noqa: F401, ICN001
     except ImportError as error:
         raise MissingDependencyError("features need TensorFlow: pip install 'cachelayer[tensorflow]'") from error
-    return TfRecordSource(files, compression_type or None, dict(features))
+    return FileSource("tfrecord", files, partial(_Examples, files, compression, dict(features)))
 
 
-class TfRecordSource:
-    """The records of TFRecord files; see :func:`from_tfrecord`."""
+class _Examples:
+    """The parsed examples of files.
 
-    kind = "tfrecord"
+    Args:
+        files: the files.
+        compression: how they are compressed.
+        features: the features.
+        declared: the element spec that a user declares.
+    """
+
     length: int | None = None
 
-    def __init__(
-        self,
-        files: Files,
-        compression_type: str | None,
-        features: dict[str, Any] | None,
-        declared: Tree | None = None,
-    ) -> None:
-        self.is_local = files.is_local
-        self._files = files
-        self._compression_type = compression_type
-        self._features = features
-        self._declared = declared
-
-    def with_element_spec(self, spec: Tree) -> TfRecordSource:
-        """Return this source with an element spec that a user declares."""
-        return TfRecordSource(self._files, self._compression_type, self._features, spec)
-
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return self._files.facts()
-
-    @cached_property
-    def element_spec(self) -> Tree | None:
-        """The declared element spec, or the one that the features imply."""
-        if self._features is None:
-            return ArraySpec(bytes) if self._declared is None else self._declared
-        return self._parsed(self._features, lambda: iter(())).element_spec
+    def __init__(self, files: Files, compression: str | None, features: dict[str, Any], declared: Tree | None) -> None:
+        self._files, self._compression, self._features, self._declared = files, compression, features, declared
+        self.element_spec = self._parsed(lambda: iter(())).element_spec
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the records, in batches.
+        damage: list[SourceError] = []
+        try:
+            yield from self._parsed(partial(self._chunks, damage)).batches(limit)
+        except SourceError:
+            self._raise_located()
+            raise
+        if damage:
+            raise damage[0]
 
-        Raises:
-            SourceError: if a file is damaged, or a record is not such an Example; names the file and the record.
-        """
-        if self._features is not None:
-            return self._examples(self._features, limit)
-        records = (record for file in self._files.find() for record in _records(file, self._compression_type))
-        return IterableSource(records, self.kind, None).batches(limit)
+    def _chunks(self, damage: list[SourceError]) -> Iterator[list[bytes]]:
+        """Yield the records in lists; end before one that is damaged, and add the error to a list."""
 
-    def _examples(self, features: dict[str, Any], limit: int | None) -> Iterator[Batch]:
-        done = 0
-        for file in self._files.find():
-            damage: list[SourceError] = []
-            chunks = partial(_chunks, file, self._compression_type, damage)
+        def whole() -> Iterator[bytes]:
             try:
-                for batch in self._parsed(features, chunks).batches(None if limit is None else limit - done):
-                    yield batch
-                    done += len(batch)
-            except SourceError:
-                self._raise_located(features, file)
-                raise
-            if done == limit:
-                return
-            if damage:
-                raise damage[0]
+                yield from _records(self._files, self._compression)
+            except SourceError as error:
+                damage.append(error)
 
-    def _raise_located(self, features: dict[str, Any], file: File) -> None:
-        """Parse the records of a file one by one, and raise at the one that fails."""
+        records = whole()
+        return iter(lambda: list(islice(records, _PARSED_AT_ONCE)), [])
+
+    def _raise_located(self) -> None:
+        """Parse the records one by one, and raise at the one that fails."""
         import tensorflow as tf
 
-        for number, record in enumerate(_records(file, self._compression_type)):
-            try:
-                tf.io.parse_single_example(record, features)
-            except tf.errors.OpError as error:
-                raise SourceError(f"{file.name} failed at its record {number}: {error.message}") from error
+        for file in self._files.find():
+            for number, record in enumerate(_records_of(file, self._compression)):
+                try:
+                    tf.io.parse_single_example(record, self._features)
+                except tf.errors.OpError as error:
+                    raise SourceError(f"{file.name} failed at its record {number}: {error.message}") from error
 
-    def _parsed(self, features: dict[str, Any], chunks: Callable[[], Iterator[list[bytes]]]) -> Any:
+    def _parsed(self, chunks: Callable[[], Iterator[list[bytes]]]) -> Any:
         import tensorflow as tf
 
         from cachelayer.adapters.tensorflow import TfDataSource, unbatched
@@ -142,35 +117,26 @@ class TfRecordSource:
         raw = tf.data.Dataset.from_generator(chunks, output_signature=tf.TensorSpec((None,), tf.string))
         # Parsing many at a time is faster, but pads all other kinds of lists to the longest in the batch.
         kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
-        is_batched = all(isinstance(feature, kinds) for feature in features.values())
+        is_batched = all(isinstance(feature, kinds) for feature in self._features.values())
         parse = tf.io.parse_example if is_batched else tf.io.parse_single_example
         try:
             parsed = (raw if is_batched else raw.unbatch()).map(
-                partial(parse, features=features), num_parallel_calls=tf.data.AUTOTUNE
+                partial(parse, features=self._features), num_parallel_calls=tf.data.AUTOTUNE
             )
         except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"TensorFlow does not take features={features!r}: {error}") from error
+            raise InvalidArgumentError(f"TensorFlow does not take features={self._features!r}: {error}") from error
         return TfDataSource(unbatched(parsed) if is_batched else parsed, self._declared)
 
 
-def _chunks(file: File, compression_type: str | None, damage: list[SourceError]) -> Iterator[list[bytes]]:
-    """Yield the records of a file in lists; end before one that is damaged, and add the error to a list."""
-
-    def whole() -> Iterator[bytes]:
-        try:
-            yield from _records(file, compression_type)
-        except SourceError as error:
-            damage.append(error)
-
-    records = whole()
-    return iter(lambda: list(islice(records, _PARSED_AT_ONCE)), [])
+def _records(files: Files, compression: str | None) -> Iterator[bytes]:
+    return (record for file in files.find() for record in _records_of(file, compression))
 
 
-def _records(file: File, compression_type: str | None) -> Iterator[bytes]:
+def _records_of(file: File, compression: str | None) -> Iterator[bytes]:
     number = 0
     try:
         with file.open() as opened:
-            stream = _DECOMPRESSED[compression_type](opened)
+            stream = _DECOMPRESSED[compression](opened)
             while header := stream.read(12):
                 length = header[:8]
                 if header[8:] != _checksum(length):
@@ -181,7 +147,7 @@ def _records(file: File, compression_type: str | None) -> Iterator[bytes]:
                 yield data
                 number += 1
     except Exception as error:
-        hint = "" if number else f": perhaps its compression is not compression_type={compression_type!r}"
+        hint = "" if number else f": perhaps its compression is not compression_type={compression!r}"
         reason = f"{type(error).__name__}: {error}{hint}"
         raise SourceError(f"{file.name} failed at its record {number}: {reason}") from error
 

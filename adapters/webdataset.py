@@ -8,17 +8,15 @@ import io
 import lzma
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import IO, Any
 
 import numpy as np
 
 from cachelayer.adapters.npy import read_array
-from cachelayer.adapters.sources.files import Files, Options, Paths, listed
-from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.source_identity import FileFacts
+from cachelayer.adapters.sources.files import FileElements, Files, FileSource, Options, Paths
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -27,7 +25,6 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
-from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.infer import from_elements
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
@@ -56,119 +53,79 @@ _SPECS: dict[str, LeafSpec] = {
 
 def from_webdataset(
     urls: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Options = None
-) -> WebDatasetSource:
+) -> FileSource:
     """Return a source of the samples of tar files: dicts of ``__key__`` and each suffix, in the order of the files.
 
     Images and sounds stay the bytes of their files; reading decodes them. ``cls``, ``cls2``, ``index``, ``inx`` and
     ``id`` are int64; ``txt``, ``text`` and ``transcript`` are str; ``npy`` is an array; any other suffix is bytes.
+    ``element_spec=``, a dict of ``__key__`` and suffixes, may declare others: those declared as bytes are not decoded.
 
     Args:
         urls: paths or URLs, with braces (``"train-{000..146}.tar"``) or patterns (``"train-*.tar"``).
         suffixes: the suffixes to read, by default those of the first sample. A suffix that a sample lacks is None.
         storage_options: options of fsspec's client.
     """
-    return WebDatasetSource(urls, suffixes, storage_options)
+    paths = Files(urls, storage_options).paths
+    expanded = [one for path in paths for one in (expand_urls(path) if isinstance(path, str) else [path])]
+    files = Files(expanded, storage_options)
+    return FileSource("webdataset", files, partial(_source, files, None if suffixes is None else _checked(suffixes)))
 
 
-class WebDatasetSource:
-    """The samples of tar files; see :func:`from_webdataset`."""
+def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> FileElements:
+    if declared is None:
+        spec: Any = _spec(files, suffixes)
+    elif not isinstance(declared, dict) or not all(isinstance(leaf, LeafSpec) for leaf in declared.values()):
+        raise InvalidArgumentError("element_spec of tar files must be a dict with a leaf for each suffix")
+    elif declared.get(KEY) != ArraySpec(str):
+        raise InvalidArgumentError(f"element_spec must have {KEY!r}: ArraySpec(str)")
+    else:
+        spec = declared
+    return FileElements(spec, partial(_elements, files, spec, takes_all=suffixes is None and declared is None))
 
-    kind = "webdataset"
-    length: int | None = None
 
-    def __init__(
-        self,
-        urls: Paths,
-        suffixes: Sequence[str] | None,
-        storage_options: Options,
-        declared: Tree | None = None,
-    ) -> None:
-        self._urls = listed(urls)
-        self.is_local = Files(self._urls).is_local
-        self._suffixes = None if suffixes is None else _checked(suffixes)
-        self._storage_options = storage_options
-        self._declared = declared
+def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None]:
+    """Return the spec that the suffixes imply, in which arrays have the shape of the first sample.
 
-    def with_element_spec(self, spec: Tree) -> WebDatasetSource:
-        """Return this source with an element spec that a user declares. Suffixes declared as bytes are not decoded.
+    Raises:
+        ElementError: if a suffix does not imply a spec, and the first thousand samples lack it.
+    """
+    names = next(_samples(files), {}) if suffixes is None else suffixes
+    spec: dict[str, LeafSpec | None] = {KEY: ArraySpec(str)}
+    spec |= {name: _SPECS.get(_kind(name)) for name in names if not name.startswith("__")}
+    if None in spec.values():
+        first = islice(_elements(files, spec, takes_all=suffixes is None), _LOOK_AHEAD)
+        inferred: Any = from_elements(first)
+        spec = {name: leaf or inferred[name] for name, leaf in spec.items()}
+    return spec
 
-        Raises:
-            InvalidArgumentError: if the spec is not a dict of ``__key__`` and suffixes.
-        """
-        if not isinstance(spec, dict) or not all(isinstance(leaf, LeafSpec) for leaf in spec.values()):
-            raise InvalidArgumentError("element_spec of tar files must be a dict with a leaf for each suffix")
-        if spec.get(KEY) != ArraySpec(str):
-            raise InvalidArgumentError(f"element_spec must have {KEY!r}: ArraySpec(str)")
-        return WebDatasetSource(self._urls, [name for name in spec if name != KEY], self._storage_options, spec)
 
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return self._files.facts()
+def _elements(files: Files, spec: Mapping[str, LeafSpec | None], *, takes_all: bool) -> Iterator[dict[str, Any]]:
+    for record, sample in enumerate(_samples(files)):
+        extra = [name for name in sample if name not in spec and not name.startswith("__")]
+        if extra and takes_all:
+            hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read."
+            raise ElementError(f"the suffixes {list(spec)[1:]}", f"{list(sample)[2:]}", record=record, hint=hint)
+        try:
+            yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
+        except ElementError as error:
+            hint = f"It is in sample {sample[KEY]!r} of {sample['__url__']}: element_spec= may say bytes or str."
+            raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error
 
-    @cached_property
-    def _files(self) -> Files:
-        urls = [self._urls] if not isinstance(self._urls, Iterable) or isinstance(self._urls, str) else self._urls
-        expanded = [one for url in urls for one in (expand_urls(url) if isinstance(url, str) else [url])]
-        return Files(expanded, self._storage_options)
 
-    @cached_property
-    def _names(self) -> list[str]:
-        if self._suffixes is not None:
-            return [KEY, *self._suffixes]
-        first = next(self._samples(), {KEY: ""})
-        return [name for name in first if name == KEY or not name.startswith("__")]
-
-    @cached_property
-    def element_spec(self) -> Tree:
-        """The declared spec, or the one that the suffixes imply, in which arrays have the shape of the first sample.
-
-        Raises:
-            ElementError: if a suffix does not imply a spec, and the first thousand samples lack it.
-        """
-        if self._declared is not None:
-            return self._declared
-        spec: dict[str, LeafSpec | None] = {name: _SPECS.get(_kind(name)) for name in self._names}
-        spec[KEY] = ArraySpec(str)
-        if None in spec.values():
-            inferred = from_elements(islice(self._elements(spec), _LOOK_AHEAD))
-            spec = {name: leaf or inferred[name] for name, leaf in spec.items()}
-        return spec
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the samples, in batches.
-
-        Raises:
-            SourceError: if a file cannot be read; names it and the record.
-            ElementError: if a sample has a suffix that the first one does not have.
-        """
-        yield from IterableSource(self._elements(self.element_spec), self.kind, None).batches(limit)
-
-    def _elements(self, spec: Mapping[str, LeafSpec | None]) -> Iterator[dict[str, Any]]:
-        for record, sample in enumerate(self._samples()):
-            extra = [name for name in sample if name not in spec and not name.startswith("__")]
-            if extra and self._suffixes is None:
-                hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read."
-                raise ElementError(f"the suffixes {self._names[1:]}", f"{list(sample)[2:]}", record=record, hint=hint)
-            try:
-                yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
-            except ElementError as error:
-                hint = f"It is in sample {sample[KEY]!r} of {sample['__url__']}: element_spec= may say bytes or str."
-                raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error
-
-    def _samples(self) -> Iterator[dict[str, Any]]:
-        record = 0
-        for file in self._files.find():
-            try:
-                with file.open() as opened:
-                    for sample in group_by_keys(_members(opened, file.name)):
-                        yield sample
-                        record += 1
-            except Exception as error:
-                # webdataset adds more arguments to the errors that it raises.
-                reason = error.args[0] if error.args else ""
-                if not isinstance(error, CacheLayerError):
-                    reason = f"{type(error).__name__}: {reason}"
-                raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from error
+def _samples(files: Files) -> Iterator[dict[str, Any]]:
+    record = 0
+    for file in files.find():
+        try:
+            with file.open() as opened:
+                for sample in group_by_keys(_members(opened, file.name)):
+                    yield sample
+                    record += 1
+        except Exception as error:
+            # webdataset adds more arguments to the errors that it raises.
+            reason = error.args[0] if error.args else ""
+            if not isinstance(error, CacheLayerError):
+                reason = f"{type(error).__name__}: {reason}"
+            raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from error
 
 
 def _members(file: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
@@ -224,15 +181,11 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
 
 
 def _number(text: str, dtype: np.dtype[Any]) -> Any:
-    """Return the number that a text stands for."""
+    """Return the number that a text stands for; integers are written as Python writes them."""
     if dtype.kind not in "iuf":
         raise ValueError(f"a text is not read as {dtype}")
     with np.errstate(over="ignore"):
         number = dtype.type(text)
-    if dtype.kind == "f":
-        is_same = bool(np.isfinite(number)) and not (text.lstrip("-").isdigit() and int(number) != int(text))
-    else:
-        is_same = str(number) == text
-    if not is_same:
+    if not np.isfinite(number) if dtype.kind == "f" else str(number) != text:
         raise ValueError(f"{text!r} would be changed")
     return number

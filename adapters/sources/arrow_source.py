@@ -19,9 +19,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     leaves_of,
     spec_of,
 )
-from cachelayer.adapters.sources.files import Files
 from cachelayer.builds.batches import Batch, batch_records
-from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -44,8 +42,6 @@ except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 _BATCHES_AT_ONCE = 8
-_DOUBTFUL = "[0-9]{%d}|[eEnN]"
-"""Texts of numbers that a float may not hold: many digits, an exponent, or a name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +121,15 @@ class ArrowPart:
 
     Args:
         name: the name of the file; "" if there is no file.
-        schema: the schema of every batch, once it is cast.
+        schema: the schema of every batch.
         rows: the number of rows, or None if it is unknown.
         batches: returns the batches from a given row on. The row is 0 if ``rows`` is None.
-        casts: whether a user declares the types of the schema, so that batches must be cast to them.
     """
 
     name: str
     schema: pa.Schema
     rows: int | None
     batches: Callable[[int], Iterable[pa.RecordBatch]]
-    casts: bool = False
 
 
 class ArrowStream:
@@ -143,55 +137,56 @@ class ArrowStream:
 
     Args:
         kind: the kind of source, for the provenance.
-        parts: returns the parts in order, each time it is called. Lengths are known only if it returns a sequence.
+        parts: returns the parts in order, each time it is called.
         declared: the element spec that the user declares, in place of the one that the schema implies.
         leaves: the structs that stand for files.
         metadata: what the metadata of the version keep.
+        casts: whether a user declares types, so that each batch is cast to the schema of its part.
     """
 
     def __init__(
         self,
         kind: str,
-        parts: Callable[[], Iterable[ArrowPart]],
+        parts: Callable[[], Sequence[ArrowPart]],
         declared: Tree | None = None,
         leaves: FileLeaves | None = None,
         metadata: Mapping[str, Any] | None = None,
+        *,
+        casts: bool = False,
     ) -> None:
         self.kind = kind
         self.metadata = metadata or {}
         self._parts = parts
         self._declared = declared
         self._leaves = leaves or {}
+        self._casts = casts
         self._begin = 0
-
-    @cached_property
-    def _first(self) -> ArrowPart:
-        return next(iter(self._parts()))
 
     @cached_property
     def element_spec(self) -> Tree | None:
         """The declared element spec, or the one that the schema implies."""
-        return spec_of_schema(self._first.schema, self._declared, self._leaves, self._first.name)
+        first = self._parts()[0]
+        return spec_of_schema(first.schema, self._declared, self._leaves, first.name)
 
     @cached_property
     def length(self) -> int | None:
         """The number of rows, or None if a part does not know its own."""
-        parts = self._parts()
-        counts = [part.rows for part in parts] if isinstance(parts, Sequence) else [None]
+        counts = [part.rows for part in self._parts()]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         first = 0
         stop = math.inf if limit is None else self._begin + limit
-        for part in self._parts():
-            check_schema(self._first, part.name, part.schema)
+        parts = self._parts()
+        for part in parts:
+            _check_schema(parts[0], part.name, part.schema)
+        for part in parts:
             row = 0 if part.rows is None else min(part.rows, max(0, self._begin - first))
             first += row
             if row == part.rows:
                 continue
-            columns = partial(
-                columns_of, self.element_spec, self._leaves, part.schema if part.casts else None, part.name
-            )
+            casts = part.schema if self._casts else None
+            columns = partial(columns_of, self.element_spec, self._leaves, casts, part.name)
             for batch in resized(self._pulled(part, row, first)):
                 wanted = batch[max(0, self._begin - first) : None if limit is None else max(0, int(stop) - first)]
                 if len(wanted):
@@ -200,55 +195,25 @@ class ArrowStream:
                 if first >= stop:
                     return
 
+    def without(self, records: int) -> Self:
+        """Return this source without its first records. Parts that do not know their rows are read from the start."""
+        rest = copy(self)
+        rest._begin += records
+        return rest
+
     def _pulled(self, part: ArrowPart, row: int, first: int) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a part from a row on; ``first`` is the record of the source that this row is."""
-        done = first
+        name, done = part.name or "the source", first
         try:
             for batch in part.batches(row):
-                if not part.casts:
-                    check_schema(self._first, f"record {done}", batch.schema)
+                if not self._casts:
+                    _check_schema(part, f"record {done}", batch.schema)
                 yield batch
                 done += len(batch)
         except (CacheLayerError, GeneratorExit):
             raise
         except Exception as error:
-            name = part.name or "the source"
             raise SourceError(f"{name} failed at record {done} or later: {type(error).__name__}: {error}") from error
-
-
-class ArrowFiles(ArrowStream):
-    """The record batches of files.
-
-    Args:
-        kind: the kind of source.
-        files: the files.
-        parts: returns the part of each file, in order.
-    """
-
-    def __init__(self, kind: str, files: Files, parts: Callable[[], Iterable[ArrowPart]]) -> None:
-        super().__init__(kind, parts)
-        self._files = files
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the files lie on this host."""
-        return self._files.is_local
-
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return self._files.facts()
-
-    def with_element_spec(self, spec: Tree) -> Self:
-        """Return this source with an element spec that a user declares."""
-        declared = type(self)(self.kind, self._files, self._parts)
-        declared._declared = spec
-        return declared
-
-    def rest(self, records: int) -> Self:
-        """Return this source without its first records. Parts that do not know their rows are read from the start."""
-        rest = copy(self)
-        rest._begin += records
-        return rest
 
 
 def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves, name: str = "") -> Tree:
@@ -310,7 +275,7 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield joined(pending)
 
 
-def check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
+def _check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
     """Raise if columns differ from those of the first part."""
     mine = first.schema
     if mine.names == schema.names and mine.types == schema.types:
@@ -345,30 +310,17 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(len(array))
     # Text that is not UTF-8 passes here: the check of all text refuses it later.
     cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
-    if kinds.is_floating(kind) and kinds.is_floating(array.type):
-        infinite = pc.and_(pc.is_inf(_wide(cast)), pc.invert(pc.is_inf(_wide(array))))
-        if pc.any(infinite).as_py():
+    if kinds.is_floating(kind) and (kinds.is_floating(array.type) or is_text(array.type)):
+        infinite = pc.is_inf(cast.cast(pa.float64()))
+        if is_text(array.type):
+            named = pc.match_substring_regex(array, "^[+-]?inf(inity)?$", ignore_case=True)
+        else:
+            named = pc.is_inf(array.cast(pa.float64()))
+        if pc.any(pc.and_(infinite, pc.invert(named))).as_py():
             raise pa.ArrowInvalid(f"the number is too large for {kind}")
-    elif kinds.is_floating(kind) and is_text(array.type):
-        doubtful = pc.fill_null(pc.match_substring_regex(array, _DOUBTFUL % (kind.bit_width // 4)), fill_value=False)
-        pairs = zip(array.filter(doubtful).to_pylist(), _wide(cast.filter(doubtful)).to_pylist(), strict=True)
-        if not all(_stands_for(number, text) for text, number in pairs):
-            raise pa.ArrowInvalid(f"{kind} would change the number")
-    elif (kinds.is_boolean(kind) or kinds.is_temporal(kind)) and not is_text(array.type):
-        # A date loses the time of a moment, and a flag is any number but 0.
-        same = pc.equal(pc.cast(cast, array.type), array)
-        if not pc.all(same).as_py():
-            raise pa.ArrowInvalid(f"{kind} would change the value")
+        return cast
+    # A date loses the time of a moment, and a flag is any number but 0.
+    may_lose = (kinds.is_boolean(kind) or kinds.is_temporal(kind)) and not is_text(array.type)
+    if may_lose and not pc.all(pc.equal(pc.cast(cast, array.type), array)).as_py():
+        raise pa.ArrowInvalid(f"{kind} would change the value")
     return cast
-
-
-def _wide(array: pa.Array) -> pa.Array:
-    return array.cast(pa.float64())
-
-
-def _stands_for(number: float, text: str) -> bool:
-    """Return whether a float stands for a text: for all digits of an integer, and neither for inf nor 0 by rounding."""
-    if text.lstrip("+-").isdigit():
-        return math.isfinite(number) and int(number) == int(text)
-    is_named = text.lower().lstrip("+-") in ("inf", "infinity", "nan")
-    return is_named or (math.isfinite(number) and (number != 0 or not text.lower().split("e")[0].strip("+-0.")))

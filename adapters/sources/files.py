@@ -1,23 +1,28 @@
-"""Find and read files by path, pattern or URL: all adapters of file formats share this."""
+"""Find files by path, pattern or URL, and make sources of what is in them: all adapters of file formats share this."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.provenance.contents import without_userinfo
+from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -77,17 +82,24 @@ class Files:
     """
 
     def __init__(self, paths: Paths, storage_options: Options = None) -> None:
-        self.paths = listed(paths)
+        # An iterable might yield them only once.
+        is_several = isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike))
+        self.paths: list[Any] = list(paths) if is_several else [paths]  # type: ignore[arg-type]
         self.storage_options = storage_options
 
     @property
     def is_local(self) -> bool:
         """Whether the names of the files say that they lie on this host."""
-        return not any("://" in name or "::" in name for name in map(str, _as_list(self.paths)))
+        return not any("://" in name or "::" in name for name in map(str, self.paths))
 
     def find(self) -> list[File]:
-        """Return the files; see :func:`find`."""
-        return find(self.paths, self.storage_options)
+        """Return the files: in the order of the list, and by name within a pattern.
+
+        As in a shell, only a pattern with the dot matches hidden files.
+        """
+        if not self.paths:
+            raise InvalidArgumentError("there is no file: the list of paths is empty")
+        return [file for path in self.paths for file in _matching(path, self.storage_options)]
 
     def facts(self) -> list[FileFacts]:
         """Return the current size and modification time of each file."""
@@ -95,30 +107,95 @@ class Files:
             return list(pool.map(lambda file: file.facts, self.find()))
 
 
-def listed(paths: Paths) -> Paths:
-    """Return the paths as a list if they come from an iterable, which might yield them only once."""
-    return paths if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
-
-
-def _as_list(paths: Paths) -> list[Any]:
-    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
-        return list(paths)
-    return [paths]
-
-
-def find(paths: Paths, storage_options: Options = None) -> list[File]:
-    """Return the files that paths, patterns and URLs name: in the order of the list, and by name within a pattern.
-
-    As in a shell, only a pattern with the dot matches hidden files.
+class FileSource:
+    """The elements of files, given by a source that is made when it is asked for.
 
     Args:
-        paths: one or more; ``*``, ``?`` and ``[...]`` are patterns.
-        storage_options: options of fsspec's client.
+        files: the files.
+        make: returns that source, for the element spec that a user declares, or None.
+        kind: the kind of source, for the provenance.
     """
-    each = _as_list(paths)
-    if not each:
-        raise InvalidArgumentError("there is no file: the list of paths is empty")
-    return [file for path in each for file in _matching(path, storage_options)]
+
+    def __init__(self, kind: str, files: Files, make: Callable[[Tree | None], Any]) -> None:
+        self.kind = kind
+        self.is_local = files.is_local
+        self._files = files
+        self._make = make
+        self._declared: Tree | None = None
+
+    @cached_property
+    def _source(self) -> Any:
+        return self._make(self._declared)
+
+    @property
+    def element_spec(self) -> Tree | None:
+        """The element spec that is declared, or the one that the files show."""
+        return self._source.element_spec
+
+    @property
+    def length(self) -> int | None:
+        """The number of elements; None if the files do not tell it."""
+        length: int | None = self._source.length
+        return length
+
+    def with_element_spec(self, spec: Tree) -> Self:
+        """Return this source with an element spec that a user declares."""
+        declared = type(self)(self.kind, self._files, self._make)
+        declared._declared = spec
+        return declared
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return the current size and modification time of each file."""
+        return self._files.facts()
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """Yield the elements, in batches.
+
+        Raises:
+            SourceError: if a file cannot be read; names it.
+        """
+        batches: Iterator[Batch] = self._source.batches(limit)
+        return batches
+
+    def _from(self, source: Any) -> Self:
+        begun = copy(self)
+        begun._source = source
+        return begun
+
+
+class SeekableFiles(FileSource):
+    """Files whose source begins at any element at little cost."""
+
+    def skipped(self, records: int) -> Self:
+        """Return this source without its first records."""
+        return self._from(self._source.skipped(records))
+
+
+class SkippableFiles(FileSource):
+    """Files whose source leaves out its first elements at less cost than they have."""
+
+    def rest(self, records: int) -> Self:
+        """Return this source without its first records."""
+        return self._from(self._source.without(records))
+
+
+class FileElements:
+    """Elements of Python that are read from files, one after another: the source within a :class:`FileSource`.
+
+    Args:
+        element_spec: the spec of the elements; None if the first ones decide it.
+        elements: yields them, each time it is called.
+    """
+
+    kind = "files"
+    length: int | None = None
+
+    def __init__(self, element_spec: Tree | None, elements: Callable[[], Iterator[Any]]) -> None:
+        self.element_spec = element_spec
+        self._elements = elements
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        return IterableSource(self._elements(), self.kind, None).batches(limit)
 
 
 def _matching(path: Any, options: Options) -> list[File]:

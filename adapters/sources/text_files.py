@@ -6,8 +6,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,13 +16,9 @@ import pyarrow.csv as pa_csv
 
 from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
-from cachelayer.adapters.sources.files import File, Files, reading
+from cachelayer.adapters.sources.files import File, FileElements, Files, reading
 from cachelayer.adapters.sources.python_rows import Unreadable, first_rows, packer, spec_of_rows
-from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.locks import cached_property
 from cachelayer.records.tree import Tree
 
 _BOM = b"\xef\xbb\xbf"
@@ -44,56 +41,29 @@ def stream_of(file: File) -> Any:
     return pa.CompressedInputStream(raw, codec.name)
 
 
-class JsonLinesSource:
-    """Files with one JSON object a line; see :func:`cachelayer.adapters.pyarrow.from_json`.
+def json_lines(files: Files, schema: Any, declared: Tree | None) -> FileElements:
+    """Return the objects of JSON lines, in the declared spec, that of a schema, or the one that the first lines show.
 
-    Args:
-        files: the files.
-        schema: a ``pyarrow.Schema`` of the columns to read, or None.
-        declared: the element spec that the user declares, in place of the one that the first lines show.
+    A line that is no object is refused as a record.
     """
+    rows = partial(_rows, files, None if schema is None else schema.names)
+    if declared is not None:
+        spec: Tree = declared
+    elif schema is not None:
+        spec = spec_of(pa.struct(list(schema)), {})
+    else:
+        spec = spec_of_rows(first_rows(rows(), _FIRST_LINES))
+    pack = packer(spec, fill=True, declared=declared is not None or schema is not None)
+    return FileElements(spec, lambda: map(pack, rows()))
 
-    kind = "json"
-    length: int | None = None
 
-    def __init__(self, files: Files, schema: Any, declared: Tree | None = None) -> None:
-        self.is_local = files.is_local
-        self._files = files
-        self._schema = schema
-        self._declared = declared
-
-    def with_element_spec(self, spec: Tree) -> Self:
-        """Return this source with an element spec that a user declares."""
-        return type(self)(self._files, self._schema, spec)
-
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return self._files.facts()
-
-    @cached_property
-    def element_spec(self) -> Tree | None:
-        """The declared element spec, that of the schema, or the one that the first lines show; None without a line."""
-        if self._declared is not None:
-            return self._declared
-        if self._schema is not None:
-            return spec_of(pa.struct(list(self._schema)), {})
-        return spec_of_rows(first_rows(self._rows(), _FIRST_LINES))
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the rows, in batches; a line that is no object is refused as a record."""
-        is_declared = self._declared is not None or self._schema is not None
-        pack = packer(self.element_spec, fill=True, declared=is_declared)
-        return IterableSource(map(pack, self._rows()), self.kind, None).batches(limit)
-
-    def _rows(self) -> Iterator[Any]:
-        names = None if self._schema is None else self._schema.names
-        for file in self._files.find():
-            for number, line in enumerate(_lines(file), 1):
-                if line.strip():
-                    row = _parsed(line, f"line {number} of {file.name}")
-                    yield (
-                        row if names is None or isinstance(row, Unreadable) else {name: row.get(name) for name in names}
-                    )
+def _rows(files: Files, names: list[str] | None) -> Iterator[Any]:
+    for file in files.find():
+        for number, line in enumerate(_lines(file), 1):
+            if line.strip():
+                row = _parsed(line, f"line {number} of {file.name}")
+                is_whole = names is None or isinstance(row, Unreadable)
+                yield row if is_whole else {name: row.get(name) for name in names or ()}
 
 
 def _lines(file: File) -> Iterator[bytes]:
@@ -133,7 +103,7 @@ def _float(text: str) -> float:
 
 
 def check_convert_options(schema: Any, convert: Any) -> None:
-    """Raise for options that would be ignored: cells are read as text, and cast by rules that lose no digit."""
+    """Raise for options that would be ignored: cells are read as text, and cast when their record is stored."""
     default = pa_csv.ConvertOptions()
     names = [name for name in dir(default) if not name.startswith("_") and not callable(getattr(default, name))]
     for name in names if convert is not None else ():
@@ -147,15 +117,13 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
     """Return a CSV file as a part: all columns as text, or those of a schema in its types."""
     parse = pa_csv.ParseOptions(newlines_in_values=True) if parse is None else parse
     convert = pa_csv.ConvertOptions() if convert is None else convert
-    declared = (
-        dict(convert.column_types or {}) if schema is None else dict(zip(schema.names, schema.types, strict=True))
-    )
     with reading(file.name, "does not parse"), _opened(file, read, parse, None) as reader:
         header = reader.schema.names
-    names = list(declared) if schema is not None else convert.include_columns or header
+    names = schema.names if schema is not None else convert.include_columns or header
     twice = next((name for name in names if header.count(name) > 1), None)
     if twice is not None:
         raise InvalidTypeError(f"two columns are named {twice!r}: rename one, or leave it out")
+    declared = dict(convert.column_types or {}) if schema is None else dict(zip(names, schema.types, strict=True))
     own = pa.schema([(name, declared.get(name, pa.string())) for name in names])
 
     def batches(_: int) -> Iterator[pa.RecordBatch]:
@@ -167,7 +135,7 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
                 ]
                 yield pa.RecordBatch.from_arrays(columns, names=names)
 
-    return ArrowPart(file.name, own, None, batches, bool(declared))
+    return ArrowPart(file.name, own, None, batches)
 
 
 def _opened(file: File, read: Any, parse: Any, names: list[str] | None) -> Any:

@@ -14,7 +14,7 @@ from PIL import Image
 import cachelayer
 from cachelayer import InvalidArgumentError, SourceError
 from cachelayer.adapters.folders import from_files, from_image_folder
-from cachelayer.adapters.sources.files import find
+from cachelayer.adapters.sources.files import Files
 
 
 def image(path: Path) -> None:
@@ -72,21 +72,21 @@ def test_patterns_take_hidden_files_only_if_they_say_the_dot(tmp_path: Path) -> 
     for name in ("b.csv", "a.csv", "._a.csv", ".old/c.csv", "sub/d.csv", "linked.csv"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
-    assert names(find(root / "*.csv")) == ["a.csv", "b.csv", "linked.csv"]
-    assert names(find(root / "._*.csv")) == ["._a.csv"]
-    assert names(find(root / "**" / "*.csv")) == ["a.csv", "b.csv", "linked.csv", "d.csv"]
-    assert names(find(root / ".old" / "*.csv")) == ["c.csv"]
-    assert names(find([root / "b.csv", root / "*.csv"])) == ["b.csv", "a.csv", "b.csv", "linked.csv"]
+    assert names(Files(root / "*.csv").find()) == ["a.csv", "b.csv", "linked.csv"]
+    assert names(Files(root / "._*.csv").find()) == ["._a.csv"]
+    assert names(Files(root / "**" / "*.csv").find()) == ["a.csv", "b.csv", "linked.csv", "d.csv"]
+    assert names(Files(root / ".old" / "*.csv").find()) == ["c.csv"]
+    assert names(Files([root / "b.csv", root / "*.csv"]).find()) == ["b.csv", "a.csv", "b.csv", "linked.csv"]
 
 
 def test_a_folder_that_is_named_like_a_file_is_not_left_out_in_silence(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").touch()
     (tmp_path / "b.parquet").mkdir()
     with pytest.raises(InvalidArgumentError, match=r"b\.parquet' is a folder: pass '.*b\.parquet/\*'"):
-        find(tmp_path / "*.parquet")
-    assert names(find(tmp_path / "*")) == ["a.parquet"]
+        Files(tmp_path / "*.parquet").find()
+    assert names(Files(tmp_path / "*").find()) == ["a.parquet"]
     with pytest.raises(InvalidArgumentError, match=r"b\.parquet"):
-        find(tmp_path / "b.parquet")
+        Files(tmp_path / "b.parquet").find()
 
 
 @pytest.mark.parametrize("name", ["root/b", "root", "."])
@@ -115,7 +115,7 @@ def test_a_folder_that_may_not_be_read_is_named(name: str, read: Callable[..., A
 def test_a_url_without_a_bucket_is_refused_at_once(tmp_path: Path, url: str) -> None:
     storage = cachelayer.Storage(tmp_path)
     for use in (
-        lambda: find(url),
+        lambda: Files(url).find(),
         lambda: storage.submit(from_files(url), "d", "v1"),
         lambda: storage.submit(url, "d", "v1"),
         lambda: cachelayer.Storage(url),

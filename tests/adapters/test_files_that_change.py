@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import tarfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +23,6 @@ from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet
 from cachelayer.adapters.webdataset import from_webdataset
-from cachelayer.records.codec import codec_for
 
 ROWS = 3000
 TABLE = pa.table({"x": range(ROWS)})
@@ -34,11 +32,6 @@ def write_tar(path: Path) -> None:
     (path.parent / "0.txt").write_text("a")
     with tarfile.open(path, "w") as archive:
         archive.add(path.parent / "0.txt", "0.txt")
-
-
-def write_stream(path: Path) -> None:
-    with pa.ipc.new_stream(path, TABLE.schema) as writer:
-        writer.write_table(TABLE)
 
 
 FORMATS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
@@ -51,7 +44,6 @@ FORMATS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     ),
     "parquet": (lambda path: pq.write_table(TABLE, path, row_group_size=100), from_parquet),
     "arrow": (lambda path: pa.feather.write_feather(TABLE, path, chunksize=100), from_ipc),
-    "stream": (write_stream, from_ipc),
     "tar": (write_tar, from_webdataset),
     "npz": (lambda path: np.savez(path, x=np.arange(ROWS)), from_npz),
     "npy": (lambda path: np.save(path, np.arange(ROWS)), from_npy),
@@ -122,25 +114,3 @@ def test_a_file_that_comes_while_others_are_read_is_none_of_them(tmp_path: Path)
     (tmp_path / "a.csv").write_text("x\n1\n")
     source = Changed(from_csv(tmp_path / "*.csv"), lambda: (tmp_path / "b.csv").write_text("x\n2\n"))
     assert len(cachelayer.Storage(tmp_path / "cache").submit(source, "d", "v1")) == 1
-
-
-@pytest.mark.parametrize("name", ["npy", "arrow", "stream"])
-def test_a_file_that_gets_shorter_while_it_is_read_is_an_error_and_no_crash(name: str, tmp_path: Path) -> None:
-    values = np.zeros((100, 100_000), np.uint8)
-    if name == "npy":
-        np.save(tmp_path / "x", values)
-        path, read = tmp_path / "x.npy", from_npy
-    else:
-        path, read = tmp_path / "x.arrow", from_ipc
-        table = pa.table({"x": [row.tobytes() for row in values]})
-        new = pa.ipc.new_stream if name == "stream" else pa.ipc.new_file
-        with new(path, table.schema) as writer:
-            writer.write_table(table, max_chunksize=5)
-
-    source: Any = read(path)
-    codec = codec_for(source.element_spec)
-    batches = source.batches(None)
-    next(batches).columns(codec)
-    os.truncate(path, 5_000_000)
-    with pytest.raises(SourceError, match=path.name):
-        deque((batch.columns(codec) for batch in batches), maxlen=0)

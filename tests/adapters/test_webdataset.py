@@ -143,7 +143,7 @@ def test_a_number_that_int64_does_not_hold_as_it_is_written_names_the_sample(
         ("uint64", "18446744073709551615", 2**64 - 1),
         ("float32", "0.1", np.float32(0.1)),
         ("float32", "1e400", None),
-        ("float32", "16777217", None),
+        ("float32", "16777217", np.float32(2**24)),
         ("datetime64[D]", "2020-01-01", None),
     ],
 )
