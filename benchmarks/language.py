@@ -130,7 +130,7 @@ def planning(lengths: Any) -> Callable[[], int]:
     """Plans of all documents."""
 
     def work() -> int:
-        for _ in plan([lengths], Packing(LENGTH)):
+        for _ in plan([lengths], Packing(LENGTH, LENGTH)):
             pass
         return len(lengths)
 

@@ -37,18 +37,14 @@ from cachelayer.errors import (
 
 if TYPE_CHECKING:
     from cachelayer.access.array_record_source import ArrayRecordDataSource
-    from cachelayer.access.concat import JoinedRef, concat
+    from cachelayer.access.concat import concat
     from cachelayer.access.dataref import DataRef, Mirrored
     from cachelayer.access.mix import Mixture, mix
     from cachelayer.access.sampling import Sampled
-    from cachelayer.access.sequences.packs import Packed
-    from cachelayer.access.sequences.padded import Padded
-    from cachelayer.access.sequences.windows import Windows
-    from cachelayer.access.stored_view import FieldsRef
-    from cachelayer.access.wrap import WrappedRef, wrap
+    from cachelayer.access.view import Packed, Padded, RecordSpan, View
+    from cachelayer.access.wrap import wrap
     from cachelayer.builds.build_options import SubmitOptions
     from cachelayer.builds.sharded_source import Sharded, sharded
-    from cachelayer.records.pieces import DocumentPiece
     from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
     from cachelayer.records.values import Nullable, Ragged, Sparse
     from cachelayer.storage.storage import Storage, open
@@ -83,16 +79,13 @@ __all__ = [
     "DataRef",
     "DatasetNotFoundError",
     "Diff",
-    "DocumentPiece",
     "ElementError",
     "ErasedRecordError",
-    "FieldsRef",
     "FormatError",
     "ImageSpec",
     "InvalidArgumentError",
     "InvalidNameError",
     "InvalidTypeError",
-    "JoinedRef",
     "LogEvent",
     "Mirrored",
     "MissingDependencyError",
@@ -104,6 +97,7 @@ __all__ = [
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
+    "RecordSpan",
     "Sampled",
     "Sharded",
     "SourceError",
@@ -123,8 +117,7 @@ __all__ = [
     "VerifyReport",
     "VersionInfo",
     "VersionNotFoundError",
-    "Windows",
-    "WrappedRef",
+    "View",
     "concat",
     "mix",
     "open",
@@ -135,18 +128,14 @@ __all__ = [
 
 _HOMES = {
     "cachelayer.access.array_record_source": ("ArrayRecordDataSource",),
-    "cachelayer.access.concat": ("JoinedRef", "concat"),
+    "cachelayer.access.concat": ("concat",),
     "cachelayer.access.dataref": ("DataRef", "Mirrored"),
     "cachelayer.access.mix": ("Mixture", "mix"),
     "cachelayer.access.sampling": ("Sampled",),
-    "cachelayer.access.sequences.packs": ("Packed",),
-    "cachelayer.access.sequences.padded": ("Padded",),
-    "cachelayer.access.sequences.windows": ("Windows",),
-    "cachelayer.access.stored_view": ("FieldsRef",),
-    "cachelayer.access.wrap": ("WrappedRef", "wrap"),
+    "cachelayer.access.view": ("Packed", "Padded", "RecordSpan", "View"),
+    "cachelayer.access.wrap": ("wrap",),
     "cachelayer.builds.build_options": ("SubmitOptions",),
     "cachelayer.builds.sharded_source": ("Sharded", "sharded"),
-    "cachelayer.records.pieces": ("DocumentPiece",),
     "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "RaggedSpec", "SparseSpec"),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
     "cachelayer.storage.storage": ("Storage", "open"),

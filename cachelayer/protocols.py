@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -16,6 +17,61 @@ Failed = dict[int, Exception]
 
 # "stored": about the bytes of the record. "decoded": many times more memory. "foreign": an object of the user makes it.
 ReadingCost = Literal["stored", "decoded", "foreign"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """The records that some elements were made of: a row for each record of each element, in the order of the elements.
+
+    All but ``datasets`` are int64 of shape ``[rows]``.
+
+    Args:
+        datasets: where records come from: the references of versions, or the identities of wrapped objects.
+        element: which of the elements asked for.
+        dataset: which of ``datasets``.
+        record: the number of the record in that dataset.
+        begin, end: which values of the record's document the element holds; -1 if it is the whole record.
+        offset: where these values begin in the element.
+    """
+
+    datasets: tuple[str, ...]
+    element: NDArray[np.int64]
+    dataset: NDArray[np.int64]
+    record: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    offset: NDArray[np.int64]
+
+    @classmethod
+    def whole(cls, dataset: str, records: NDArray[np.int64]) -> Sources:
+        """Return the sources of elements that are whole records of one dataset."""
+        zeros, none = np.zeros(len(records), np.int64), np.full(len(records), -1)
+        return cls((dataset,), np.arange(len(records)), zeros, records, none, none, zeros)
+
+    @classmethod
+    def joined(cls, groups: Sequence[tuple[NDArray[np.int64], Sources]]) -> Sources:
+        """Return the sources of the elements of several groups, each with the places of its elements among all."""
+        names = list(dict.fromkeys(name for _, group in groups for name in group.datasets))
+        columns = [
+            (
+                places[group.element],
+                np.array([names.index(name) for name in group.datasets])[group.dataset],
+                *(group.record, group.begin, group.end, group.offset),
+            )
+            for places, group in groups
+        ]
+        whole = [np.concatenate([np.empty(0, np.int64), *parts]) for parts in zip(*columns, strict=True)]
+        whole = whole or [np.empty(0, np.int64)] * 6
+        order = np.argsort(whole[0], kind="stable")
+        return cls(tuple(names), *(column[order] for column in whole))
+
+    def by_dataset(self) -> dict[str, NDArray[np.int64]]:
+        """Return the record numbers that come from each dataset, ascending, each once."""
+        return {
+            name: np.unique(self.record[self.dataset == number])
+            for number, name in enumerate(self.datasets)
+            if (self.dataset == number).any()
+        }
 
 
 class Stacker(Protocol):
@@ -134,6 +190,9 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
 
     def __len__(self) -> int:
         """Number of records."""
+
+    def sources(self, indices: NDArray[np.int64], /) -> Sources:
+        """Return the records of stored versions, or of wrapped objects, that these records were made of."""
 
     def stacking(self, element_spec: Any = None, /) -> Stacker:
         """Return what makes batches: of elements of the records, or of elements of a declared spec."""

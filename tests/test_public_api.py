@@ -19,16 +19,21 @@ from cachelayer.objects import paths
 PUBLIC = [
     "AlreadyExistsError", "ArgumentsMismatchError", "ArrayRecordDataSource", "ArraySpec", "AudioSpec",
     "BatchStream", "Blocks", "Buckets", "BuildRevokedError", "CacheLayerError", "CacheLayerWarning",
-    "Collected", "CorruptionError", "DataRef", "DatasetNotFoundError", "Diff", "DocumentPiece", "ElementError",
-    "ErasedRecordError", "FieldsRef", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",
-    "InvalidTypeError", "JoinedRef", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
-    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "Sampled", "Sharded", "SourceError",
-    "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage", "StorageError",
-    "Stream", "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError", "UnpublishedBuild",
-    "VerifyReport", "VersionInfo", "VersionNotFoundError", "Windows", "WrappedRef", "concat", "mix", "open",
+    "Collected", "CorruptionError", "DataRef", "DatasetNotFoundError", "Diff", "ElementError",
+    "ErasedRecordError", "FormatError", "ImageSpec", "InvalidArgumentError", "InvalidNameError",
+    "InvalidTypeError", "LogEvent", "Mirrored", "MissingDependencyError", "Mixture", "NotFoundError",
+    "Nullable", "Packed", "Padded", "Ragged", "RaggedSpec", "RecordIndexError", "RecordSpan", "Sampled", "Sharded",
+    "SourceError", "Sparse", "SparseSpec", "StaleVersionError", "StaleVersionWarning", "StateError", "Storage",
+    "StorageError", "Stream", "StreamIterator", "StreamStats", "SubmitOptions", "UnknownOptionError",
+    "UnpublishedBuild",
+    "VerifyReport", "VersionInfo", "VersionNotFoundError", "View", "concat", "mix", "open",
     "sharded", "wrap",
 ]  # fmt: skip
 
+VIEW = (
+    "decoded digest element_spec erased exclude fields lengths metadata packed padded read sample select sources split "
+    "stream total windows"
+)
 ATTRIBUTES = {
     "Storage": (
         "append builds cache cacheable copy datasets delete derive diff erase fetch gc history "
@@ -36,21 +41,12 @@ ATTRIBUTES = {
     ),
     "DataRef": (
         "count_by dataset_id dataset_version decoded diff digest element_spec erased exclude fields lengths metadata "
-        "mirror nbytes packed padded provenance raw read reference sample select split stats stored_nbytes stream "
-        "total windows"
-    ),
-    "FieldsRef": (
-        "decoded digest element_spec erased exclude fields lengths metadata packed padded read sample select split "
+        "mirror nbytes packed padded provenance raw read reference sample select sources split stats stored_nbytes "
         "stream total windows"
     ),
-    "JoinedRef": (
-        "decoded digest element_spec erased exclude fields lengths metadata packed padded read sample select split "
-        "stream total windows"
-    ),
-    "Windows": "digest document element_spec exclude metadata read sample select split stream",
-    "Packed": "digest document element_spec exclude fill metadata read sample select split stream",
-    "Padded": "digest element_spec exclude kept metadata read sample select split stream",
-    "WrappedRef": "digest element_spec exclude metadata read sample select split stream",
+    "View": VIEW,
+    "Packed": f"{VIEW} fill",
+    "Padded": f"{VIEW} kept",
     "Sampled": "digest element_spec stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches records state with_state",

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer import ArraySpec, BatchStream, DataRef, JoinedRef, RaggedSpec, SparseSpec, Stream
+from cachelayer import ArraySpec, BatchStream, DataRef, View, RaggedSpec, SparseSpec, Stream
 
 Row = dict[str, NDArray[np.float32]]
 storage = cachelayer.Storage("somewhere")
@@ -158,9 +158,9 @@ ref.stream(8, shuffle=True, seed=1, reshuffle=False, num_epochs=None, shard=(0, 
 assert_type(storage.history("rows"), list[cachelayer.LogEvent])
 assert_type(ref.select([1, 2]), DataRef[Row])
 assert_type(ref.split({"train": 0.9, "val": 0.1}, seed=0), dict[str, DataRef[Row]])
-assert_type(cachelayer.concat([ref, ref]), JoinedRef[Row])
-assert_type(cachelayer.concat([ref.windows("x", 8), ref.windows("x", 8)]), JoinedRef[dict[str, Any]])
-assert_type(ref.windows("x", 8), cachelayer.Windows)
+assert_type(cachelayer.concat([ref, ref]), View[Row])
+assert_type(cachelayer.concat([ref.windows("x", 8), ref.windows("x", 8)]), View[dict[str, Any]])
+assert_type(ref.windows("x", 8), View[dict[str, Any]])
 assert_type(ref[1:].packed(("x", "y"), 8), cachelayer.Packed)
 assert_type(ref.packed("x", 8).stream(8), BatchStream[dict[str, Any], dict[str, Any]])
 assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(), Stream[Row])

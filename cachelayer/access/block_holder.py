@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from cachelayer.access.elements import Read
+from cachelayer.access.dataset import Read, read_each
 from cachelayer.access.held import Held, fetched, records_of
 from cachelayer.errors import CorruptionError
 from cachelayer.protocols import Failed
@@ -21,7 +21,7 @@ from cachelayer.records.selection import Selection
 class ReadsRecords(Protocol):
     """Makes elements and batches of records that may come from elsewhere, if ``read`` is given."""
 
-    def elements(self, numbers: Ints, failed: Failed | None = None, read: Read | None = None) -> list[Any]: ...
+    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]: ...
     def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any: ...
     def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]: ...
 
@@ -54,34 +54,39 @@ class ViewBlocks:
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""
-        return HeldReads(self.base, self.selection, lambda _: held_records(blocks, owner, rows))
+        return HeldReads(self.base, self.selection, lambda _, which: held_records(blocks, owner[which], rows[which]))
 
 
 @dataclass(frozen=True, eq=False)
 class HeldReads:
-    """Reads certain records out of blocks.
+    """Reads certain elements out of blocks.
 
     Args:
-        base: makes elements of them.
-        selection: the records of the base that the view has.
-        read_records: returns the records.
+        base: makes them of records.
+        selection: the elements of the base that the view has.
+        read_records: given record numbers, and which of the elements they are for, returns the records.
     """
 
     base: ReadsRecords
     selection: Selection
-    read_records: Read
+    read_records: Callable[[Ints, Any], Records]
+
+    def _read(self, which: Any = slice(None)) -> Read:
+        return lambda numbers: self.read_records(numbers, which)
 
     def __getitems__(self, numbers: Ints) -> list[Any]:
-        return self.base.elements(self.selection.take(numbers), read=self.read_records)
+        return self.base.elements(self.selection.take(numbers), self._read())
 
     def elements(self, numbers: Ints, failed: Failed) -> list[Any]:
-        return self.base.elements(self.selection.take(numbers), failed, self.read_records)
+        chosen = self.selection.take(numbers)
+        rows = np.arange(len(chosen))
+        return read_each(lambda which: self.base.elements(chosen[which], self._read(which)), rows, failed)
 
     def read(self, numbers: Ints) -> Any:
-        return self.base.batch(self.selection.take(numbers), None, self.read_records)
+        return self.base.batch(self.selection.take(numbers), None, self._read())
 
     def read_batches(self, batches: Sequence[Ints]) -> list[Any]:
-        return self.base.batches([self.selection.take(numbers) for numbers in batches], self.read_records)
+        return self.base.batches([self.selection.take(numbers) for numbers in batches], self._read())
 
 
 def held_records(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.stored_view import StoredView
+from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
+from cachelayer.access.view import View
 from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidTypeError
 from cachelayer.progress import Progress
@@ -40,11 +41,15 @@ class Mirrored:
     folder: str
 
 
-class DataRef(StoredView[T], Generic[T]):
+class DataRef(View[T], Generic[T]):
     """A published version, or a view of some of its records: random access, and streams over it.
 
     :class:`cachelayer.Storage` makes it. Picklable, thread-safe and fork-safe.
     """
+
+    @property
+    def _elements(self) -> RecordElements:
+        return cast(RecordElements, self._records.base)
 
     @property
     def _base(self) -> VersionRecords:
@@ -87,7 +92,7 @@ class DataRef(StoredView[T], Generic[T]):
         Raises:
             RecordIndexError: if there is no such record.
         """
-        return self._base.shards.stored_nbytes(self._selection.take(indices))
+        return self._base.shards.stored_nbytes(self._records.selection.take(indices))
 
     def stats(self, *, records: int | None = None, progress: bool | None = None) -> Statistics:
         """Read all records once, and return their statistics: sizes, ranges, lengths, nulls and histograms.
@@ -153,11 +158,11 @@ class DataRef(StoredView[T], Generic[T]):
 
     def raw(self) -> DataRef[Any]:
         """Return the same records undecoded: images and audio as the bytes of their files."""
-        return DataRef(self._elements.stored(), self._selection)
+        return DataRef(self._records.changed(self._elements.stored()))
 
     def _with_source(self, source: VersionRecords) -> Self:
         """Return the same records, read in another way."""
-        return type(self)(replace(self._elements, source=source), self._selection)
+        return type(self)(self._records.changed(replace(self._elements, source=source)))
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, overload
 
-from cachelayer.access.concat import concat, join_views
+from cachelayer.access.concat import join
+from cachelayer.access.dataset import Selected
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
-from cachelayer.access.wrap import WrappedRef, with_declared_spec
+from cachelayer.access.wrap import WrappedItems
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
@@ -54,12 +55,12 @@ class Mixture(Generic[T]):
         self._parts = tuple(parts)
         self._turns = turns
         self._length = length
-        digest, original = (
+        members = [ref._records for ref, _ in parts]
+        now, before = (
             hashlib.sha256(b"mixture" + b"".join(map(bytes.fromhex, digests))).hexdigest()
-            for digests in ([ref.digest for ref, _ in parts], [ref._records.original_digest for ref, _ in parts])
+            for digests in zip(*(member.digests for member in members), strict=True)
         )
-        joined = _joined([ref for ref, _ in parts])._records
-        self._records = replace(joined, named_digest=digest, named_original=original)
+        self._records = replace(Selected.all(join(list(map(_declared, members)))), named=(now, before))
 
     @property
     def digest(self) -> str:
@@ -207,7 +208,8 @@ def mix(
     if stop is not None and not (isinstance(stop, str) and stop in ("first", "all")):
         raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
     refs = [ref for ref, _ in pairs]
-    turns = scheduled(_stages([weight for _, weight in pairs], schedule), refs, by)
+    members = [ref._records for ref in refs]
+    turns = scheduled(_stages([weight for _, weight in pairs], schedule), members, by)
     if stop is None:
         return Mixture(pairs, turns)
     return EndingMixture(pairs, turns, _end(turns, refs, stop))
@@ -260,8 +262,6 @@ def _end(turns: Turns, refs: Sequence[View[Any]], stop: Stop) -> int:
     return min(reached) if stop == "first" else max(reached)
 
 
-def _joined(refs: Sequence[View[T]]) -> View[T]:
-    """Return the records of all datasets, one dataset after another."""
-    if not any(isinstance(ref, WrappedRef) for ref in refs):
-        return concat(refs)
-    return join_views([with_declared_spec(ref) if isinstance(ref, WrappedRef) else ref for ref in refs])
+def _declared(member: Selected) -> Selected:
+    """Return the same elements; those of a wrapped object are checked against the spec of its first."""
+    return member.changed(member.base.with_spec()) if isinstance(member.base, WrappedItems) else member

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import isfinite, prod
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
-from cachelayer.access.concat import JoinedElements
-from cachelayer.access.elements import Elements
-from cachelayer.access.record_elements import RecordElements
-from cachelayer.access.stored_view import StoredView
-from cachelayer.access.view import View
+from cachelayer.access.concat import Joined
+from cachelayer.access.dataset import Selected
 from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
@@ -84,7 +81,7 @@ def _stage(position: int, weights: Any, parts: int) -> Weights:
         raise type(error)(f"{where}: {error}") from error
 
 
-def scheduled(stages: Mapping[int, Weights], parts: Sequence[View[Any]], by: str) -> Turns:
+def scheduled(stages: Mapping[int, Weights], parts: Sequence[Selected], by: str) -> Turns:
     """Return the turns of parts whose weights are shares of records, of bytes, or of the values of a leaf."""
     for position, weights in stages.items():
         if not any(weights):
@@ -106,7 +103,7 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[View[Any]], by: str
     return Turns(tuple(stages), tuple(rounds))
 
 
-def mean_length(part: View[Any], by: str) -> Fraction:
+def mean_length(part: Selected, by: str) -> Fraction:
     """Return the exact mean over the records of a part: 1, their bytes, or the length of a leaf.
 
     Args:
@@ -124,33 +121,27 @@ def mean_length(part: View[Any], by: str) -> Fraction:
     return total / len(part)
 
 
-def _total(part: View[Any], by: str) -> Fraction:
+def _total(part: Selected, by: str) -> Fraction:
     """Return the sum of the bytes of all records, or of the lengths of a leaf."""
-    if isinstance(part._elements, JoinedElements) and not _has_lengths(part) and part.digest == part._elements.digest:
-        return sum((_total(member, by) for member in part._elements.members if len(member)), Fraction(0))
-    spec = part.element_spec
-    if _has_lengths(part):
-        # As they are stored: images and sounds have the bytes of their files.
-        spec = part._elements.codec.spec
+    base, stored = part.base, part.base.leaves
+    if isinstance(base, Joined) and stored is None and part.digests == base.digests:
+        return sum((_total(member, by) for member in base.parts.members if len(member)), Fraction(0))
+    # As they are stored: images and sounds have the bytes of their files.
+    spec = part.element_spec if stored is None else stored.codec.spec
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     numbers = range(len(leaves)) if by == "bytes" else [leaf_number(spec, by)]
     names = names_of_leaves(spec)
     return sum((_leaf_total(part, names[number], leaves[number], by) for number in numbers), Fraction(0))
 
 
-def _has_lengths(part: View[Any]) -> TypeGuard[StoredView[Any]]:
-    base: Elements = part._elements
-    return isinstance(base, RecordElements) or (isinstance(base, JoinedElements) and base.has_leaves)
-
-
-def _leaf_total(part: View[Any], name: str, leaf: LeafSpec, by: str) -> Fraction:
+def _leaf_total(part: Selected, name: str, leaf: LeafSpec, by: str) -> Fraction:
     size = 1 if by != "bytes" or dtypes.is_string(leaf.dtype) else np.dtype(leaf.dtype).itemsize
     if leaf.is_static:
         return Fraction(len(part) * size * prod(dim or 0 for dim in leaf.shape))
     strings = by == "bytes" and bool(leaf.shape) and dtypes.is_string(leaf.dtype)
-    if strings or not _has_lengths(part):
+    if strings or part.base.leaves is None:
         raise InvalidArgumentError(
             f"by={by!r}: the length of {name!r}, which is {leaf.describe()}, is not known in {part!r}: only leaves of "
             "fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
         )
-    return Fraction(part.total(name) * size)
+    return Fraction(part.lengths(name).total * size)

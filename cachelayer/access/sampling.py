@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Generic, Protocol, TypedDict, Unpack, overload
+from typing import Any, Generic, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.dataset import Selected
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RandomAccess, T
 from cachelayer.records import dtypes
@@ -93,34 +94,20 @@ class Sampled(Generic[T]):
         return f"Sampled({self._records!r}, seed={self._order.seed}, weights='sha256:{self._order.weights}')"
 
 
-class Weighed(Protocol):
-    """A view whose records have weights."""
-
-    @property
-    def element_spec(self) -> Tree:
-        """The spec of its elements."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, indices: Any, fields: Sequence[str] | None = None) -> Any:
-        """Return some elements, stacked."""
-
-
-def sampled_of(view: Weighed, records: RandomAccess[T], weights: Any, seed: Any) -> Sampled[T]:
+def sampled_of(view: Selected, weights: Any, seed: Any) -> Sampled[Any]:
     """Return weighted samples of a view.
 
     Args:
-        view: the view.
-        records: its records.
+        view: the records of a view.
         weights, seed: the arguments of :meth:`cachelayer.DataRef.sample`.
     """
     key = check_seed(seed)
     sums = sums_of(weights_of(view, weights))
     digest = hashlib.sha256(sums.astype("<i8", copy=False).data).hexdigest()
-    return Sampled(records, SampledOrder(len(view), seed=key, weights=digest, sums=sums))
+    return Sampled(view, SampledOrder(len(view), seed=key, weights=digest, sums=sums))
 
 
-def weights_of(view: Weighed, weights: Any) -> Floats:
+def weights_of(view: Selected, weights: Any) -> Floats:
     """Return the weights of all records: finite, not negative, and not all 0."""
     if len(view) == 0:
         raise InvalidArgumentError("there are no records to draw from: sample() needs at least one")
@@ -171,7 +158,7 @@ def _positive(weights: Floats) -> Floats:
     return weights
 
 
-def _balanced(view: Weighed, name: str, leaf: LeafSpec) -> Floats:
+def _balanced(view: Selected, name: str, leaf: LeafSpec) -> Floats:
     """Return for each record 1 divided by the number of records of its class."""
     kind = leaf.dtype.kind if isinstance(leaf.dtype, np.dtype) else "U"
     if not isinstance(leaf, ArraySpec) or leaf.shape or kind not in "iubSU":
@@ -190,12 +177,12 @@ def _balanced(view: Weighed, name: str, leaf: LeafSpec) -> Floats:
     return weights
 
 
-def _pieces(view: Weighed, name: str) -> Iterator[NDArray[Any]]:
+def _pieces(view: Selected, name: str) -> Iterator[NDArray[Any]]:
     """Yield a leaf of all records, some at a time."""
     spec, keys = _part_with(view.element_spec, leaf_number(view.element_spec, name))
     number = leaf_number(spec, name)
     for first in range(0, len(view), _AT_ONCE):
-        batch = view.read(range(first, min(first + _AT_ONCE, len(view))), keys)
+        batch = view.batch(np.arange(first, min(first + _AT_ONCE, len(view))), keys)
         values = flatten_like(spec, batch)[number]
         if isinstance(values, Nullable):
             missing = np.flatnonzero(~values.valid)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cachelayer.access.concat import JoinedRecords
+from cachelayer.access.concat import JoinedRecords, source_of
 from cachelayer.access.record_elements import RecordElements, RecordSource, refuse_erased
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_records import VersionRecords
@@ -68,7 +68,7 @@ class StoredRecords:
             fields: the fields that they keep; None for all of the view.
             reads_copies: see the class.
         """
-        elements: Any = view._elements if isinstance(view, View) else None
+        elements: Any = view._records.base if isinstance(view, View) else None
         if not isinstance(elements, RecordElements):
             cure = "cache it first, with storage.cache()"
             if not isinstance(view, View):
@@ -80,7 +80,7 @@ class StoredRecords:
         source = elements.source
         chosen = None if elements.codec.spec == source.codec.spec else elements.chosen
         source = _without_copies(source, reads_copies=reads_copies)
-        return cls(source, view._selection, view.digest, chosen, reads_copies=reads_copies)
+        return cls(source, view._records.selection, view.digest, chosen, reads_copies=reads_copies)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._source, self._selection, self.digest, self._chosen, self._reads_copies)
@@ -146,7 +146,7 @@ class StoredRecords:
         try:
             columns = self._source.codec.decode(records, set(self._chosen))
         except ValueError as error:
-            raise CorruptionError(f"{self._source.name}: a record does not decode: {error}") from error
+            raise CorruptionError(f"{self._source.facts.name}: a record does not decode: {error}") from error
         return self._codec.encode([column for column in columns if column is not None], len(records))
 
 
@@ -158,17 +158,14 @@ def _unpickled(
 
 def _versions(source: RecordSource) -> list[VersionRecords]:
     if isinstance(source, JoinedRecords):
-        return [each for member in source.members for each in _versions(member.source)]
+        return [each for member in source.parts.members for each in _versions(source_of(member))]
     return [source] if isinstance(source, VersionRecords) else []
 
 
 def _without_copies(source: RecordSource, *, reads_copies: bool) -> RecordSource:
     """Return records that read no local copies, unless all are there: nobody needs new ones of what is read once."""
     if isinstance(source, JoinedRecords):
-        members = [
-            replace(each, source=_without_copies(each.source, reads_copies=reads_copies)) for each in source.members
-        ]
-        return replace(source, members=tuple(members))
+        return source.with_sources(lambda each: _without_copies(each, reads_copies=reads_copies))
     if isinstance(source, VersionRecords):
         copies = source.copies if _is_local(source, reads_copies=reads_copies) else None
         # A damaged record must not get a checksum of its own.

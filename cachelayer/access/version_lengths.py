@@ -19,7 +19,6 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.progress import Progress
 from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.record_buffers import Records
-from cachelayer.records.selection import Selection
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
@@ -169,15 +168,3 @@ class _LeafSums:
 
     def sums(self, shards: Sequence[int]) -> list[Ints]:
         return self.lengths.sums(self.leaf, shards)
-
-
-def selected_lengths(column: LengthColumn, selection: Selection) -> LengthColumn:
-    """Return the lengths of the selected records.
-
-    Those of consecutive records follow by arithmetic. Those of any others are read once, into memory.
-    """
-    numbers = selection.numbers
-    if isinstance(numbers, range) and (numbers.step == 1 or len(numbers) < 2):
-        return column.slice(numbers.start, numbers.start + len(numbers)) if len(numbers) else column.slice(0, 0)
-    lengths = [column.take(piece) for piece in selection.pieces()]
-    return LengthColumn.of_lengths(np.concatenate([np.empty(0, np.int64), *lengths]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.dataset import Facts
 from cachelayer.access.held import Held
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
@@ -24,6 +25,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
+from cachelayer.protocols import Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.varying_leaves import VaryingLeaves
@@ -55,23 +57,28 @@ class VersionRecords:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
-    def digest(self) -> str:
-        return self.version.manifest.shards_digest
+    def digests(self) -> tuple[str, str]:
+        digest = self.version.manifest.shards_digest
+        return digest, (*self.version.manifest.supersedes, digest)[0]
 
     @property
-    def name(self) -> str:
-        return self.version.name
+    def facts(self) -> Facts:
+        version, manifest, shards = self.version, self.version.manifest, self.shards
+        nbytes = version.info.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
+        nbytes //= max(1, len(self))
+        is_local = isinstance(shards, LocalShards) or shards.all_local()
+        metadata = manifest.provenance.get("metadata") or {}
+        return Facts(version.name, metadata, nbytes, nbytes, _LOCAL_RECORDS if is_local else _REMOTE_RECORDS)
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.version.manifest.provenance.get("metadata") or {}
+    def sources(self, numbers: NDArray[np.int64]) -> Sources:
+        kept = self.version.kept
+        if len(kept) < len(self):
+            different, rows = np.unique(numbers, return_inverse=True)
+            numbers = kept.rows_of(different)[rows]
+        return Sources.whole(self.version.reference, numbers)
 
     def __len__(self) -> int:
         return self.version.manifest.shard_records
-
-    @property
-    def original_digest(self) -> str:
-        return (*self.version.manifest.supersedes, self.digest)[0]
 
     @cached_property
     def erased(self) -> NDArray[np.int64]:
@@ -80,13 +87,7 @@ class VersionRecords:
     def erased_error(self, number: int) -> ErasedRecordError:
         # Its number in the version, which may keep some records of its shards.
         rows = self.version.kept.rows_of(np.array([number])).tolist()
-        return ErasedRecordError(self.name, (*rows, number)[0], self.version.manifest.reason_of(number))
-
-    @property
-    def record_nbytes(self) -> int:
-        manifest = self.version.manifest
-        nbytes = self.version.info.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
-        return nbytes // max(1, len(self))
+        return ErasedRecordError(self.version.name, (*rows, number)[0], self.version.manifest.reason_of(number))
 
     @cached_property
     def codec(self) -> Codec:
@@ -95,11 +96,6 @@ class VersionRecords:
     @property
     def home(self) -> StoredVersion | None:
         return self.version
-
-    @property
-    def records_per_read(self) -> int:
-        shards = self.shards
-        return _LOCAL_RECORDS if isinstance(shards, LocalShards) or shards.all_local() else _REMOTE_RECORDS
 
     @property
     def reads_in_part(self) -> bool:

@@ -1,50 +1,95 @@
-"""Views: records by number, slices, splits and streams, wherever the records come from."""
+"""Views: what users read, slice, split and stream, wherever the records come from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeAlias, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    Unpack,
+    cast,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.elements import Elements, ViewRecords
+from cachelayer.access.dataset import Selected
+from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.sampling import Sampled, sampled_of
+from cachelayer.access.sequences.bucketed import bucketed_stream
+from cachelayer.access.sequences.documents import DocumentRows, Documents, checked_fill, leaf_names
+from cachelayer.access.sequences.pack_planner import LONG, Packing
+from cachelayer.access.sequences.packs import PackCut
+from cachelayer.access.sequences.padded import PaddedElements, padded_of
+from cachelayer.access.sequences.windows import WindowCut, Windowing
 from cachelayer.access.split import split
+from cachelayer.arguments import boolean, integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
+from cachelayer.records.image_sizes import image_leaves, image_size
+from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
+from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
-from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
+from cachelayer.streams.stream_options import StreamArguments, check_seed, make_options, takes_stream_options
+from cachelayer.user_warnings import warn
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
+# Numbers of values and of windows stay far within int64.
+_LONGEST = 2**31 - 1
 
 if TYPE_CHECKING:
     # Views whose batches are arrays.
     Scalars: TypeAlias = "View[int] | View[float] | View[bool] | View[complex] | View[str] | View[bytes]"
 
 
+class RecordSpan(NamedTuple):
+    """A record that an element was made of; or the values of a document in it, if the element is a window or a pack.
+
+    Args:
+        dataset: where it is: the reference of a version, or the identity of a wrapped object.
+        record: its number there.
+        begin, end: the first value of the document that the element holds, and the one after the last; None if it holds
+            the record.
+        offset: the place in the element where these values begin.
+    """
+
+    dataset: str
+    record: int
+    begin: int | None
+    end: int | None
+    offset: int
+
+
 class View(Generic[T]):
-    """Records of a base in an order of their own: all of them, or some. Slicing copies nothing."""
+    """Records in an order of their own: those of a version, some of them, several versions, windows, packs, and so on.
 
-    def __init__(self, base: Elements, selection: Selection | None = None) -> None:
-        self._elements = base
-        self._selection = Selection.all(len(base)) if selection is None else selection
-        self._records = ViewRecords(base, self._selection)
+    What makes a view copies nothing.
+    """
 
-    def _with_selection(self, selection: Selection) -> Self:
+    def __init__(self, records: Selected) -> None:
+        self._records = records
+
+    def _select(self, selection: Selection) -> Self:
         """Return a view of the same base with another selection."""
-        return type(self)(self._elements, selection)
+        return type(self)(Selected(self._records.base, selection))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._elements, self._selection)
+        return type(self), (self._records,)
 
     @property
     def element_spec(self) -> Tree:
         """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
-        return self._elements.element_spec
+        return self._records.element_spec
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -52,9 +97,9 @@ class View(Generic[T]):
 
         If they come from several versions, it is what the metadata of all of them have in common.
         """
-        return dict(self._elements.metadata)
+        return dict(self._records.metadata)
 
-    def __records__(self) -> ViewRecords:
+    def __records__(self) -> Selected:
         return self._records
 
     def __repr__(self) -> str:
@@ -65,15 +110,23 @@ class View(Generic[T]):
         from cachelayer.drawing.ref_html import spec_html
 
         facts = [("records", f"{len(self):,}"), ("digest", f"sha256:{self.digest}")]
-        return spec_html(f"{self._elements.title})", facts, self.element_spec)
+        return spec_html(f"{self._records.title})", facts, self.element_spec)
 
     @property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their order, in hexadecimal."""
         return self._records.digest
 
+    @property
+    def erased(self) -> NDArray[np.int64]:
+        """The numbers of the erased records of this view, ascending: reading one raises an ErasedRecordError.
+
+        ``ref.exclude(ref.erased)`` is the view without them.
+        """
+        return self._records.erased
+
     def __len__(self) -> int:
-        return len(self._selection)
+        return len(self._records)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> T: ...
@@ -81,9 +134,13 @@ class View(Generic[T]):
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
         """Return one element, or a view of a slice."""
+        records = self._records
         if isinstance(index, slice):
-            return self._with_selection(self._selection.slice(index))
-        return self._elements.element(self._selection.number(index))
+            return self._select(records.selection.slice(index))
+        return records.base.element(records.selection.number(index))
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.stream())
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view of some records, in the order of their indices.
@@ -97,7 +154,7 @@ class View(Generic[T]):
             InvalidArgumentError: if a mask has the wrong length.
             InvalidTypeError: if they are neither integers nor bools.
         """
-        return self._with_selection(self._selection.select(indices))
+        return self._select(self._records.selection.select(indices))
 
     def exclude(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view without some records: it is that of ``select`` with the indices of all others, in order.
@@ -109,7 +166,7 @@ class View(Generic[T]):
         Raises:
             RecordIndexError, InvalidArgumentError, InvalidTypeError: see :meth:`select`.
         """
-        return self._with_selection(self._selection.exclude(indices))
+        return self._select(self._records.selection.exclude(indices))
 
     def sample(self, weights: str | Sequence[float] | NDArray[Any], *, seed: int) -> Sampled[T]:
         """Draw records by their weights, with replacement: what it returns has endless ``stream(...)``.
@@ -125,7 +182,7 @@ class View(Generic[T]):
                 them, there is no such leaf, or it is of another kind; the message names the record.
             InvalidTypeError: if an argument is of the wrong type.
         """
-        return sampled_of(self, self._records, weights, seed)
+        return sampled_of(self._records, weights, seed)
 
     def split(self, shares: Mapping[str, float], *, seed: int) -> dict[str, Self]:
         """Split the records at random into views that do not overlap, such as ``train`` and ``val``.
@@ -143,17 +200,10 @@ class View(Generic[T]):
         Raises:
             InvalidArgumentError: if the shares or the seed are invalid, or if this view holds a record more than once.
         """
-        if self._selection.has_repeats:
+        if self._records.selection.has_repeats:
             raise InvalidArgumentError("this view holds a record more than once: split it before you repeat records")
-        selections = split(self._selection, self._elements.segments, shares, seed)
-        return {name: self._with_selection(selection) for name, selection in selections.items()}
-
-    @property
-    def _erased(self) -> NDArray[np.int64]:
-        return self._selection.rows_of(self._elements.erased)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.stream())
+        selections = split(self._records.selection, self._records.base.segments, shares, seed)
+        return {name: self._select(selection) for name, selection in selections.items()}
 
     def __getitems__(self, indices: Sequence[int] | NDArray[Any]) -> list[T]:
         """Return the elements of these indices as a list. The caller may change them.
@@ -161,7 +211,7 @@ class View(Generic[T]):
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
         """
-        return self._elements.elements(self._selection.take(indices))
+        return self._records.__getitems__(indices)
 
     @overload
     def read(self: View[Untyped], indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
@@ -190,7 +240,30 @@ class View(Generic[T]):
             InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
             InvalidTypeError: if the indices are neither integers nor bools.
         """
-        return self._elements.batch(self._selection.take(indices), None if fields is None else _names(fields))
+        names = None if fields is None else _names(fields)
+        return self._records.base.batch(self._records.selection.take(indices), names)
+
+    def sources(self, index: SupportsIndex) -> list[RecordSpan]:
+        """Return the records that an element was made of: those of the versions that this view comes from.
+
+        Args:
+            index: the number of the element in this view; negative ones count from the end.
+
+        Returns:
+            In order: for an element of a version the record itself, for a window or a pack each document of which it
+            holds values.
+
+        Raises:
+            RecordIndexError: if there is no such element.
+        """
+        found = self._records.base.sources(np.array([self._records.selection.number(index)]))
+        columns = (found.dataset, found.record, found.begin, found.end, found.offset)
+        spans = []
+        for dataset, record, begin, end, offset in zip(*(column.tolist() for column in columns), strict=True):
+            is_whole = begin < 0
+            name = found.datasets[dataset]
+            spans.append(RecordSpan(name, record, None if is_whole else begin, None if is_whole else end, offset))
+        return spans
 
     # The last overload must be of one class with those before it: else a call with `**options` would be Any.
     @overload
@@ -282,8 +355,241 @@ class View(Generic[T]):
         return self._stream(global_batch_size, options)
 
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
-        checked = make_options(len(self), global_batch_size, self._elements.record_nbytes, **options)
-        return stream_of(StepReader(self._records, checked))
+        records = self._records
+        if options.get("buckets") is not None and records.base.leaves is not None:
+            return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
+        checked = make_options(len(self), global_batch_size, records.record_nbytes, **options)
+        return stream_of(StepReader(records, checked))
+
+    def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
+        """Return the length of a leaf in each record, without reading the records.
+
+        The length of an array of shape ``[None]`` is the number of its values. That of bytes, images and sounds is the
+        number of their bytes, and that of a str the number of its bytes in UTF-8. A leaf that is None has the length 0.
+
+        Args:
+            leaf: its name, such as ``"tokens"`` or ``"meta/url"``; leave it out if an element is one leaf.
+
+        Returns:
+            uint32 of shape ``[len(self)]``, read-only.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, or it is of another kind.
+        """
+        return self._records.lengths(leaf).values()
+
+    def total(self, leaf: str = "") -> int:
+        """Return the sum of :meth:`lengths`, from the manifest: a slice reads the lengths of at most two shards.
+
+        Args:
+            leaf: see :meth:`lengths`.
+
+        Raises:
+            InvalidArgumentError: see :meth:`lengths`.
+        """
+        return self._records.lengths(leaf).total
+
+    def fields(self, *names: str) -> View[Any]:
+        """Return a view of some leaves of the same records: the others are neither decoded nor read.
+
+        Elements keep their structure of dicts, and the order of their keys. Of a local shard without compression only
+        the bytes of these leaves are read; over the network records are read whole, so that their checksums tell
+        whether they are right.
+
+        Args:
+            names: keys of the elements, and of dicts in them, such as ``"tokens"`` or ``"meta/url"``.
+
+        Raises:
+            InvalidArgumentError: if there is no such field.
+        """
+        leaves = self._records.stored_leaves("fields()")
+        chosen = leaf_numbers(leaves.codec.spec, names)
+        return View(self._records.changed(leaves.with_fields(chosen)))
+
+    def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:
+        """Return a view of the same records with images decoded to one size, so that a batch of them is one array.
+
+        Pillow resizes them with its bilinear filter, which takes the mean of all pixels that lie under a new one; of
+        images of the mode ``"1"`` it takes the nearest pixel. The JPEG decoder itself makes an image smaller by 2, 4 or
+        8 if that leaves it at least as large as ``size``. It takes less time then, and the pixels differ slightly from
+        those of the whole image. The digest and the states of streams are those of this view.
+
+        Args:
+            names: the images, such as ``"image"`` or ``"meta/thumbnail"``, or structures that hold some; none for all
+                images.
+            size: the height and the width.
+            crop: True cuts off what makes the proportions differ, at both sides alike; False stretches the image.
+
+        Raises:
+            InvalidArgumentError: if there are no such images, or the size is less than 1.
+            InvalidTypeError: if an argument is of the wrong type.
+        """
+        base = self._records.base
+        if not isinstance(base, RecordElements):
+            raise InvalidTypeError(f"{self!r} has no stored images: call decoded() on each dataset, before views of it")
+        sizes = dict.fromkeys(image_leaves(base.stored().codec.spec, names), image_size(size, crop))
+        return type(self)(self._records.changed(base.sized(sizes)))
+
+    def windows(
+        self,
+        leaves: str | Sequence[str],
+        length: int,
+        *,
+        stride: int | None = None,
+        separator: float | Mapping[str, float] | None = None,
+        remainder: Literal["drop", "pad"] = "drop",
+        segments: bool = False,
+    ) -> View[dict[str, Any]]:
+        """Return windows of fixed length over the values of leaves, those of all records one after another.
+
+        Window i begins at value ``i * stride``. It is read at once, whichever records its values come from.
+
+        Args:
+            leaves: the name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or of bytes or
+                str, of which windows hold the bytes as uint8. Or several, of equal lengths in each record.
+            length: the number of values of a window.
+            stride: how far a window begins after the one before it; the length by default.
+            separator: a value that stands after each record, also after empty ones and None; a dict has one for each
+                leaf, by its name.
+            remainder: what to do with values at the end that do not fill a window: "drop" leaves them out, "pad" fills
+                the last window up with zeros.
+            segments: True adds segment ids and positions, as those of :meth:`packed`. A separator belongs to the record
+                before it, and a record without values has a segment id too, which no value has.
+
+        Returns:
+            A view of ``{"tokens": [length]}``; the keys are the last parts of the names. With segments there are also
+            ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first leaf. With "pad"
+            and without segments there are ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for
+            values.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid; when
+                it is read, if the leaves of a record have different lengths.
+            InvalidTypeError: if an argument has the wrong type.
+        """
+        size = checked_length(length)
+        step = size if stride is None else _at_most("stride", integer("stride", stride, 1))
+        if not is_choice(remainder, ("drop", "pad")):
+            raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
+        documents = Documents(self._records, leaf_names(leaves))
+        values: tuple[Any, ...] = ()
+        if separator is not None:
+            by_name = separator if isinstance(separator, Mapping) else dict.fromkeys(documents.names, separator)
+            if set(by_name) != set(documents.names):
+                raise InvalidArgumentError(f"separator {separator!r}: pass one for each of {list(documents.names)}")
+            pairs = zip(documents.names, documents.dtypes, strict=True)
+            values = tuple(checked_fill("separator", by_name[name], dtype) for name, dtype in pairs)
+        windowing = Windowing(size, step, int(bool(values)), remainder)
+        cut = WindowCut(documents, windowing, values, boolean("segments", segments))
+        return View(Selected.all(DocumentRows(cut)))
+
+    def packed(
+        self,
+        leaves: str | Sequence[str],
+        length: int,
+        *,
+        long: Literal["split", "truncate", "drop"] = "split",
+        max_length: int | None = None,
+        seed: int | None = None,
+    ) -> Packed:
+        """Return whole documents packed into rows of fixed length.
+
+        Which documents share a row is planned once, from their lengths alone, and stored beside the version. Documents
+        share a row only with others of the same 16,384 in a row. A row holds its documents in the order of their
+        records. Empty ones, and None, are in no row.
+
+        Args:
+            leaves: the name of an array of shape ``[None]``, such as ``"tokens"`` or ``"meta/tokens"``; or of bytes or
+                str, whose bytes are packed as uint8. Or several, of equal lengths in each record, to pack side by side.
+            length: the number of values of a row.
+            long: what to do with documents longer than ``max_length``: "split" packs pieces of that length and one of
+                the rest, "truncate" packs only their beginning, "drop" leaves them out.
+            max_length: the number of values of the longest piece, at most ``length``, which is the default.
+            seed: an integer in [0, 2**64) that shuffles which documents share a row; None for a plan without chance.
+
+        Returns:
+            A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
+            ids, int32, number the documents of a row from 1; 0 is padding. Positions, int32, begin at 0 in each. The
+            keys are the last parts of the names; ids and positions are named after the first leaf.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, the leaves of a record have different
+                lengths, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
+        """
+        size = checked_length(length)
+        longest = size if max_length is None else integer("max_length", max_length, 1)
+        if longest > size:
+            raise InvalidArgumentError(f"max_length {longest}: it must be at most the length of a row, {size}")
+        if not is_choice(long, LONG):
+            raise InvalidArgumentError(f"long {long!r}: pass 'split', 'truncate' or 'drop'")
+        packing = Packing(size, longest, long, None if seed is None else check_seed(seed))
+        return Packed(Selected.all(DocumentRows(PackCut(Documents(self._records, leaf_names(leaves)), packing))))
+
+    def padded(
+        self, lengths: Mapping[str, int], *, value: Any = 0, long: Literal["truncate", "refuse"] | None = None
+    ) -> Padded:
+        """Return the same records with arrays of varying length padded to a fixed one.
+
+        Args:
+            lengths: the length for each leaf, by its name: an array of shape ``[None]``, such as ``"tokens"``.
+            value: what stands after the values of a shorter record.
+            long: what to do with longer records: "truncate" keeps the beginning, "refuse" raises an ElementError when
+                one is read. None truncates too, and warns if it does, with the share of the values that is kept.
+
+        Returns:
+            A view of the same elements, with ``tokens`` as ``[length]``, and beside it ``tokens_length``, int32, the
+            number of values in it, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. If a
+            leaf is None, its length is 0.
+
+        Raises:
+            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
+            InvalidTypeError: if an argument has the wrong type.
+        """
+        if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
+            raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')
+        if long is not None and not is_choice(long, ("truncate", "refuse")):
+            raise InvalidArgumentError(f"long {long!r}: pass 'truncate' or 'refuse'")
+        sizes = {name: checked_length(length) for name, length in lengths.items()}
+        view = Padded(Selected.all(padded_of(self._records, sizes, value, long or "truncate")))
+        if long is None and view.kept < 1:
+            warn(
+                f"padded() keeps {view.kept:.2%} of the values of {', '.join(map(repr, sizes))}: longer records lose "
+                "their end. Pass long='truncate' if you want that; else a greater length, or use windows() or packed()"
+            )
+        return view
+
+
+class Packed(View[dict[str, Any]]):
+    """Documents packed into rows of fixed length; :meth:`cachelayer.DataRef.packed` returns it."""
+
+    @property
+    def fill(self) -> float:
+        """The share of the cells of all packs, also of those that a slice leaves out, that are not padding."""
+        return cast(PackCut, cast(DocumentRows, self._records.base).cut).fill
+
+
+class Padded(View[Any]):
+    """Records with padded leaves; :meth:`cachelayer.DataRef.padded` returns it."""
+
+    @property
+    def kept(self) -> float:
+        """The share of the values of the padded leaves that is kept, from their stored lengths; 1 if there are none.
+
+        Records that a slice leaves out count too.
+        """
+        return cast(PaddedElements, self._records.base).kept
+
+
+def checked_length(length: Any) -> int:
+    """Return the length of windows or packs."""
+    return _at_most("length", integer("length", length, 1))
+
+
+def _at_most(name: str, number: int) -> int:
+    if number > _LONGEST:
+        raise InvalidArgumentError(f"{name} {number}: it must be at most {_LONGEST}")
+    return number
 
 
 def _names(fields: Any) -> Sequence[str]:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cachelayer.access.elements import Elements, chosen_leaves
+from cachelayer.access.dataset import Dataset, Facts, Selected, check_keys, with_keys
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Failed, ReadingCost, T
+from cachelayer.protocols import Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
-from cachelayer.streams.reading.failures import bare, is_of_element
+from cachelayer.records.memory import Ints
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -32,7 +30,7 @@ class Sized(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
-class WrappedBase(Elements):
+class WrappedItems(Dataset):
     """The items of an object as elements.
 
     Args:
@@ -53,32 +51,17 @@ class WrappedBase(Elements):
         return f"WrappedRef({self.identity!r}"
 
     @property
-    def digest(self) -> str:
-        return hashlib.sha256(f"wrap:{self._records}:{self.identity}".encode()).hexdigest()
+    def digests(self) -> tuple[str, str]:
+        digest = hashlib.sha256(f"wrap:{self._records}:{self.identity}".encode()).hexdigest()
+        return digest, digest
 
     def __len__(self) -> int:
         return self._records
 
     @property
-    def record_nbytes(self) -> int:
-        # The size is unknown before items are read. This guess leads to blocks of a few hundred items.
-        return 4096
-
-    @property
-    def records_per_read(self) -> int:
-        return 1024
-
-    @property
-    def reading_cost(self) -> ReadingCost:
-        return "foreign"
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return {}
-
-    @property
-    def declared_spec(self) -> tree.Tree | None:
-        return self.declared
+    def facts(self) -> Facts:
+        # Sizes are unknown before items are read. This guess leads to blocks of a few hundred items.
+        return Facts(self.identity, {}, 4096, 4096, 1024, "foreign", is_declared=self.declared is not None)
 
     @property
     def element_spec(self) -> tree.Tree:
@@ -90,12 +73,7 @@ class WrappedBase(Elements):
     def element(self, number: int) -> Any:
         return self._call(lambda: _copied(self._obj[number]), [number])
 
-    def elements(self, numbers: NDArray[np.int64], failed: Failed | None = None) -> list[Any]:
-        return self._elements(numbers, failed)
-
-    def _elements(self, numbers: NDArray[np.int64], failed: Failed | None) -> list[Any]:
-        if failed is not None:
-            return self._tried(numbers, failed, 0)
+    def elements(self, numbers: Ints) -> list[Any]:
         if not hasattr(self._obj, "__getitems__"):
             return [self.element(number) for number in numbers.tolist()]
         wanted = numbers.tolist()
@@ -104,29 +82,8 @@ class WrappedBase(Elements):
             raise SourceError(f"{type(self._obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
         return items
 
-    def _tried(self, numbers: NDArray[np.int64], failed: Failed, first: int) -> list[Any]:
-        """Return items, with None for those that cannot be read; if one cannot, read each half by itself.
-
-        Args:
-            numbers: their numbers.
-            failed: gets the error of each row that cannot be read.
-            first: the row of the first of them.
-        """
-        count = len(numbers)
-        if count < 2 or hasattr(self._obj, "__getitems__"):
-            try:
-                return self.elements(numbers)
-            except Exception as error:
-                if not is_of_element(error):
-                    raise
-                if count == 1:
-                    failed[first] = bare(error)
-                    return [None]
-            splits = [0, count // 2, count]
-        else:
-            splits = list(range(count + 1))
-        parts = pairwise(splits)
-        return [item for start, stop in parts for item in self._tried(numbers[start:stop], failed, first + start)]
+    def sources(self, numbers: Ints) -> Sources:
+        return Sources.whole(self.identity, numbers)
 
     def _call(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
         """Return what ``read`` returns.
@@ -149,29 +106,19 @@ class WrappedBase(Elements):
             f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
         )
 
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         elements = self.elements(numbers)
         spec = self.declared or (from_elements(elements) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))
         if names is None:
             return batch
-        chosen_leaves(spec, names)
-        return {name: batch[name] for name in spec if name in names}
+        check_keys(spec, names)
+        return with_keys(batch, spec, names)
 
-
-class WrappedRef(View[T], Generic[T]):
-    """Any object with a length and items, with the interface of a DataRef. :func:`cachelayer.wrap` returns it."""
-
-    _elements: WrappedBase
-
-
-def with_declared_spec(ref: WrappedRef[T]) -> WrappedRef[T]:
-    """Return the same items with a declared spec, by default that of item 0: each item is checked when it is read."""
-    base = ref._elements
-    if base.declared is not None:
-        return ref
-    return WrappedRef(WrappedBase(base._obj, base.identity, base.element_spec), ref._selection)
+    def with_spec(self) -> WrappedItems:
+        """Return the same items with a declared spec, by default that of item 0: each is checked when it is read."""
+        return self if self.declared is not None else WrappedItems(self._obj, self.identity, self.element_spec)
 
 
 def _copied(item: Any) -> Any:
@@ -186,7 +133,7 @@ def _copied_leaf(_path: str, leaf: Any) -> Any:
     return copy.deepcopy(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf
 
 
-def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None) -> WrappedRef[T]:
+def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None) -> View[T]:
     """Return an object's items with the streams, order, shards and state of a DataRef, without caching them.
 
     Args:
@@ -213,7 +160,7 @@ def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None)
     except Exception as error:
         raise InvalidTypeError(f"len() of a {name} failed: {type(error).__name__}: {error}") from error
     spec = None if element_spec is None else declared(element_spec)
-    return WrappedRef(WrappedBase(obj, identity, spec))
+    return View(Selected.all(WrappedItems(obj, identity, spec)))
 
 
 def _is_unicode(text: str) -> bool:

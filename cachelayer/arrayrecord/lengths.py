@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.selection import Selection
 
 MOST = 2**32 - 1
 """The largest length: no record has more bytes, so no leaf has more values."""
@@ -229,6 +230,14 @@ class LengthColumn:
         parts["first"] += begins - self._records[chosen]
         parts["records"], parts["total"] = ends - begins, self.prefixes(ends) - self.prefixes(begins)
         return LengthColumn(self._readers, parts)
+
+    def selected(self, selection: Selection) -> LengthColumn:
+        """Return the lengths of selected records: those of any but consecutive ones are read once, into memory."""
+        numbers = selection.numbers
+        if isinstance(numbers, range) and (numbers.step == 1 or len(numbers) < 2):
+            return self.slice(numbers.start, numbers.start + len(numbers)) if len(numbers) else self.slice(0, 0)
+        lengths = [self.take(piece) for piece in selection.pieces()]
+        return LengthColumn.of_lengths(np.concatenate([np.empty(0, np.int64), *lengths]))
 
     def near(self) -> LengthColumn:
         """Return the same lengths; if they are few, in memory as those of one shard: values are found in less time."""

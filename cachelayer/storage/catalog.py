@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.dataset import Selected
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.local_shards import Verify
@@ -118,7 +119,8 @@ class Catalog:
         """Return the DataRef of a version."""
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
-            return DataRef(RecordElements(VersionRecords(version, self.verify, self.copies)), version.kept)
+            records = RecordElements(VersionRecords(version, self.verify, self.copies))
+            return DataRef(Selected(records, version.kept))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""

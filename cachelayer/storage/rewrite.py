@@ -42,7 +42,7 @@ def rewrite(
     records = StoredRecords.of(view, fields, reads_copies=is_alone)
     if any((base.store.url, base.name) == (catalog.store.url, name) for base in records.versions):
         raise InvalidArgumentError(f"{name} cannot be written again under its own name: versions never change")
-    if not len(view) and len(view._elements):
+    if not len(view) and len(view._records.base):
         raise InvalidArgumentError(f"{name}: the view has no records")
     about = records.provenance
     options = replace(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.stored_view import PackArguments, checked_pack_arguments
+from cachelayer.access.sequences.packs import PackArguments, checked_pack_arguments
 from cachelayer.access.view import View
 from cachelayer.arguments import boolean, integer, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
@@ -304,7 +304,7 @@ class Storage:
             raise InvalidArgumentError(f"reason {reason!r}: say in a few words why the records are erased")
         seconds = 0.0 if grace is None else gc.checked_grace(grace)
         ref = self._catalog.fetch(reference)
-        numbers = ref._selection.select(records)
+        numbers = ref._records.selection.select(records)
         log, name = Log(self._store, ref.dataset_id), ref.dataset_version
         rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
         erased = Erasure(log, name, rows, reason, seconds, progress).erase()
@@ -508,7 +508,7 @@ class Storage:
         if (keep is None) == (exclude is None):
             raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
         ref = self._catalog.fetch(reference)
-        selection = ref._selection.select(keep) if exclude is None else ref._selection.exclude(exclude)
+        selection = ref._records.selection.select(keep) if exclude is None else ref._records.selection.exclude(exclude)
         if not len(selection) and not boolean("allow_empty", allow_empty):
             raise InvalidArgumentError(
                 f"{ref.dataset_id}@{name}: {'keep' if exclude is None else 'exclude'}= keeps none of the {len(ref)} "

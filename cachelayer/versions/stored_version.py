@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.pack_plan import check_plan
+from cachelayer.arrayrecord.pack_plan import read_plan
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, VersionNotFoundError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
@@ -179,11 +179,11 @@ def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str) -> None:
 def _checked_plan(store: ObjectStore, name: str) -> Iterator[Path]:
     """Yield the file of a plan, or a temporary copy of it, if all of its bytes are right."""
     if isinstance(store, LocalStore):
-        check_plan(store.path(name))
+        read_plan(store.path(name), PurePath(name).name)
         yield store.path(name)
         return
     with scratch_folder() as folder:
         path = folder / name.rpartition("/")[2]
         store.download(name, path, store.size(name) or 0)
-        check_plan(path)
+        read_plan(path, path.name)
         yield path

@@ -274,7 +274,7 @@ def test_far_lengths_are_those_of_near_ones_in_few_round_trips(gcs: Server, tmp_
         assert far.total("tokens") == sum(naive(ROWS, "tokens"))
         assert len(proxy.exchanges()) == opening
         proxy.forget()
-        column = far._length_column("tokens")
+        column = far._records.lengths("tokens")
         offsets = np.arange(0, column.total, 50)
         numbers, places = column.locate(offsets)
         first = len(proxy.exchanges())

@@ -1,79 +1,69 @@
-"""Documents: the values of one or more leaves of varying length in each record of a view, and what is made of them."""
+"""Documents: the values of one or more leaves of varying length in each record, and rows that are made of them."""
 
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.elements import Elements, Read, chosen_leaves
-from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.dataset import Dataset, Facts, Read, Selected, StoredLeaves, check_keys, with_keys
+from cachelayer.access.sequences.pieces import Pieces
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Failed
+from cachelayer.protocols import BlockHolder, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
-from cachelayer.records.memory import rows_apart, splits_of
-from cachelayer.records.pieces import Pieces
+from cachelayer.records.memory import Ints, rows_apart, splits_of
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.versions.manifest import canonical_json
 
-_UNNAMED = "values"
-
-
-class DocumentView(Protocol):
-    """A view of stored records."""
-
-    _elements: RecordElements
-    _selection: Selection
-
-    @property
-    def digest(self) -> str:
-        """The digest of the view, in hexadecimal."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the version that its records come from."""
-
-    def __len__(self) -> int: ...
-
-    def _length_column(self, leaf: str) -> LengthColumn:
-        """Return the lengths of a leaf of its records."""
+UNNAMED = "values"
+"""The key of a leaf without a name: that of elements that are one leaf."""
 
 
 class Documents:
     """The documents of a view: record i holds document i, whose values are in one or more leaves of one length.
 
     Args:
-        view: the view.
+        records: the records of the view.
         names: the names of the leaves, such as ``tokens`` or ``meta/tokens``.
     """
 
-    def __init__(self, view: DocumentView, names: Sequence[str]) -> None:
-        self.view = view
+    def __init__(self, records: Selected, names: Sequence[str]) -> None:
+        self.records = records
         self.names = tuple(names)
-        specs = [spec for _, spec in tree.leaves(view._elements.codec.spec)]
-        self._leaves = [leaf_number(view._elements.codec.spec, name) for name in names]
+        spec = self._stored.codec.spec
+        specs = [leaf for _, leaf in tree.leaves(spec)]
+        self._leaves = [leaf_number(spec, name) for name in names]
         self._specs = [specs[leaf] for leaf in self._leaves]
-        for name, spec in zip(names, self._specs, strict=True):
-            if not has_documents(spec):
+        for name, leaf in zip(names, self._specs, strict=True):
+            if not _has_documents(leaf):
                 raise InvalidArgumentError(
-                    f"{name!r} is {spec.describe()}: documents are arrays of shape [None], bytes or str"
+                    f"{name!r} is {leaf.describe()}: documents are arrays of shape [None], bytes or str"
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Documents, (self.view, self.names)
+        return Documents, (self.records, self.names)
 
     def __len__(self) -> int:
-        return len(self.view)
+        return len(self.records)
+
+    @property
+    def _stored(self) -> StoredLeaves:
+        return self.records.stored_leaves("windows() and packed()")
+
+    @property
+    def home(self) -> Any:
+        """The version beside which files about the records are stored; None if there is none."""
+        return self._stored.home
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
@@ -83,18 +73,31 @@ class Documents:
     @property
     def keys(self) -> list[str]:
         """The key of each leaf in the elements that are made of the documents: the last part of its name."""
-        return [name.rpartition("/")[2] or _UNNAMED for name in self.names]
+        return [name.rpartition("/")[2] or UNNAMED for name in self.names]
+
+    @property
+    def segment_keys(self) -> tuple[str, str]:
+        """The keys of segment ids and positions."""
+        return f"{self.keys[0]}_segment_ids", f"{self.keys[0]}_positions"
 
     @cached_property
     def columns(self) -> list[LengthColumn]:
-        return [self.view._length_column(name) for name in self.names]
+        """The lengths of each leaf."""
+        return [self.records.lengths(name) for name in self.names]
 
-    @property
-    def column(self) -> LengthColumn:
-        """The lengths of the first leaf."""
-        return self.columns[0]
+    def check_lengths(self, numbers: Ints, lengths: Ints) -> None:
+        """Raise unless all leaves of these records have the lengths that the first one has."""
+        for name, column in zip(self.names[1:], self.columns[1:], strict=True):
+            others = column.take(numbers)
+            wrong = np.flatnonzero(others != lengths)
+            if len(wrong):
+                row = int(wrong[0])
+                raise InvalidArgumentError(
+                    f"record {numbers[row]} has {lengths[row]} values in {self.names[0]!r} and {others[row]} in "
+                    f"{name!r}: leaves that stand side by side have one length in each record"
+                )
 
-    def read(self, pieces: Pieces, rows: int, length: int, read: Read | None = None) -> list[NDArray[Any]]:
+    def read(self, pieces: Pieces, rows: int, length: int, read: Read | None = None) -> dict[str, NDArray[Any]]:
         """Return rows that hold pieces, for each leaf: an array of shape ``[rows, length]``, with zeros around them.
 
         Args:
@@ -102,27 +105,16 @@ class Documents:
             rows, length: the number of rows, and of cells in each.
             read: reads records by their numbers, if not the base of the view.
         """
-        numbers = self.view._selection.numbers_of(pieces.record)
-        wanted = (self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
-        base = self.view._elements
-        found = base.leaf_values(*wanted) if read is None else base.leaf_values(*wanted, read)
-        return [pieces.placed(values, rows, length, np.zeros((), values.dtype)) for values in found]
+        numbers = self.records.selection.numbers_of(pieces.record)
+        values = self._stored.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends, read)
+        return {key: pieces.placed(each, rows, length) for key, each in zip(self.keys, values, strict=True)}
 
 
-def has_documents(spec: LeafSpec) -> bool:
+def _has_documents(spec: LeafSpec) -> bool:
     """Return whether a leaf has one dimension, of varying length, of values of one size."""
     if type(spec) is not ArraySpec:
         return False
     return spec.shape == () if dtypes.is_string(spec.dtype) else spec.shape == (None,)
-
-
-def check_keys(documents: Documents, others: Sequence[str] = ()) -> None:
-    """Raise unless all keys of an element differ."""
-    keys = [*documents.keys, *others]
-    for key in keys:
-        if keys.count(key) > 1:
-            named = ", ".join(map(repr, documents.names))
-            raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a leaf")
 
 
 def leaf_names(leaves: Any) -> tuple[str, ...]:
@@ -136,40 +128,24 @@ def leaf_names(leaves: Any) -> tuple[str, ...]:
 
 
 def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a value that a user passed, as an array without dimensions."""
+    """Return a value that a user passed, as an array without dimensions, if the dtype holds it exactly."""
     kind = dtypes.number_kind(dtype)
-    made: NDArray[Any] | None = None
-    if kind == "b" and isinstance(value, (bool, np.bool_)):
-        made = np.array(bool(value))
-    elif kind == "f" and isinstance(value, (float, np.floating)):
-        made = _rounded(float(value), dtype)
-    elif kind in "iuf":
-        number = integer(name, value)
-        made = _rounded(number, dtype) if kind == "f" else _cast(number, dtype)
-    elif isinstance(value, int) and value == 0:
-        made = np.zeros((), dtype)
-    if made is None:
-        raise InvalidArgumentError(f"{name} {value!r}: it is not a value of dtype {dtype}")
-    return made
-
-
-def _rounded(number: float, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return a number as an array of a float dtype; None if it is too large."""
+    is_bool, is_float = isinstance(value, (bool, np.bool_)), isinstance(value, (float, np.floating))
+    if kind in "iu" or (kind == "f" and not is_float):
+        value = integer(name, value)
     try:
         with np.errstate(over="ignore"):
-            made = np.array(float(number)).astype(dtype)
-    except OverflowError:
-        return None
-    return made if np.isfinite(made.astype(np.float64)) or not np.isfinite(float(number)) else None
-
-
-def _cast(number: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return an integer as an array of an integer dtype; None if it does not fit."""
-    for wide in (np.int64, np.uint64):
-        if np.iinfo(wide).min <= number <= np.iinfo(wide).max:
-            made = np.array(number, wide).astype(dtype)
-            return made if int(made) == number else None
-    return None
+            filler = np.array(float(value) if kind == "f" else value).astype(dtype)
+        # A float is rounded to the dtype, but must not become infinite.
+        fits = {
+            "b": is_bool,
+            "f": kind == "f" and (np.isfinite(float(filler)) or not np.isfinite(float(value))),
+        }.get(kind, int(filler) == value if kind in "iu" else isinstance(value, int) and value == 0)
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise InvalidArgumentError(f"{name} {value!r}: it is not a value of dtype {dtype}")
+    return filler
 
 
 def fill_hex(value: NDArray[Any] | None) -> str | None:
@@ -185,43 +161,118 @@ def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
     return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
 
 
-class ArraysBase(Elements):
-    """Elements that are dicts of arrays of fixed shape.
+def segment_spec(documents: Documents, length: int) -> dict[str, ArraySpec]:
+    """Return the specs of the segment ids and positions of rows."""
+    return {key: ArraySpec(np.dtype(np.int32), (length,)) for key in documents.segment_keys}
 
-    Attributes:
-        documents: what they are made of.
-    """
 
-    documents: Documents
+class Cut(Protocol):
+    """How rows of one length are cut from documents. Picklable."""
+
+    kind: ClassVar[str]
+    """The name in the digest."""
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.documents.view.metadata
+    def documents(self) -> Documents:
+        """The documents."""
 
-    @abstractmethod
-    def arrays(self, numbers: NDArray[np.int64], read: Read | None = None) -> dict[str, NDArray[Any]]:
-        """Return the elements of these numbers, stacked on a leading axis.
+    @property
+    def length(self) -> int:
+        """The number of values of a row."""
 
-        Args:
-            numbers: the elements.
-            read: reads the records that they are made of, if not their own base.
-        """
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What decides the rows, beside the documents."""
 
-    def elements(
-        self,
-        numbers: NDArray[np.int64],
-        failed: Failed | None = None,  # noqa: ARG002
-        read: Read | None = None,
-    ) -> list[Any]:
-        columns = {name: rows_apart(values) for name, values in self.arrays(numbers, read).items()}
+    @property
+    def added_spec(self) -> dict[str, ArraySpec]:
+        """What rows have beside the leaves of the documents."""
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The number of rows that each segment of the records adds."""
+
+    def __len__(self) -> int: ...
+
+    def pieces(self, numbers: Ints) -> Pieces:
+        """Return the pieces of documents in some rows, without those that have no values."""
+
+    def batch(self, numbers: Ints, read: Read | None = None) -> dict[str, NDArray[Any]]:
+        """Return some rows; ``read`` reads the records that they are made of, if not their own base."""
+
+    def block_holder(self, rows: DocumentRows, share: float, selection: Selection) -> BlockHolder[Any] | None:
+        """Return what fetches blocks of rows; see :meth:`Dataset.block_holder`."""
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentRows(Dataset):
+    """Rows of one length that are made of documents: dicts of arrays of fixed shape.
+
+    Args:
+        cut: how they are made.
+    """
+
+    cut: Cut
+
+    def __post_init__(self) -> None:
+        documents = self.cut.documents
+        keys = [*documents.keys, *self.cut.added_spec]
+        for key in keys:
+            if keys.count(key) > 1:
+                named = ", ".join(map(repr, documents.names))
+                raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a leaf")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cut": self.cut}
+
+    @property
+    def title(self) -> str:
+        documents = self.cut.documents
+        names = ", ".join(map(repr, documents.names))
+        return f"{self.cut.kind.capitalize()}({documents.records.facts.name!r}, {names}, length={self.cut.length}"
+
+    @cached_property
+    def digests(self) -> tuple[str, str]:
+        # After an erasure rows have other numbers, so there is one digest.
+        digest = derived_digest(self.cut.documents.records.digest, self.cut.kind, self.cut.parameters)
+        return digest, digest
+
+    @cached_property
+    def element_spec(self) -> dict[str, ArraySpec]:
+        documents, shape = self.cut.documents, (self.cut.length,)
+        leaves = {key: ArraySpec(dtype, shape) for key, dtype in zip(documents.keys, documents.dtypes, strict=True)}
+        return {**leaves, **self.cut.added_spec}
+
+    @property
+    def facts(self) -> Facts:
+        leaves = self.element_spec.values()
+        nbytes = sum(np.dtype((leaf.dtype, leaf.shape)).itemsize for leaf in leaves)
+        facts = self.cut.documents.records.facts
+        return replace(facts, record_nbytes=nbytes, read_nbytes=nbytes, reading_cost="stored")
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self.cut.segments
+
+    def __len__(self) -> int:
+        return len(self.cut)
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self.cut.pieces(numbers).sources(self.cut.documents.records)
+
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
+        if names is not None:
+            check_keys(self.element_spec, names)
+        return with_keys(self.cut.batch(numbers, read), self.element_spec, names)
+
+    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]:
+        columns = {name: rows_apart(values) for name, values in self.cut.batch(numbers, read).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None, read: Read | None = None) -> Any:
-        if names is not None:
-            chosen_leaves(self.element_spec, names)
-        return {name: values for name, values in self.arrays(numbers, read).items() if names is None or name in names}
-
-    def batches(self, batches: Sequence[NDArray[np.int64]], read: Read | None = None) -> list[Any]:
+    def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]:
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
-        arrays = self.arrays(np.concatenate([*batches, np.empty(0, np.int64)]), read)
+        arrays = self.cut.batch(np.concatenate([*batches, np.empty(0, np.int64)]), read)
         return [{name: values[start:stop] for name, values in arrays.items()} for start, stop in pairwise(splits)]
+
+    def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:
+        return self.cut.block_holder(self, share, Selection.all(len(self)) if selection is None else selection)

@@ -1,10 +1,9 @@
 """Plan which documents share a row of fixed length: arithmetic on their lengths only.
 
-Version 1 of the algorithm; docs/format.md specifies it, with golden vectors. It never changes under this number.
+Version 1 of the algorithm; docs/format.md specifies it, with golden vectors.
 
 Each :data:`GROUP` documents in a row are packed by themselves, by best fit on the histogram of their lengths, longest
-first (after Krell et al.: Efficient sequence packing without cross-contamination, 2021, arXiv 2107.02027). Longer
-lengths count as rounded up to seven significant bits, so that a histogram has few bins.
+first (after Krell et al.: Efficient sequence packing without cross-contamination, 2021, arXiv 2107.02027).
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.pack_plan import PIECE, Packs
+from cachelayer.arrayrecord.pack_plan import Plan
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.streams.order.permutation import permuted_pieces
 
@@ -26,12 +24,8 @@ GROUP = 1 << 14
 """The number of documents that are packed by themselves."""
 Long = Literal["split", "truncate", "drop"]
 LONG: tuple[Long, ...] = ("split", "truncate", "drop")
-# A length has this many significant bits in the histogram.
-_BITS = 7
-_HALF = 1 << (_BITS - 1)
 # The documents of group g are shuffled as the records of epoch 2**62 + g, which no stream and no split reaches.
 _FIRST_EPOCH = 1 << 62
-_SMALL = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -40,17 +34,19 @@ class Packing:
 
     Args:
         length: the number of values in a row.
-        long: what becomes of documents that are longer: pieces of ``length`` and one for the rest, their beginning, or
-            nothing.
+        max_length: the number of values of a piece, at most ``length``.
+        long: what becomes of documents that are longer: pieces of ``max_length`` and one for the rest, their beginning,
+            or nothing.
         seed: shuffles which documents of a group share a row; None for the order of the records.
     """
 
     length: int
+    max_length: int
     long: Long = "split"
     seed: int | None = None
 
 
-def plan(lengths: Iterable[Ints], packing: Packing) -> Iterator[Packs]:
+def plan(lengths: Iterable[Ints], packing: Packing) -> Iterator[Plan]:
     """Yield the packs of each group of documents. Documents without values are in no pack.
 
     Packs are ordered by their first piece, and the pieces of a pack by their documents.
@@ -59,8 +55,12 @@ def plan(lengths: Iterable[Ints], packing: Packing) -> Iterator[Packs]:
         lengths: the lengths of all documents, in parts of any size.
         packing: how to pack them.
     """
+    packs = 0
     for number, group in enumerate(_groups(lengths)):
-        yield _pack_group(group, number, packing)
+        found = _pack_group(group, number, packing)
+        found[0] += packs
+        packs = int(found[0, -1]) + 1 if found.shape[1] else packs
+        yield found
 
 
 def _groups(parts: Iterable[Ints]) -> Iterator[Ints]:
@@ -75,68 +75,36 @@ def _groups(parts: Iterable[Ints]) -> Iterator[Ints]:
         yield held
 
 
-def _pack_group(lengths: Ints, number: int, packing: Packing) -> Packs:
-    pieces = _pieces(lengths, packing)
-    pieces["record"] += np.uint64(number * GROUP)
-    codes = _codes(pieces["count"].astype(np.int64))
-    packs = _pack_of(codes, packing, number)
-    # The packs in the order of their first pieces: of several values for one pack, the last assignment remains.
-    count = int(packs.max()) + 1 if len(packs) else 0
-    first = np.empty(count, np.int64)
-    first[packs[::-1]] = np.arange(len(packs))[::-1]
-    rank = np.empty(count, np.int64)
-    rank[first.argsort()] = np.arange(count)
-    ordered = rank[packs]
-    return Packs(pieces[_sorted_rows(ordered, count)], np.bincount(ordered, minlength=count).astype(np.int64))
-
-
-def _pieces(lengths: Ints, packing: Packing) -> NDArray[np.void]:
-    """Return the pieces of some documents, numbered from 0."""
-    length, long = packing.length, packing.long
-    counts = -(-lengths // length) if long == "split" else (lengths > 0).astype(np.int64)
+def _pack_group(lengths: Ints, number: int, packing: Packing) -> Plan:
+    longest, long = packing.max_length, packing.long
+    counts = -(-lengths // longest) if long == "split" else (lengths > 0).astype(np.int64)
     if long == "drop":
-        counts[lengths > length] = 0
+        counts[lengths > longest] = 0
     owner = np.repeat(np.arange(len(lengths)), counts)
-    begins = (np.arange(len(owner)) - splits_of(counts)[owner]) * length
-    pieces = np.empty(len(owner), PIECE)
-    pieces["record"], pieces["begin"] = owner, begins
-    pieces["count"] = np.minimum(lengths[owner] - begins, length)
-    return pieces
+    begins = (np.arange(len(owner)) - splits_of(counts)[owner]) * longest
+    sizes = np.minimum(lengths[owner] - begins, longest)
+    packs = _pack_of(sizes, packing, number)
+    # Packs are numbered in the order of their first pieces.
+    _, first, rank = np.unique(packs, return_index=True, return_inverse=True)
+    packs = first.argsort().argsort()[rank] if len(packs) else packs
+    order = packs.argsort(kind="stable")
+    return np.stack([packs, owner + number * GROUP, begins, sizes])[:, order]
 
 
-def _codes(lengths: Ints) -> Ints:
-    """Return the number of the histogram's bin of each length; longer lengths have larger numbers."""
-    shifts = np.maximum(np.frexp(lengths.astype(np.float64))[1].astype(np.int64) - _BITS, 0)
-    return (shifts << (_BITS - 1)) + ((lengths + (1 << shifts) - 1) >> shifts)
-
-
-def _length_of(code: int) -> int:
-    """Return the longest length in a bin."""
-    shift = max(0, code // _HALF - 1)
-    return (code - shift * _HALF) << shift
-
-
-def _pack_of(codes: Ints, packing: Packing, group: int) -> Ints:
-    order = np.arange(len(codes))
-    if packing.seed is not None and len(codes):
+def _pack_of(sizes: Ints, packing: Packing, group: int) -> Ints:
+    """Return the pack of each piece."""
+    order = np.arange(len(sizes))
+    if packing.seed is not None and len(sizes):
         epoch = _FIRST_EPOCH + group
-        order = np.concatenate(list(permuted_pieces(len(codes), packing.seed, epoch, 0, len(codes))))
-    order = order[_sorted_rows(_SMALL - 1 - codes[order], _SMALL)]
-    histogram = np.bincount(codes)
-    bins = np.flatnonzero(histogram)[::-1]
-    dealt = _Fit(packing.length)
-    for code, count in zip(bins.tolist(), histogram[bins].tolist(), strict=True):
-        dealt.place(min(_length_of(code), packing.length), count)
-    packs = np.empty(len(codes), np.int64)
-    packs[order] = dealt.packs()
+        order = np.concatenate(list(permuted_pieces(len(sizes), packing.seed, epoch, 0, len(sizes))))
+    order = order[(-sizes[order]).argsort(kind="stable")]
+    different, counts = np.unique(sizes, return_counts=True)
+    fit = _Fit(packing.length)
+    for size, count in zip(different[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        fit.place(size, count)
+    packs = np.empty(len(sizes), np.int64)
+    packs[order] = fit.packs()
     return packs
-
-
-def _sorted_rows(keys: Ints, below: int) -> Ints:
-    """Return the stable order of keys in [0, below). Numpy sorts 16 bits several times faster."""
-    small: Any = keys.astype(np.uint16) if below <= _SMALL else keys
-    order: Ints = small.argsort(kind="stable")
-    return order
 
 
 @dataclass

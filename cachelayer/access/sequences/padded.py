@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.elements import Elements, chosen_leaves
-from cachelayer.access.sequences.documents import DocumentView, checked_fill, derived_digest, fill_hex
-from cachelayer.access.view import View
+from cachelayer.access.dataset import Dataset, Facts, Selected, check_keys, with_keys
+from cachelayer.access.sequences.documents import UNNAMED, checked_fill, derived_digest, fill_hex
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Failed, ReadingCost
+from cachelayer.protocols import Sources
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
@@ -23,7 +22,6 @@ from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 
 Long = Literal["truncate", "refuse"]
-_UNNAMED = "values"
 
 
 @dataclass(frozen=True)
@@ -77,103 +75,81 @@ class Padding:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedBase(Elements):
-    """The padded records of a view.
+class PaddedElements(Dataset):
+    """The elements of a view with leaves padded.
 
     Args:
-        view: the view.
+        records: the elements.
         paddings: how each leaf is padded, by the keys of the dicts that lead to it, in the order of the leaves.
     """
 
-    view: View[Any]
+    records: Selected
     paddings: Mapping[tuple[str, ...], Padding]
 
     @property
     def title(self) -> str:
         lengths = {each.name: each.length for each in self.paddings.values()}
-        return f"Padded({self.view!r}, {lengths}"
+        return f"Padded({self.records!r}, {lengths}"
 
     @property
-    def digest(self) -> str:
-        return self._digest_over(self.view.digest)
-
-    @property
-    def original_digest(self) -> str:
-        return self._digest_over(self.view._records.original_digest)
-
-    def _digest_over(self, records: str) -> str:
+    def digests(self) -> tuple[str, str]:
         parameters = [[each.name, each.length, fill_hex(each.fill), each.long] for each in self.paddings.values()]
-        return derived_digest(records, "padded", {"leaves": parameters})
+        now, before = (derived_digest(each, "padded", {"leaves": parameters}) for each in self.records.digests)
+        return now, before
 
     @property
     def erased(self) -> Ints:
-        return self.view._erased
+        return self.records.erased
 
     @cached_property
     def element_spec(self) -> Tree:
-        return self._changed(self.view.element_spec, lambda padding, _: padding.specs(padding.length))
+        return self._changed(self.records.element_spec, lambda padding, _: padding.specs(padding.length))
 
     @property
     def spec_of_any_length(self) -> Tree:
         """The spec of the elements if they were padded to another length in each batch."""
-        return self._changed(self.view.element_spec, lambda padding, _: padding.specs(None))
+        return self._changed(self.records.element_spec, lambda padding, _: padding.specs(None))
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.view.metadata
-
-    def __len__(self) -> int:
-        return len(self.view)
-
-    @property
-    def record_nbytes(self) -> int:
-        return self.view._elements.record_nbytes + sum(
+    def facts(self) -> Facts:
+        facts = self.records.facts
+        nbytes = facts.record_nbytes + sum(
             each.length * (each.fill.dtype.itemsize + 1) for each in self.paddings.values()
         )
-
-    @property
-    def records_per_read(self) -> int:
-        return self.view._elements.records_per_read
-
-    @property
-    def reading_cost(self) -> ReadingCost:
-        return self.view._elements.reading_cost
+        return replace(facts, record_nbytes=nbytes, read_nbytes=nbytes)
 
     @property
     def segments(self) -> tuple[int, ...]:
-        return self.view._selection.segment_sizes(self.view._elements.segments)
+        return self.records.segments
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self.records.sources(numbers)
 
     def element(self, number: int) -> Any:
-        return self._padded_element(number, self.view[number])
+        return self._padded_element(number, self.records.element(number))
 
-    def elements(self, numbers: NDArray[np.int64], failed: Failed | None = None) -> list[Any]:
-        elements: list[Any] = list(self.view._records.elements(numbers, failed))
-        for row, number in enumerate(numbers.tolist()):
-            if failed is not None and row in failed:
-                continue
-            try:
-                elements[row] = self._padded_element(number, elements[row])
-            except ElementError as error:
-                if failed is None:
-                    raise
-                elements[row], failed[row] = None, error
-        return elements
+    def elements(self, numbers: Ints) -> list[Any]:
+        elements = self.records.elements(numbers)
+        return [self._padded_element(*pair) for pair in zip(numbers.tolist(), elements, strict=True)]
 
     def _padded_element(self, number: int, element: Any) -> Any:
-        with _naming(np.array([number])):
+        with _naming([number]):
             return self._changed(element, Padding.element)
 
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         if names is not None:
-            chosen_leaves(self.element_spec, names)
-        found = self.padded(numbers, self.view._elements.batch(self.view._selection.take(numbers), self._needed(names)))
-        return found if names is None else {name: found[name] for name in self.element_spec if name in names}
+            check_keys(self.element_spec, names)
+        batch = self.padded(numbers, self.records.batch(numbers, self._needed(names)))
+        return with_keys(batch, self.element_spec, names)
 
-    def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        found = self.view._elements.batches([self.view._selection.take(numbers) for numbers in batches])
+    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
+        found = self.records.batches(batches)
         return [self.padded(numbers, batch) for numbers, batch in zip(batches, found, strict=True)]
 
-    def padded(self, numbers: NDArray[np.int64], batch: Any) -> Any:
+    def padded(self, numbers: Ints, batch: Any) -> Any:
         """Return a batch of the view with its leaves padded.
 
         Args:
@@ -185,16 +161,15 @@ class PaddedBase(Elements):
 
     def _needed(self, names: Sequence[str] | None) -> Sequence[str] | None:
         """Return the keys of the view's elements from which these keys are made."""
-        spec = self.view.element_spec
+        spec = self.records.element_spec
         if names is None or not isinstance(spec, dict):
             return None
-        added = {key: name for name in spec for key in _added(name)}
-        return [name for name in spec if name in names or any(added.get(key) == name for key in names)]
+        return [name for name in spec if name in names or any(added in names for added in _added(name))]
 
     def _changed(self, value: Any, make: Callable[[Padding, Any], Sequence[Any]], place: tuple[str, ...] = ()) -> Any:
         """Return the structure of an element, or of a batch, with three leaves in place of each that is padded."""
         if place in self.paddings:
-            key = place[-1] if place else _UNNAMED
+            key = place[-1] if place else UNNAMED
             return dict(zip((key, *_added(key)), make(self.paddings[place], value), strict=True))
         if not isinstance(value, dict):
             return value
@@ -204,9 +179,19 @@ class PaddedBase(Elements):
             out |= changed if (*place, key) in self.paddings else {key: changed}
         return out
 
+    @property
+    def kept(self) -> float:
+        """The share of the values of the padded leaves that is kept, from their stored lengths; 1 if there are none."""
+        kept, total = 0, 0
+        for each in self.paddings.values():
+            column = self.records.lengths(each.name)
+            kept += sum(int(np.minimum(lengths, each.length).sum()) for lengths in column.pieces())
+            total += column.total
+        return kept / total if total else 1.0
+
 
 @contextmanager
-def _naming(numbers: NDArray[np.int64]) -> Iterator[None]:
+def _naming(numbers: Sequence[int] | Ints) -> Iterator[None]:
     """Name the record in the errors of its row."""
     try:
         yield
@@ -218,30 +203,12 @@ def _added(key: str) -> tuple[str, str]:
     return f"{key}_length", f"{key}_mask"
 
 
-class Padded(View[Any]):
-    """Records with padded leaves; :meth:`cachelayer.DataRef.padded` returns it."""
-
-    _elements: PaddedBase
-
-    @cached_property
-    def kept(self) -> float:
-        """The share of the values of the padded leaves that is kept, from their stored lengths; 1 if there are none.
-
-        Records that a slice leaves out count too.
-        """
-        view, kept, total = cast(DocumentView, self._elements.view), 0, 0
-        for each in self._elements.paddings.values():
-            column = view._length_column(each.name)
-            kept += sum(int(np.minimum(lengths, each.length).sum()) for lengths in column.pieces())
-            total += column.total
-        return kept / total if total else 1.0
-
-
-def padded_of(view: View[Any], lengths: Mapping[str, int], value: Any, long: Long) -> Padded:
-    """Return the records of a view with leaves padded."""
+def padded_of(records: Selected, lengths: Mapping[str, int], value: Any, long: Long) -> PaddedElements:
+    """Return the elements of a view with leaves padded."""
     if not lengths:
         raise InvalidArgumentError('no leaf is named: pass a name and a length, such as {"tokens": 2048}')
-    spec = view.element_spec
+    records.stored_leaves("padded()")
+    spec = records.element_spec
     numbers = {leaf_number(spec, name) for name in lengths}
     paddings = {}
     for place, leaf, siblings in _leaves_of_dicts(spec):
@@ -250,7 +217,7 @@ def padded_of(view: View[Any], lengths: Mapping[str, int], value: Any, long: Lon
             continue
         if type(leaf) is not ArraySpec or leaf.shape != (None,) or leaf.dtype in (bytes, str):
             raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded")
-        clashes = [added for added in _added(place[-1] if place else _UNNAMED) if added in siblings]
+        clashes = [added for added in _added(place[-1] if place else UNNAMED) if added in siblings]
         if clashes:
             raise InvalidArgumentError(f"elements have a leaf {clashes[0]!r}, which padded() would add: rename it")
         if isinstance(value, Mapping) and name not in value:
@@ -262,7 +229,7 @@ def padded_of(view: View[Any], lengths: Mapping[str, int], value: Any, long: Lon
             f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds leaves beside the one that it "
             "pads, so it pads values of dicts"
         )
-    return Padded(PaddedBase(view, paddings))
+    return PaddedElements(records, paddings)
 
 
 def _leaves_of_dicts(

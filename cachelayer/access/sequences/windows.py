@@ -1,4 +1,4 @@
-"""Windows of fixed length over the values of a leaf, all documents one after another: by arithmetic and bisection."""
+"""Windows of fixed length over the values of all documents, one after another: by arithmetic and bisection."""
 
 from __future__ import annotations
 
@@ -6,30 +6,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import HeldReads, held_records
-from cachelayer.access.elements import Read
+from cachelayer.access.dataset import Read
 from cachelayer.access.held import Held, fetched
-from cachelayer.access.record_elements import RecordElements
-from cachelayer.access.sequences.documents import ArraysBase, Documents, check_keys, derived_digest, fill_hex
-from cachelayer.access.view import View
+from cachelayer.access.record_elements import RecordElements, RecordSource
+from cachelayer.access.sequences.documents import DocumentRows, Documents, fill_hex, segment_spec
+from cachelayer.access.sequences.pieces import Pieces, segments_of
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BlockHolder
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.pieces import DocumentPiece, Pieces
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec
-from cachelayer.records.tree import Tree
 
 # Windows of longer documents, on average, are not held in blocks.
 _LONG_NBYTES = 1 << 16
 Remainder = Literal["drop", "pad"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What some windows hold: pieces of documents, each with its separator.
+
+    Args:
+        pieces: the values of documents, some of which may have none.
+        cells: the number of cells that each piece and its separator take.
+        segment: the number of each document in its window, from 1.
+        separators: the place of each separator, where the cells of all windows are numbered one after another.
+        filled: the number of cells in each window that values and separators take.
+    """
+
+    pieces: Pieces
+    cells: Ints
+    segment: Ints
+    separators: Ints
+    filled: Ints
 
 
 @dataclass(frozen=True)
@@ -57,16 +74,12 @@ class Windowing:
         last = max(0, -(-(total - self.length) // self.stride))
         return last + 1 if last * self.stride < total else last
 
-    def pieces(self, column: LengthColumn, numbers: Ints) -> tuple[Pieces, Ints, Ints]:
+    def layout(self, column: LengthColumn, numbers: Ints) -> Layout:
         """Return what some windows hold.
 
         Args:
             column: the lengths of all documents.
             numbers: the windows, each less than ``count``.
-
-        Returns:
-            The pieces; the place of each separator, where the cells of all windows are numbered one after another; and
-            the number of cells in each window that the values reach.
         """
         begins = numbers * self.stride
         filled = np.minimum(column.total + len(column) * self.extra - begins, self.length)
@@ -81,58 +94,65 @@ class Windowing:
         # Where each document begins in its window: before the window, for the first.
         ends = splits_of(lengths + self.extra)
         at = ends[:-1] - (ends[splits[:-1]] + places)[row]
-        begin = np.maximum(-at, 0)
+        begin, offset = np.maximum(-at, 0), np.maximum(at, 0)
         count = np.minimum(lengths, filled[row] - at) - begin
-        pieces = Pieces(row, record, begin, count, np.maximum(at, 0), begin + count == lengths).not_empty()
+        cells = np.minimum(at + lengths + self.extra, filled[row]) - offset
         separators = np.empty(0, np.int64)
         if self.extra:
             place = at + lengths
-            inside = np.flatnonzero((place >= 0) & (place < self.length))
+            inside = np.flatnonzero((place >= 0) & (place < filled[row]))
             separators = row[inside] * self.length + place[inside]
-        return pieces, separators, filled
+        # The first window of all may begin with documents that have no values.
+        segment = record - np.where(begins == 0, 0, first)[row] + 1
+        pieces = Pieces(row, record, begin, count, offset, begin + count == lengths)
+        return Layout(pieces, cells, segment, separators, filled)
 
 
 @dataclass(frozen=True, eq=False)
-class WindowsBase(ArraysBase):
-    """The windows over all documents of a view.
+class WindowCut:
+    """The windows over all documents of a view: a :class:`cachelayer.access.sequences.documents.Cut`.
 
     Args:
         documents: the documents.
         windowing: how they are cut.
-        separator: the value after each document, as an array without dimensions; None for none.
+        separator: the value after each document for each leaf, as arrays without dimensions; empty for none.
+        segmented: whether windows have segment ids and positions.
     """
 
     documents: Documents
     windowing: Windowing
-    separator: NDArray[Any] | None = None
+    separator: tuple[NDArray[Any], ...] = ()
+    segmented: bool = False
+
+    kind: ClassVar[str] = "windows"
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
-    def title(self) -> str:
-        documents = self.documents
-        return f"Windows({documents.view._elements.name!r}, {documents.names[0]!r}, length={self.windowing.length}"
+    def length(self) -> int:
+        return self.windowing.length
 
     @property
-    def digest(self) -> str:
-        parameters = {
-            "leaf": self.documents.names[0],
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "leaves": list(self.documents.names),
             "length": self.windowing.length,
             "stride": self.windowing.stride,
-            "separator": fill_hex(self.separator),
+            "separator": list(map(fill_hex, self.separator)),
             "remainder": self.windowing.remainder,
+            "segments": self.segmented,
         }
-        return derived_digest(self.documents.view.digest, "windows", parameters)
 
     @property
-    def element_spec(self) -> Tree:
-        (key,), (dtype,), length = self.documents.keys, self.documents.dtypes, self.windowing.length
-        spec = {key: ArraySpec(dtype, (length,))}
-        if self.windowing.remainder == "pad":
-            spec[f"{key}_length"] = ArraySpec(np.dtype(np.int32))
-            spec[f"{key}_mask"] = ArraySpec(np.dtype(np.bool_), (length,))
-        return spec
+    def added_spec(self) -> dict[str, ArraySpec]:
+        if self.segmented:
+            return segment_spec(self.documents, self.length)
+        if self.windowing.remainder == "drop":
+            return {}
+        key = self.documents.keys[0]
+        mask = ArraySpec(np.dtype(np.bool_), (self.length,))
+        return {f"{key}_length": ArraySpec(np.dtype(np.int32)), f"{key}_mask": mask}
 
     @cached_property
     def _count(self) -> int:
@@ -143,84 +163,46 @@ class WindowsBase(ArraysBase):
 
     @cached_property
     def _column(self) -> LengthColumn:
-        return self.documents.column.near()
-
-    def _pieces(self, numbers: NDArray[np.int64]) -> tuple[Pieces, Ints, Ints]:
-        """Return what some windows hold; see :meth:`Windowing.pieces`."""
-        return self.windowing.pieces(self._column, numbers)
+        return self.documents.columns[0].near()
 
     def _values_before(self, document: int) -> int:
         """Return the number of values of the first documents, separators among them."""
-        column, extra = self.documents.column, self.windowing.extra
+        column, extra = self.documents.columns[0], self.windowing.extra
         return (column.total if document == len(column) else column.prefix(document)) + document * extra
 
     @property
     def segments(self) -> tuple[int, ...]:
-        """The windows that each segment of the records adds."""
-        view = self.documents.view
-        splits = np.cumsum([0, *view._selection.segment_sizes(view._elements.segments)]).tolist()
+        splits = np.cumsum([0, *self.documents.records.segments]).tolist()
         counts = [self.windowing.count(self._values_before(split)) for split in splits]
         return tuple(after - before for before, after in pairwise(counts))
 
-    @property
-    def record_nbytes(self) -> int:
-        return self.windowing.length * self.documents.dtypes[0].itemsize
+    def pieces(self, numbers: Ints) -> Pieces:
+        return self.windowing.layout(self._column, numbers).pieces.not_empty()
 
-    @property
-    def records_per_read(self) -> int:
-        return self.documents.view._elements.records_per_read
-
-    def documents_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the documents of which some windows hold values, ascending."""
-        return np.unique(self._pieces(numbers)[0].record)
-
-    def block_holder(self, selection: Selection, share: float) -> BlockHolder[Any] | None:
-        base = self.documents.view._elements
-        # A document that is longer than a block would be held by each block that it reaches.
-        if not isinstance(base, RecordElements) or not base.is_fetched or base.record_nbytes > _LONG_NBYTES:
-            return None
-        return WindowBlocks(self, selection, share)
-
-    def arrays(self, numbers: NDArray[np.int64], read: Read | None = None) -> dict[str, NDArray[Any]]:
-        (key,), length = self.documents.keys, self.windowing.length
-        pieces, separators, filled = self._pieces(numbers)
-        (values,) = self.documents.read(pieces, len(numbers), length, read)
-        if len(separators):
-            values.reshape(-1)[separators] = self.separator
-        arrays = {key: values}
+    def batch(self, numbers: Ints, read: Read | None = None) -> dict[str, NDArray[Any]]:
+        length = self.length
+        layout = self.windowing.layout(self._column, numbers)
+        pieces = layout.pieces.not_empty()
+        if len(self.documents.names) > 1:
+            self.documents.check_lengths(pieces.record, self._column.take(pieces.record))
+        batch = self.documents.read(pieces, len(numbers), length, read)
+        for values, separator in zip(batch.values(), self.separator, strict=False):
+            values.reshape(-1)[layout.separators] = separator
+        if self.segmented:
+            added = segments_of(layout.pieces.row, layout.segment, layout.cells, len(numbers), length)
+            return {**batch, **dict(zip(self.documents.segment_keys, added, strict=True))}
         if self.windowing.remainder == "pad":
-            arrays[f"{key}_length"] = filled.astype(np.int32)
-            arrays[f"{key}_mask"] = np.arange(length) < filled[:, None]
-        return arrays
+            key = self.documents.keys[0]
+            batch[f"{key}_length"] = layout.filled.astype(np.int32)
+            batch[f"{key}_mask"] = np.arange(length) < layout.filled[:, None]
+        return batch
 
-    def document(self, number: int) -> list[DocumentPiece]:
-        return self._pieces(np.array([number]))[0].listed()
-
-
-class Windows(View[dict[str, Any]]):
-    """Windows of fixed length over the values of a leaf; :meth:`cachelayer.DataRef.windows` returns it."""
-
-    _elements: WindowsBase
-
-    def document(self, index: int) -> list[DocumentPiece]:
-        """Return the documents of which a window holds values, in order.
-
-        Args:
-            index: the number of the window in this view; negative ones count from the end.
-
-        Returns:
-            For each document ``(record, begin, end, offset)``: the number of its record in the dataset that the windows
-            were made of, which of its values the window holds, and where they begin in the window.
-
-        Raises:
-            RecordIndexError: if there is no such window.
-        """
-        return self._elements.document(self._selection.number(index))
-
-
-def windows_of(documents: Documents, windowing: Windowing, separator: NDArray[Any] | None) -> Windows:
-    check_keys(documents)
-    return Windows(WindowsBase(documents, windowing, separator))
+    def block_holder(self, rows: DocumentRows, share: float, selection: Selection) -> BlockHolder[Any] | None:
+        base = self.documents.records.base
+        # A document that is longer than a block would be held by each block that it reaches.
+        if not isinstance(base, RecordElements) or not base.is_fetched or base.facts.record_nbytes > _LONG_NBYTES:
+            return None
+        return WindowBlocks(self, rows, base.source, selection, share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,37 +228,36 @@ class WindowBlocks:
     """Blocks of windows.
 
     Args:
-        base: all windows.
+        cut: all windows.
+        rows: makes elements of them.
+        source: where the documents are fetched from.
         selection: the windows that the view has.
         share: the fraction of the windows that is going to be fetched.
     """
 
-    base: WindowsBase
+    cut: WindowCut
+    rows: DocumentRows
+    source: RecordSource
     selection: Selection
     share: float
 
     def fetch(self, numbers: Ints) -> HeldDocuments:
         """Fetch the documents of windows by their numbers in the view; neighbours are one request."""
-        view = self.base.documents.view
-        documents = self.base.documents_of(self.selection.take(numbers))
+        documents = self.cut.pieces(self.selection.take(numbers)).record
         # In the order of the base, neighbours lie together.
-        documents = np.unique(view._selection.numbers_of(documents))
-        return HeldDocuments(fetched(partial(view._elements.source.hold, documents, self.share)), documents)
+        documents = np.unique(self.cut.documents.records.selection.numbers_of(documents))
+        return HeldDocuments(fetched(partial(self.source.hold, documents, self.share)), documents)
 
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
-        return HeldReads(self.base, self.selection, _reader(blocks))
+        """Return what reads windows out of blocks; a document that is in two blocks is read out of either."""
+        numbers = np.concatenate([block.numbers for block in blocks])
+        block_of = np.repeat(np.arange(len(blocks)), [len(block.numbers) for block in blocks])
+        row_of = np.concatenate([np.arange(len(block.numbers)) for block in blocks])
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
 
+        def read(wanted: Ints, _: Any) -> Records:
+            at = order[numbers.searchsorted(wanted)]
+            return held_records([block.held for block in blocks], block_of[at], row_of[at])
 
-def _reader(blocks: Sequence[HeldDocuments]) -> Read:
-    """Return what reads documents by their record numbers; one that is in two blocks is read out of either."""
-    numbers = np.concatenate([block.numbers for block in blocks])
-    owner = np.repeat(np.arange(len(blocks)), [len(block.numbers) for block in blocks])
-    rows = np.concatenate([np.arange(len(block.numbers)) for block in blocks])
-    order = np.argsort(numbers, kind="stable")
-    numbers = numbers[order]
-
-    def read(wanted: Ints) -> Records:
-        at = order[numbers.searchsorted(wanted)]
-        return held_records([block.held for block in blocks], owner[at], rows[at])
-
-    return read
+        return HeldReads(self.rows, self.selection, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, insort
 from typing import Any
 
 import numpy as np
@@ -11,31 +12,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachelayer.access.sequences.pack_planner import GROUP, LONG, Packing, plan
-from cachelayer.arrayrecord.pack_plan import PIECE
 from cachelayer.streams.order.permutation import permuted
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=60)
-SMALL = st.builds(Packing, st.integers(1, 20), st.sampled_from(LONG), st.none() | st.integers(0, 2**64 - 1))
+SMALL = st.builds(
+    lambda longest, more, long, seed: Packing(longest + more, longest, long, seed),
+    st.integers(1, 20),
+    st.integers(0, 20),
+    st.sampled_from(LONG),
+    st.none() | st.integers(0, 2**64 - 1),
+)
 
 
 def pieces_of(lengths: list[int], how: Packing) -> list[tuple[int, int, int]]:
     """The pieces that are to be packed, one document after another."""
-    out = []
+    out, most = [], how.max_length
     for record, length in enumerate(lengths):
-        kept = {"split": length, "truncate": min(length, how.length), "drop": length if length <= how.length else 0}
-        out += [(record, at, min(how.length, kept[how.long] - at)) for at in range(0, kept[how.long], how.length)]
+        kept = {"split": length, "truncate": min(length, most), "drop": length if length <= most else 0}[how.long]
+        out += [(record, at, min(most, kept - at)) for at in range(0, kept, most)]
     return out
 
 
-def planned(lengths: Any, how: Packing, parts: int = 1) -> list[list[tuple[int, int, int]]]:
-    packs = []
-    for group in plan(np.array_split(np.asarray(lengths, np.int64), parts), how):
-        assert group.pieces.dtype == PIECE
-        ends = np.cumsum(group.sizes).tolist()
-        pieces = group.pieces.tolist()
-        assert len(pieces) == (ends[-1] if ends else 0)
-        packs += [pieces[end - size : end] for end, size in zip(ends, group.sizes.tolist(), strict=True)]
+def packs_of(groups: Any) -> list[list[tuple[int, int, int]]]:
+    packs: list[list[tuple[int, int, int]]] = []
+    for number, *piece in (piece for group in groups for piece in group.T.tolist()):
+        if number == len(packs):
+            packs.append([])
+        packs[number].append(tuple(piece))
     return packs
+
+
+def planned(lengths: Any, how: Packing, parts: int = 1) -> list[list[tuple[int, int, int]]]:
+    return packs_of(plan(np.array_split(np.asarray(lengths, np.int64), parts), how))
 
 
 @given(LENGTHS, SMALL)
@@ -57,10 +65,7 @@ def test_the_parts_in_which_lengths_come_do_not_matter(lengths: list[int], how: 
 def specified(lengths: list[int], how: Packing, group: int = 0) -> list[list[tuple[int, int, int]]]:
     """The packs of a group, made as the page on the format says."""
     pieces = pieces_of(lengths, how)
-    sizes = []
-    for *_, count in pieces:
-        unit = 1 << max(0, count.bit_length() - 7)
-        sizes.append(min(-(-count // unit) * unit, how.length))
+    sizes = [count for *_, count in pieces]
     order = list(range(len(pieces)))
     if how.seed is not None:
         order = permuted(len(pieces), how.seed, 2**62 + group, 0, len(pieces)).tolist()
@@ -105,16 +110,16 @@ def specified(lengths: list[int], how: Packing, group: int = 0) -> list[list[tup
 def test_it_is_the_plan_that_the_page_on_the_format_specifies(
     lengths: list[int], length: int, long: Any, seed: int | None
 ) -> None:
-    how = Packing(length, long, seed)
+    how = Packing(length, max(1, length - len(lengths)), long, seed)
     assert planned(lengths, how) == specified(lengths, how)
 
 
 def test_later_groups_have_permutations_of_their_own() -> None:
     lengths = np.random.default_rng(4).integers(0, 9, GROUP + 60)
-    how = Packing(16, seed=3)
+    how = Packing(16, 16, seed=3)
     *_, last = plan([lengths], how)
     expected = [piece for pack in specified(lengths[GROUP:].tolist(), how, 1) for piece in pack]
-    assert last.pieces.tolist() == [(record + GROUP, begin, count) for record, begin, count in expected]
+    assert last[1:].T.tolist() == [[record + GROUP, begin, count] for record, begin, count in expected]
 
 
 @pytest.mark.parametrize(("length", "share"), [(2048, 4), (32768, 4), (2048, 64), (131072, 64)])
@@ -122,42 +127,56 @@ def test_later_groups_have_permutations_of_their_own() -> None:
 def test_log_normal_lengths_fill_packs(length: int, share: int, long: Any) -> None:
     drawn = np.random.default_rng(0).lognormal(0, 1, 3 * GROUP)
     lengths = np.maximum(1, drawn / drawn.mean() * length / share).astype(np.int64)
-    groups = list(plan([lengths], Packing(length, long)))
-    values = sum(int(group.pieces["count"].sum()) for group in groups)
-    assert values / (length * sum(len(group.sizes) for group in groups)) >= 0.97
+    groups = list(plan([lengths], Packing(length, length, long)))
+    values = sum(int(group[3].sum()) for group in groups)
+    assert values / (length * (groups[-1][0, -1] + 1)) >= 0.97
+
+
+def test_no_packing_by_best_fit_takes_fewer_rows() -> None:
+    """Each document goes where the least room is left for it, the longest first: here two of them fill a row."""
+    lengths = np.random.default_rng(2).integers(118, 168, GROUP)
+    rooms: list[int] = []
+    rows = 0
+    for length in sorted(lengths.tolist(), reverse=True):
+        at = bisect_left(rooms, length)
+        rows += at == len(rooms)
+        room = rooms.pop(at) if at < len(rooms) else 256
+        insort(rooms, room - length)
+    (group,) = plan([lengths], Packing(256, 256))
+    assert group[0, -1] + 1 == rows
 
 
 def test_groups_are_packed_by_themselves() -> None:
     lengths = np.random.default_rng(1).integers(0, 50, 2 * GROUP + 10)
     for seed in (None, 3):
-        how = Packing(64, seed=seed)
+        how = Packing(64, 64, seed=seed)
         whole = list(plan([lengths], how))
         assert len(whole) == 3
         for number, group in enumerate(whole):
-            records = group.pieces["record"]
+            records = group[1]
             assert records.min() >= number * GROUP
             assert records.max() < (number + 1) * GROUP
         longer = list(plan([lengths, lengths], how))
         for before, after in zip(whole[:2], longer, strict=False):
-            assert (before.pieces == after.pieces).all()
+            assert (before == after).all()
 
 
 def test_a_very_long_document_is_cut() -> None:
-    packs = planned([2**32 - 1], Packing(2**30))
+    packs = planned([2**32 - 1], Packing(2**30, 2**30))
     assert packs == [[(0, at, min(2**30, 2**32 - 1 - at))] for at in range(0, 2**32 - 1, 2**30)]
 
 
 def test_the_plan_is_this_for_ever() -> None:
-    assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10)) == GOLDEN_SPLIT
-    assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10, "truncate")) == GOLDEN_TRUNCATE
-    assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10, "drop")) == GOLDEN_DROP
-    assert planned([4] * 6 + [6] * 4, Packing(10, seed=42)) == GOLDEN_SEED
+    assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10, 10)) == GOLDEN_SPLIT
+    assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10, 10, "truncate")) == GOLDEN_TRUNCATE
+    assert planned([3, 0, 7, 5, 2, 9, 1, 25], Packing(10, 10, "drop")) == GOLDEN_DROP
+    assert planned([4] * 6 + [6] * 4, Packing(10, 10, seed=42)) == GOLDEN_SEED
     numbers = np.arange(3 * GROUP, dtype=np.int64)
     lengths = numbers * 2654435761 % 4093
     for how, digest in GOLDEN_DIGESTS:
         state = hashlib.sha256()
         for group in plan([lengths], how):
-            state.update(group.sizes.astype("<i8").tobytes() + group.pieces.tobytes())
+            state.update(group.astype("<i8").tobytes())
         assert state.hexdigest() == digest, how
 
 
@@ -179,7 +198,7 @@ GOLDEN_SEED: Any = [
     [(4, 0, 4), (7, 0, 6)],
 ]
 GOLDEN_DIGESTS: Any = [
-    (Packing(2048), "06f19521c9db4828adee3d67510a46d9973ea728da32d6b0552336a06348d854"),
-    (Packing(2048, "truncate", 7), "0e10717b3d45061344e41c9309878264746c756fbea3ae7fa06dc69525a8cf31"),
-    (Packing(512, "drop", 2**64 - 1), "16f2d696bd10a4c49166c4fed9a8704d4e2bc736267f2074d62c1d7612eae68e"),
+    (Packing(2048, 2048), "e9b7f151ee08ebdb1cf2677f275a40b0d06cf07dc65df37740d58653a26249ce"),
+    (Packing(2048, 2048, "truncate", 7), "260eb6f8b51391d51af9c8028477e0a4c936f31df510dfa4d4ac532c4dc24119"),
+    (Packing(512, 512, "drop", 2**64 - 1), "697a59f8a2145c4b96bfd5e53a7563ed81ca8dcff0fc18aeceabda312f968935"),
 ]

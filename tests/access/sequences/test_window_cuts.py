@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cachelayer.access.sequences.pieces import Pieces
 from cachelayer.access.sequences.windows import Windowing
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.records.pieces import Pieces
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=30)
 WAYS = st.builds(Windowing, st.integers(1, 9), st.integers(1, 12), st.integers(0, 1), st.sampled_from(["drop", "pad"]))
@@ -39,10 +39,14 @@ def rows_of(pieces: Pieces, lengths: list[int], shape: tuple[int, int]) -> Any:
     """Rows that hold pieces, one value at a time."""
     rows = np.full(shape, PAD)
     held = documents(lengths)
-    for row, piece in zip(pieces.row.tolist(), pieces.listed(), strict=True):
-        values = held[piece.record][piece.begin : piece.end]
-        rows[row, piece.offset : piece.offset + len(values)] = values
+    for row, record, begin, count, offset in listed(pieces):
+        rows[row, offset : offset + count] = held[record][begin : begin + count]
     return rows
+
+
+def listed(pieces: Pieces) -> list[tuple[int, ...]]:
+    columns = (pieces.row, pieces.record, pieces.begin, pieces.count, pieces.offset)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 @given(LENGTHS, WAYS, st.data())
@@ -54,12 +58,12 @@ def test_windows_are_cut_from_the_concatenation(lengths: list[int], how: Windowi
     if not expected:
         return
     numbers = data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1, max_size=8))
-    pieces, separators, filled = how.pieces(column, np.array(numbers))
-    assert (pieces.count > 0).all()
-    rows = rows_of(pieces, lengths, (len(numbers), how.length))
-    rows.reshape(-1)[separators] = SEPARATOR
+    layout = how.layout(column, np.array(numbers))
+    assert (layout.pieces.not_empty().count > 0).all()
+    rows = rows_of(layout.pieces, lengths, (len(numbers), how.length))
+    rows.reshape(-1)[layout.separators] = SEPARATOR
     assert rows.tolist() == [expected[number] for number in numbers]
-    assert filled.tolist() == [sum(value != PAD for value in expected[number]) for number in numbers]
+    assert layout.filled.tolist() == [sum(value != PAD for value in expected[number]) for number in numbers]
 
 
 @given(LENGTHS, WAYS)
@@ -69,8 +73,9 @@ def test_pieces_are_placed_at_once_where_they_are_placed_one_by_one(lengths: lis
     numbers = np.arange(how.count(column.total + len(column) * how.extra))
     if not len(numbers):
         return
-    pieces = how.pieces(column, numbers)[0]
+    pieces = how.layout(column, numbers).pieces.not_empty()
     held = documents(lengths)
-    values = [value for piece in pieces.listed() for value in held[piece.record][piece.begin : piece.end]]
-    placed = pieces.placed(np.array(values, np.int64), len(numbers), how.length, PAD)
-    assert placed.tolist() == rows_of(pieces, lengths, placed.shape).tolist()
+    values = [value for _, record, begin, count, _ in listed(pieces) for value in held[record][begin : begin + count]]
+    placed = pieces.placed(np.array(values, np.int64), len(numbers), how.length)
+    expected = rows_of(pieces, lengths, (len(numbers), how.length))
+    assert placed.tolist() == np.where(expected == PAD, 0, expected).tolist()

@@ -37,6 +37,8 @@ BUILDS = {
     "zstd": {"shard_bytes": 4000, "compression": "zstd"},
 }
 Ref = Any
+STORED: dict[str, Any] = {}
+"""The elements of each version, by its reference."""
 
 
 def element(number: int) -> dict[str, Any]:
@@ -73,6 +75,7 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ref, list[
     other = storage.cache(others, "docs", "other", element_spec=other_spec, shard_bytes=1000)
     both = cachelayer.concat([many.fields(*fields)[::-1], other.fields(*fields)])
     found["joined fields"] = both[:110], (ELEMENTS[::-1] + ELEMENTS[10:40])[:110]
+    STORED.update({ref.reference: ELEMENTS for ref in built.values()} | {other.reference: ELEMENTS[10:40]})
     return found
 
 
@@ -114,12 +117,11 @@ def test_windows_are_cut_from_the_concatenation(
     assert view.element_spec == {key: ArraySpec(flat.dtype, (length,))}
     batch = view.read(range(len(view)))
     same(batch, {key: np.stack(expected) if expected else np.empty((0, length), flat.dtype)})
-    whole = documents(elements, leaf)
     for number in range(0, len(view), 7):
         same(view[number], {key: expected[number]})
         row = np.full(length, separator or 0, flat.dtype)
-        for record, begin, end, offset in view.document(number):
-            row[offset : offset + end - begin] = whole[record][begin:end]
+        for dataset, record, begin, end, offset in view.sources(number):
+            row[offset : offset + end - begin] = documents([STORED[dataset][record]], leaf)[0][begin:end]
         assert np.array_equal(row, expected[number])
 
 
@@ -165,10 +167,8 @@ def test_packs_hold_each_document_once(
         pieces = [tokens[row][ids[row] == number] for number in range(1, count + 1)]
         for number, piece in enumerate(pieces, 1):
             assert positions[row][ids[row] == number].tolist() == list(range(len(piece)))
-        told = view.document(row)
-        assert [record for record, *_ in told] == sorted(record for record, *_ in told)
-        for (record, begin, end, offset), piece in zip(told, pieces, strict=True):
-            assert np.array_equal(docs[record][begin:end], piece)
+        for (dataset, record, begin, end, offset), piece in zip(view.sources(row), pieces, strict=True):
+            assert np.array_equal(documents([STORED[dataset][record]], leaf)[0][begin:end], piece)
             assert np.array_equal(tokens[row][offset : offset + len(piece)], piece)
         found += pieces
     assert sorted(piece.tobytes() for piece in found) == sorted(piece.tobytes() for piece in expected)
@@ -183,6 +183,53 @@ def test_leaves_of_one_length_are_packed_side_by_side(refs: Any) -> None:
     assert np.array_equal(batch["weights"], (batch["tokens"] / 2).astype(np.float32))
     alone = ref.packed("tokens", 25).read(slice(None))
     assert all(np.array_equal(batch[key], alone[key]) for key in alone)
+
+
+def test_leaves_of_one_length_are_cut_side_by_side(refs: Any) -> None:
+    ref, _ = refs["many"]
+    view = ref.windows(("tokens", "meta/weights"), 25, separator={"tokens": 8, "meta/weights": 4.0}, segments=True)
+    batch = view.read(slice(None))
+    assert list(batch) == list(view.element_spec) == ["tokens", "weights", "tokens_segment_ids", "tokens_positions"]
+    assert np.array_equal(batch["weights"], (batch["tokens"] / 2).astype(np.float32))
+    alone = ref.windows("tokens", 25, separator=8).read(slice(None))
+    assert np.array_equal(batch["tokens"], alone["tokens"])
+
+
+def test_long_documents_are_split_below_the_length_of_a_row(refs: Any) -> None:
+    ref, elements = refs["many"]
+    view = ref.packed("tokens", 25, max_length=10)
+    batch = view.read(slice(None))
+    pieces = [
+        row[ids == number].tolist()
+        for row, ids in zip(batch["tokens"], batch["tokens_segment_ids"], strict=True)
+        for number in range(1, ids.max() + 1)
+    ]
+    expected = [doc[at : at + 10].tolist() for doc in documents(elements, "tokens") for at in range(0, len(doc), 10)]
+    assert sorted(pieces) == sorted(expected)
+    assert max(batch["tokens_segment_ids"].max(axis=1)) > 2
+
+
+def test_every_view_tells_the_records_of_its_versions(refs: Any) -> None:
+    ref, other = refs["many"][0], refs["one"][0]
+    many, one = ref.reference, other.reference
+
+    def records(view: Any, index: int) -> list[tuple[str, int]]:
+        return [(span.dataset, span.record) for span in view.sources(index)]
+
+    assert ref[5:].sources(-1) == [cachelayer.RecordSpan(many, 89, None, None, 0)]
+    assert records(ref[10:20].fields("tokens").select([3, 1]), 1) == [(many, 11)]
+    assert records(ref[::-1].padded({"tokens": 3}, long="truncate"), 0) == [(many, 89)]
+    both = cachelayer.concat([ref[50:60], other[::2]])
+    assert [records(both, index) for index in (9, 10, 12)] == [[(many, 59)], [(one, 0)], [(one, 4)]]
+    windows = other.windows("tokens", 40, segments=True)
+    rows = cachelayer.concat([ref[:6].packed("tokens", 40), windows])
+    assert records(rows[1:], -1) == records(windows, -1)
+    assert records(rows, 0) == [(many, number) for number in range(6) if len(ELEMENTS[number]["tokens"])]
+    mixed = cachelayer.mix([(ref[20:].packed("tokens", 40), 1), (windows, 1)])
+    found = mixed._records.sources(np.array([0, len(mixed._records) - 1])).by_dataset()
+    assert set(found) == {many, one}
+    assert found[one].tolist() == [record for _, record in records(rows, -1)]
+    assert records(cachelayer.wrap([1, 2], identity="two")[1:], 0) == [("two", 1)]
 
 
 @given(kinds, st.integers(1, 40), st.integers(1, 8), st.sampled_from([0, 7, 999]))
@@ -349,14 +396,14 @@ def test_digests_are_as_specified(refs: Any) -> None:
         text = json.dumps(parameters, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(name.encode() + bytes.fromhex(ref.digest) + text.encode()).hexdigest()
 
-    windows = {"leaf": "tokens", "length": 8, "stride": 3, "remainder": "drop"}
-    assert ref.windows("tokens", 8, stride=3).digest == digest("windows", separator=None, **windows)
-    assert ref.windows("tokens", 8, stride=3, separator=258).digest == digest(
-        "windows", separator="02010000", **windows
+    windows = {"leaves": ["tokens"], "length": 8, "stride": 3, "remainder": "drop"}
+    assert ref.windows("tokens", 8, stride=3).digest == digest("windows", separator=[], segments=False, **windows)
+    assert ref.windows("tokens", 8, stride=3, separator=258, segments=True).digest == digest(
+        "windows", separator=["02010000"], segments=True, **windows
     )
     leaves = ["tokens", "meta/weights"]
     packed = ref.packed(leaves, 40, long="drop", seed=7)
-    assert packed.digest == digest("packed", leaves=leaves, length=40, long="drop", seed=7, plan=1)
+    assert packed.digest == digest("packed", leaves=leaves, length=40, max_length=40, long="drop", seed=7, plan=1)
     padded = ref.padded({"maybe": 3, "tokens": 9}, value=1, long="refuse")
     assert padded.digest == digest(
         "padded", leaves=[["tokens", 9, "01000000", "refuse"], ["maybe", 3, "0100", "refuse"]]
@@ -368,7 +415,11 @@ def test_digests_are_as_specified(refs: Any) -> None:
     [
         (lambda r: r.windows("token", 8), InvalidArgumentError, "'tokens'"),
         (lambda r: r.windows("id", 8), InvalidArgumentError, "'id'"),
-        (lambda r: r.windows(("tokens",), 8), InvalidTypeError, "leaf"),
+        (lambda r: r.windows(5, 8), InvalidTypeError, "leaf"),
+        (lambda r: r.windows(("tokens", "meta/weights"), 8, separator={"tokens": 1}), InvalidArgumentError, "weights"),
+        (lambda r: r.windows("tokens", 8, segments=1), InvalidTypeError, "segments"),
+        (lambda r: r.windows(("tokens", "maybe"), 8).read([0]), InvalidArgumentError, "record 1 .*'tokens'"),
+        (lambda r: r.packed("tokens", 8, max_length=9), InvalidArgumentError, "max_length 9"),
         (lambda r: r.windows("tokens", 0), InvalidArgumentError, "length 0"),
         (lambda r: r.windows("tokens", 8, stride=0), InvalidArgumentError, "stride 0"),
         (lambda r: r.windows("tokens", 8, separator=2**31), InvalidArgumentError, "int32"),

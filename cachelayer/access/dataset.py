@@ -1,0 +1,360 @@
+"""A dataset that can be read: the protocol of what views show, and some elements of one in an order of their own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+
+from cachelayer.access.stacking import Stacking
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
+from cachelayer.protocols import BlockHolder, Failed, ReadingCost, Sources
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec
+from cachelayer.records.infer import declared
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import Records
+from cachelayer.records.selection import Selection
+from cachelayer.records.tree import Tree
+from cachelayer.records.varying_leaves import varying_leaf
+from cachelayer.streams.reading.failures import bare, is_of_element
+from cachelayer.versions.stored_version import StoredVersion
+
+Read = Callable[[Ints], Records]
+"""Reads the records of some numbers from blocks in memory instead of those that elements are made of."""
+NO_NUMBERS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a dataset before any of it is read.
+
+    Args:
+        name: its name in errors.
+        metadata: that of the version that it comes from; see :attr:`cachelayer.DataRef.metadata`.
+        record_nbytes: approximate bytes of a stored record. The default sizes of a shuffle in blocks follow from it,
+            so it depends on what is stored alone: not on where it lies, nor on how much of it is read.
+        read_nbytes: approximate bytes that are read of a record.
+        records_per_read: how many records a stream with smaller batches should read at once.
+        reading_cost: what is known about the cost of reading an element.
+        is_declared: True if all elements are known to have the element spec, False if it is that of the first.
+    """
+
+    name: str
+    metadata: Mapping[str, Any]
+    record_nbytes: int
+    read_nbytes: int
+    records_per_read: int
+    reading_cost: ReadingCost = "stored"
+    is_declared: bool = True
+
+
+class StoredLeaves(Protocol):
+    """The leaves of records as they are stored, which windows, packs and padded records are made of."""
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of these leaves."""
+
+    @property
+    def home(self) -> StoredVersion | None:
+        """The version beside which files about the records are stored; None if there is none."""
+
+    def with_fields(self, leaves: Sequence[int]) -> Dataset:
+        """Return the same elements with some of the leaves, by their numbers, ascending."""
+
+    def lengths(self, leaf: int) -> LengthColumn:
+        """Return the lengths of the leaf of this number in all records."""
+
+    def leaf_values(
+        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None, read: Any = None
+    ) -> list[Any]:
+        """Return consecutive values of leaves of some records; see :meth:`VaryingLeaves.values`."""
+
+
+class Dataset(Protocol):
+    """Elements by number, each number in [0, len). Thread-safe and picklable.
+
+    What holds another dataset, such as a selection, windows or a concatenation, is one itself.
+    """
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """How a view of it is shown: the kind of view, and what it was made of."""
+
+    @property
+    @abstractmethod
+    def digests(self) -> tuple[str, str]:
+        """The digest of the elements and their numbers, and the one before any was erased, in hexadecimal."""
+
+    @property
+    @abstractmethod
+    def element_spec(self) -> Tree:
+        """The spec of the elements."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts:
+        """What is known of the elements before any is read."""
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The number of elements of each segment: of the first build, and of each append."""
+        return (len(self),)
+
+    @property
+    def erased(self) -> Ints:
+        """The numbers of the elements that were erased, ascending."""
+        return NO_NUMBERS
+
+    @property
+    def leaves(self) -> StoredLeaves | None:
+        """The stored leaves of the elements; None if the elements are not stored records."""
+        return None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def element(self, number: int) -> Any:
+        return self.elements(np.array([number]))[0]
+
+    @abstractmethod
+    def elements(self, numbers: Ints) -> list[Any]:
+        """Return the elements of these numbers; the caller may change them."""
+
+    @abstractmethod
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+        """Return the elements stacked on a leading axis; with ``names``, only these keys of a dict element."""
+
+    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
+        """Return a batch for each array of numbers, all read at once if that is quicker."""
+        return (self.batch(numbers) for numbers in batches)
+
+    @abstractmethod
+    def sources(self, numbers: Ints) -> Sources:
+        """Return the records that these elements are made of."""
+
+    def stored(self) -> Dataset | None:
+        """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
+        return None
+
+    def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:  # noqa: ARG002
+        """Return what fetches blocks of elements; None if they are best read where they lie.
+
+        Args:
+            share: the fraction of the elements that is going to be fetched.
+            selection: the elements that are read, by whose rows blocks are fetched; None for all.
+        """
+        return None
+
+    def announce(self, numbers: Ints) -> bool:  # noqa: ARG002
+        """Start to load elements from a local disk if they are not in memory; return whether any was not."""
+        return False
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Selected(Dataset):
+    """Some elements of a dataset, in an order of their own: what a view holds, and what streams read.
+
+    It is a :class:`cachelayer.protocols.RandomAccess`.
+
+    Args:
+        base: the dataset.
+        selection: which of its elements, in order.
+        named: their digests if these do not follow from the base.
+    """
+
+    base: Dataset
+    selection: Selection
+    named: tuple[str, str] | None = None
+
+    @classmethod
+    def all(cls, base: Dataset) -> Selected:
+        """Return all elements of a dataset."""
+        return cls(base, Selection.all(len(base)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def title(self) -> str:
+        return self.base.title
+
+    @cached_property
+    def digests(self) -> tuple[str, str]:
+        if self.named is not None:
+            return self.named
+        now, before = self.base.digests
+        digest = self.selection.digest(now, len(self.base))
+        return digest, digest if before == now else self.selection.digest(before, len(self.base))
+
+    @property
+    def digest(self) -> str:
+        return self.digests[0]
+
+    @property
+    def original_digest(self) -> str:
+        return self.digests[1]
+
+    @property
+    def element_spec(self) -> Tree:
+        return self.base.element_spec
+
+    @property
+    def declared_spec(self) -> Tree | None:
+        return self.base.element_spec if self.base.facts.is_declared else None
+
+    @property
+    def facts(self) -> Facts:
+        return self.base.facts
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.base.facts.metadata
+
+    @property
+    def record_nbytes(self) -> int:
+        return self.base.facts.record_nbytes
+
+    @property
+    def read_nbytes(self) -> int:
+        return self.base.facts.read_nbytes
+
+    @property
+    def records_per_read(self) -> int:
+        return self.base.facts.records_per_read
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        return self.base.facts.reading_cost
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self.selection.segment_sizes(self.base.segments)
+
+    @property
+    def erased(self) -> Ints:
+        return self.selection.rows_of(self.base.erased)
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    def element(self, number: int) -> Any:
+        return self.base.element(self.selection.number(number))
+
+    def __getitems__(self, indices: Sequence[int] | Ints) -> list[Any]:
+        return self.base.elements(self.selection.take(indices))
+
+    def elements(self, numbers: Ints, failed: Failed | None = None) -> list[Any]:
+        chosen = self.selection.numbers_of(numbers)
+        return self.base.elements(chosen) if failed is None else read_each(self.base.elements, chosen, failed)
+
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+        return self.base.batch(self.selection.numbers_of(numbers), names)
+
+    def read(self, indices: Ints) -> Any:
+        return self.base.batch(self.selection.take(indices))
+
+    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
+        return self.base.batches([self.selection.numbers_of(numbers) for numbers in batches])
+
+    read_batches = batches
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self.base.sources(self.selection.numbers_of(numbers))
+
+    def stored(self) -> Selected | None:
+        base = self.base.stored()
+        return None if base is None else Selected(base, self.selection)
+
+    def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:
+        chosen = self.selection
+        if selection is not None:
+            chosen = chosen.select(np.concatenate(list(selection.pieces())))
+        return self.base.block_holder(share, chosen)
+
+    def announce(self, numbers: Ints) -> bool:
+        return self.base.announce(self.selection.numbers_of(numbers))
+
+    def stacking(self, element_spec: Tree | None = None) -> Stacking:
+        """Return what makes batches of elements that functions have changed.
+
+        Args:
+            element_spec: the element spec that the user declares for the changed elements; None if there is none.
+        """
+        return Stacking(self, None if element_spec is None else declared(element_spec))
+
+    def changed(self, base: Dataset) -> Selected:
+        """Return the same rows of another dataset of as many elements."""
+        return Selected(base, self.selection)
+
+    def stored_leaves(self, call: str) -> StoredLeaves:
+        """Return the leaves of the records that the elements are.
+
+        Raises:
+            InvalidTypeError: if they are not stored records; ``call`` names what needs them.
+        """
+        leaves = self.base.leaves
+        if leaves is None:
+            raise InvalidTypeError(f"{self.title}) has no leaves of stored records: call {call} of the datasets before")
+        return leaves
+
+    def lengths(self, name: str) -> LengthColumn:
+        """Return the lengths of a leaf, by its name, in each record."""
+        leaves = self.stored_leaves("lengths() and what needs lengths")
+        number = varying_leaf(leaves.codec.spec, name)
+        columns: dict[int, LengthColumn] = self.__dict__.setdefault("_columns", {})
+        if number not in columns:
+            columns[number] = leaves.lengths(number).selected(self.selection)
+        return columns[number]
+
+    def __records__(self) -> Selected:
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.title}, records={len(self)}, digest='sha256:{self.digest}')"
+
+
+def read_each(read: Callable[[Ints], list[Any]], numbers: Ints, failed: Failed, first: int = 0) -> list[Any]:
+    """Read elements at once; if one cannot be read, each half by itself, until those that fail are known.
+
+    Args:
+        read: reads elements by their numbers.
+        numbers: the numbers.
+        failed: gets the error of each row that cannot be read, whose element is None. Errors of the storage are raised.
+        first: the row of the first number.
+    """
+    try:
+        return read(numbers)
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, ElementError) else None
+        if not is_of_element(error) or (isinstance(cause, Exception) and not is_of_element(cause)):
+            raise
+        if len(numbers) == 1:
+            failed[first] = bare(error)
+            return [None]
+    half = len(numbers) // 2
+    return [
+        *read_each(read, numbers[:half], failed, first),
+        *read_each(read, numbers[half:], failed, first + half),
+    ]
+
+
+def check_keys(spec: Tree, names: Sequence[str]) -> None:
+    """Raise unless these are keys of a dict."""
+    if isinstance(names, str) or not isinstance(spec, dict):
+        raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
+    unknown = [name for name in names if name not in spec]
+    if unknown:
+        raise InvalidArgumentError(f"no field {unknown[0]!r}: the element is {tree.describe(spec)}")
+
+
+def with_keys(batch: Any, spec: Tree, names: Sequence[str] | None) -> Any:
+    """Return a batch with only these keys, in the order of the spec; None for all."""
+    return batch if names is None else {name: batch[name] for name in spec if name in names}
