@@ -117,7 +117,7 @@ class JoinedRecords:
 
     parts: Parts
 
-    kind: ClassVar[str] = "JoinedRef"
+    kind: ClassVar[str] = "Joined"
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -228,7 +228,7 @@ class Joined(Dataset):
 
     @property
     def title(self) -> str:
-        return f"JoinedRef({list(self.parts.members)!r}"
+        return f"Joined({list(self.parts.members)!r}"
 
     @property
     def element_spec(self) -> Tree:

@@ -136,7 +136,7 @@ class RecordElements(Dataset):
 
     @property
     def title(self) -> str:
-        return f"{self.source.kind if self.chosen is None else 'FieldsRef'}({self.source.facts.name!r}"
+        return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.facts.name!r}"
 
     @property
     def facts(self) -> Facts:

@@ -48,7 +48,7 @@ class WrappedItems(Dataset):
 
     @property
     def title(self) -> str:
-        return f"WrappedRef({self.identity!r}"
+        return f"Wrapped({self.identity!r}"
 
     @property
     def digests(self) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.fetched import FetchedRecords
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.bucket_store import BucketStore
-from cachelayer.streams import block_feed
+from cachelayer.streams.ahead import block_feed
 from cachelayer.streams.ahead.worker_steps import WorkerSteps
 from cachelayer.streams.stream import Stream, step_of, with_options
 

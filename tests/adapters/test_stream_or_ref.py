@@ -49,7 +49,7 @@ NEITHER: dict[str, Callable[[], Any]] = {
     "Mixture": lambda: cachelayer.mix([(wrapped(), 1)]),
     "Sampled": lambda: wrapped().sample("n", seed=4),
 }
-NO_STREAMS = {**NEITHER, "WrappedRef": wrapped}
+NO_STREAMS = {**NEITHER, "View": wrapped}
 NO_REFS: dict[str, Callable[[], Any]] = {**NEITHER, "BatchStream": lambda: wrapped().stream(2)}
 
 

@@ -37,7 +37,7 @@ def devices(*shape: int) -> NamedSharding:
     return NamedSharding(Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES[: len(shape)]), P("a"))
 
 
-def ref(records: int) -> cachelayer.WrappedRef[Any]:
+def ref(records: int) -> cachelayer.View[Any]:
     numbers = np.arange(records, dtype=np.int32)
     elements = [{"id": n, "grid": np.arange(8, dtype=np.float32) + np.float32(8 * n)} for n in numbers]
     return cachelayer.wrap(elements, identity="rows")
