@@ -26,9 +26,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.column import Column, Flat
-from cachelayer.records.flat_values import encode_strings
-from cachelayer.records.leaf_codecs import DenseLeaf
-from cachelayer.records.ragged_sparse_codecs import RaggedLeaf, SparseLeaf
+from cachelayer.records.leaves import ArrayLeaf, RaggedLeaf, SparseLeaf, leaf_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 
@@ -208,17 +206,16 @@ def _without_graph_rewrites(dataset: Any) -> Any:
 
 
 def _column(spec: LeafSpec, parts: Any) -> Column:
-    if isinstance(spec, RaggedSpec):
-        levels = [_flat(level) for level in parts[: spec.ragged_rank]]
-        return RaggedLeaf(spec).from_parts(levels, _dense(parts[-2]), _flat(parts[-1]))
-    if isinstance(spec, SparseSpec):
-        return SparseLeaf(spec).from_parts(_dense(parts[0]), _flat(parts[1]), _flat(parts[2]))
-    shapes, flat = _dense(parts[0]), _flat(parts[1])
+    leaf = leaf_of(spec)
+    if isinstance(leaf, RaggedLeaf):
+        *levels, inner, values = parts
+        return Column(leaf.of_flat(_dense(inner), [*map(_flat, levels), _flat(values)]))
+    shapes, *varying = _dense(parts[0]), *map(_flat, parts[1:])
+    if isinstance(leaf, (ArrayLeaf, SparseLeaf)):
+        return Column(leaf.of_flat(shapes, varying))
     if spec.is_static:
-        return Column((flat.values.reshape(len(shapes), *(dim or 0 for dim in spec.shape)),))
-    if not spec.shape:
-        return Column((), (encode_strings(flat.values.tolist()),))
-    return DenseLeaf(spec).from_parts(shapes, flat)
+        return Column((varying[0].values.reshape(len(shapes), *(dim or 0 for dim in spec.shape)),))
+    return Column(tuple(varying)) if spec.shape else Column(leaf.encode(varying[0].values.tolist()))
 
 
 def _flat(tensor: Any) -> Flat:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.column import Column, Flat
-from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.column import Column, Flat, PartRows
+from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
 from cachelayer.records.tree import Tree
@@ -205,9 +205,8 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
 def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     """Return the values of a leaf as a column of the codec."""
     if kinds.is_null(lists.values.type) and not lists.levels:
-        leaf, rows = leaf_codec(spec), len(lists.values)
-        filled = leaf.from_rows([leaf.filler()] * rows)
-        return Column(filled.fixed, filled.variable, np.ones(rows, np.bool_))
+        leaf, rows = leaf_of(spec), len(lists.values)
+        return Column(leaf.encode([leaf.filler()] * rows), np.ones(rows, np.bool_))
     if kinds.is_null(lists.values.type):
         kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
         lists = lists.of(lists.values.cast(kind))
@@ -217,8 +216,8 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     if not lists.levels:
         nulls = _nulls_of(values)
         if dtypes.is_string(spec.dtype):
-            return Column((), (_strings(values),), nulls)
-        return Column((_numbers(values, np.dtype(spec.dtype)),), (), nulls)
+            return Column((_strings(values),), nulls)
+        return Column((_numbers(values, np.dtype(spec.dtype)),), nulls)
     lists.check_whole(path)
     # The values of a tensor lie in one list.
     levels = lists.levels if len(lists.levels) == len(spec.shape) else lists.levels[:-1]
@@ -230,22 +229,18 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
             got = f"a list of {lengths[np.argmax(wrong)]} at depth {depth}"
             raise ElementError(spec.describe(), got, path=path)
     if dtypes.is_string(spec.dtype):
-        made = _string_lists(spec, _strings(values), lists)
-    else:
-        made = leaf_codec(spec).from_batch(_stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists))
-    return Column(made.fixed, made.variable, lists.nulls)
+        return Column(_string_lists(spec, _strings(values), lists), lists.nulls)
+    stacked = _stacked(spec, _numbers(values, np.dtype(spec.dtype)), lists)
+    return Column(leaf_of(spec).encode_batch(stacked), lists.nulls)
 
 
-def _string_lists(spec: LeafSpec, strings: Flat, lists: Lists) -> Column:
-    """Return a column of strings: their lengths, laid out like numbers, and the bytes of all strings."""
+def _string_lists(spec: LeafSpec, strings: Flat, lists: Lists) -> tuple[PartRows, ...]:
+    """Return the parts of lists of strings: their lengths, laid out like numbers, and the bytes of all strings."""
     numbers = replace(spec, dtype=np.dtype(np.uint32))
-    made = leaf_codec(numbers).from_batch(_stacked(numbers, strings.lengths.astype(np.uint32), lists))
-    if numbers.is_static:
-        lengths = made.fixed[0]
-        splits = np.arange(len(lengths) + 1) * prod(lengths.shape[1:])
-        made = Column((), (Flat(lengths.reshape(-1), splits),))
-    counts = made.variable[-1]
-    return Column(made.fixed, (*made.variable, Flat(strings.values, splits_of(counts.values)[counts.splits])))
+    *others, counts = leaf_of(numbers).encode_batch(_stacked(numbers, strings.lengths.astype(np.uint32), lists))
+    if isinstance(counts, np.ndarray):
+        counts = Flat(counts.reshape(-1), np.arange(len(counts) + 1) * prod(counts.shape[1:]))
+    return (*others, counts, Flat(strings.values, splits_of(counts.values)[counts.splits]))
 
 
 def _stacked(spec: LeafSpec, flat: NDArray[Any], lists: Lists) -> NDArray[Any] | Ragged:

@@ -18,13 +18,10 @@ from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Sources
-from cachelayer.records.chosen_codec import ChosenCodec
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.image_sizes import sized_spec
-from cachelayer.records.leaf_codecs import leaf_codec
 from cachelayer.records.leaf_names import chosen_spec
-from cachelayer.records.leaf_parts import fixed_nbytes
-from cachelayer.records.media import decoding
+from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
@@ -200,12 +197,12 @@ class RecordElements(Dataset):
 
     @cached_property
     def codec(self) -> Codec:
-        return self._all_leaves if self.chosen is None else ChosenCodec(self._all_leaves, self.chosen)
+        return self._all_leaves if self.chosen is None else self._all_leaves.chosen(self.chosen)
 
     @cached_property
     def element_codec(self) -> Codec:
         """The codec of the elements: it decodes images and audio if ``decodes`` is set."""
-        return decoding(self.codec) if self.decodes else self.codec
+        return self.codec.decoding() if self.decodes else self.codec
 
     @property
     def element_spec(self) -> Tree:
@@ -214,10 +211,10 @@ class RecordElements(Dataset):
     @cached_property
     def _chosen_nbytes(self) -> int | None:
         """The bytes of the chosen leaves if all have a known shape, else None."""
-        codecs = [leaf_codec(leaf) for _, leaf in leaves(self.codec.spec)]
-        if self.chosen is None or any(codec.variable for codec in codecs):
+        parts = [part for _, leaf in leaves(self.codec.spec) for part in leaf_of(leaf).parts]
+        if self.chosen is None or any(part.shape is None for part in parts):
             return None
-        return sum(fixed_nbytes(part) for codec in codecs for part in codec.fixed)
+        return sum(part.nbytes for part in parts)
 
     @property
     def is_fetched(self) -> bool:

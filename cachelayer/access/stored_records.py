@@ -18,7 +18,7 @@ from cachelayer.errors import CorruptionError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.records.codec import Codec, TypedCodec, codec_for
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.leaf_names import chosen_spec, leaf_numbers
 from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import Frames
@@ -122,7 +122,7 @@ class StoredRecords:
     def fixed_nbytes(self) -> int | None:
         """The bytes of every record if their spec gives them one size, else None."""
         codec = codec_for(self.element_spec)
-        return codec.layout.fixed_nbytes if isinstance(codec, TypedCodec) and not codec.layout.variable_count else None
+        return None if codec.layout.varying_count else codec.layout.fixed_nbytes
 
     def mean_nbytes(self) -> float:
         """Return the mean bytes of a record: of some of them, if it takes reading to know."""

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from time import monotonic
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.element_copies import IMMUTABLE, snapshot
 from cachelayer.errors import ElementError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
@@ -25,6 +28,7 @@ MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
 """The most records of a batch whose cost hardly grows with their number."""
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its shard can be finished before a kill comes."""
+_VALUE_NBYTES = 8
 
 
 class Batch(Protocol):
@@ -107,6 +111,84 @@ def _rows(rows: slice | NDArray[Any], _path: str, leaf: Any) -> Any:
     if isinstance(leaf, Nullable):
         return Nullable(leaf.values[rows], leaf.valid[rows])
     return leaf.rows(rows.start, rows.stop) if isinstance(leaf, Ragged) and isinstance(rows, slice) else leaf[rows]
+
+
+def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, list[Any]]:
+    """Copy elements that are like a first one straight into arrays with a row for each: the quick way to keep them.
+
+    These are flat dicts, tuples and lists of arrays of one dtype and shape and of values that cannot change, or one
+    such leaf. What is not alike is left to code that takes anything.
+
+    Args:
+        first: the first element.
+        elements: the elements after it; no more are taken than make a batch.
+
+    Returns:
+        The batch, None if not even the first element can be copied so; and a list of the one that was taken but is not
+        like the first, if there is one.
+    """
+    kind: Any = type(first)
+    keys = list(first) if kind is dict else None
+    is_tree = kind in (dict, list, tuple) or tree.is_namedtuple(first)
+    leaves = list(first.values()) if kind is dict else list(first) if is_tree else [first]
+    if not leaves or not all(map(_can_be_stacked, leaves)) or any(type(key) is not str for key in keys or ()):
+        return None, [first]
+    nbytes = sum(leaf.nbytes if type(leaf) is np.ndarray else _VALUE_NBYTES for leaf in leaves)
+    most = min(MAX_BATCH_RECORDS, -(-BATCH_NBYTES // max(1, nbytes)))
+    # For each leaf its column, and the dtype and shape of an array, or None and the types of a value.
+    plan: list[tuple[Any, Any, Any]] = [
+        (np.empty((most, *leaf.shape), leaf.dtype), leaf.dtype, leaf.shape)
+        if type(leaf) is np.ndarray
+        else ([], None, IMMUTABLE | {type(leaf)})
+        for leaf in leaves
+    ]
+    texts, rows, other, until = 0, 0, [], monotonic() + BATCH_SECONDS
+
+    def stack(element: Any) -> bool:
+        nonlocal texts
+        if type(element) is not kind or (keys is not None and list(element) != keys):
+            return False
+        values = element.values() if keys is not None else element if is_tree else (element,)
+        if len(values) != len(plan):
+            return False
+        for leaf, (column, dtype, shape) in zip(values, plan, strict=True):
+            if dtype is None:
+                if type(leaf) not in shape:
+                    return False
+                column.append(leaf)
+                texts += len(leaf) if isinstance(leaf, (str, bytes)) else 0
+            elif type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype == dtype:
+                column[rows] = leaf
+            else:
+                return False
+        return True
+
+    stack(first)
+    rows = 1
+    if texts < BATCH_NBYTES and monotonic() < until:
+        for element in islice(elements, most - 1):
+            if not stack(element):
+                other = [element]
+                break
+            rows += 1
+            if texts + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
+                break
+    # A leaf before the one that differs may have been added already.
+    columns = [
+        np.fromiter(column[:rows], object, rows) if dtype is None else column[:rows] for column, dtype, _ in plan
+    ]
+    if keys is not None:
+        return RowBatch(dict(zip(keys, columns, strict=True)), rows), other
+    batch = columns[0] if not is_tree else kind._make(columns) if hasattr(kind, "_make") else kind(columns)
+    return RowBatch(batch, rows), other
+
+
+def _can_be_stacked(leaf: Any) -> bool:
+    if type(leaf) is np.ndarray:
+        # The rows of a stack of arrays without dimensions would be scalars.
+        return leaf.ndim > 0 and not leaf.dtype.hasobject and leaf.dtype.kind != "T"
+    # A void may be a view of memory that changes.
+    return type(leaf) in IMMUTABLE or (isinstance(leaf, np.generic) and not isinstance(leaf, np.void))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,11 @@ import numpy as np
 
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.alike import IMMUTABLE
 from cachelayer.records.infer import as_leaf
 from cachelayer.records.values import Ragged, Sparse
+
+IMMUTABLE = frozenset({bool, int, float, complex, type(None), str, bytes})
+"""Types of values that cannot change."""
 
 
 def snapshot(value: Any) -> Any:

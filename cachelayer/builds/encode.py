@@ -119,7 +119,7 @@ class Encoder:
         if self._skips:
             check_files(self._codec.spec, columns)
         frames = self._codec.encode(columns, len(batch))
-        nullable = {index for index, column in enumerate(columns) if column.nulls is not None}
+        nullable = {index for index, column in enumerate(columns) if column.nulls is not None and column.nulls.any()}
         if not nullable <= self.nullable:
             self.nullable |= nullable
         return frames

@@ -19,11 +19,11 @@ from cachelayer.builds.batches import (
     MAX_BATCH_RECORDS,
     Batch,
     ElementBatch,
+    stack_alike,
 )
 from cachelayer.builds.element_copies import approximate_nbytes, snapshot
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.progress import current
-from cachelayer.records.alike import ColumnPlan
 from cachelayer.records.tree import Tree
 
 FAILURES = (Exception, GeneratorExit)
@@ -216,7 +216,7 @@ def watched(elements: Iterator[Any], records: Iterator[int]) -> Iterator[Any]:
         yield element
 
 
-def element_batches(elements: Iterator[Any], record: int) -> Iterator[ElementBatch]:
+def element_batches(elements: Iterator[Any], record: int) -> Iterator[Batch]:
     """Yield copies of elements in batches, each as soon as it is full or takes long.
 
     Args:
@@ -224,13 +224,12 @@ def element_batches(elements: Iterator[Any], record: int) -> Iterator[ElementBat
         record: the number of the first of them.
     """
     for first in elements:
-        plan, rest = ColumnPlan.of(first), [first]
-        if plan is not None:
-            alike, rest = plan.keep(chain(rest, elements), MAX_BATCH_RECORDS, BATCH_NBYTES, BATCH_SECONDS)
-            record += len(alike)
+        batch, rest = stack_alike(first, elements)
+        if batch is not None:
+            record += len(batch)
             # Copied before others are drawn: nobody knows how long the source leaves it as it is.
             rest = _copies(iter(rest), record)
-            yield ElementBatch(alike)
+            yield batch
         if rest:
             items = _copies(chain(rest, elements), record)
             record += len(items)

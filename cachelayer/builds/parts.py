@@ -19,7 +19,7 @@ from cachelayer.builds.encode import encode
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import ElementError, InvalidArgumentError
-from cachelayer.records.codec import TypedCodec, codec_for
+from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import from_elements
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
@@ -126,7 +126,7 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
     """
     codec, shard_bytes = codec_for(spec), options.shard_bytes
     is_all = options.max_records is None
-    if isinstance(codec, TypedCodec) and not codec.layout.variable_count:
+    if not codec.layout.varying_count:
         return Ranges(source, length, _in_a_shard(codec.layout.fixed_nbytes, shard_bytes), is_all)
     mean = getattr(source, "record_nbytes", None)
     if mean is None:

@@ -23,9 +23,8 @@ from cachelayer.errors import ElementError
 from cachelayer.progress import current
 from cachelayer.records import tree
 from cachelayer.records.infer import lacks_keys
-from cachelayer.records.ragged_rows import wrong_row
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged
+from cachelayer.records.values import Ragged, wrong_row
 
 # It takes as long to encode a batch of arrays as so many elements one by one.
 _FEW = 16

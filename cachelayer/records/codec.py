@@ -1,43 +1,118 @@
-"""Codecs, which turn elements into records and back, many at once.
+"""The codec, which turns elements into records and back: one by one, or many at once.
 
 ``typed/1`` lays out leaves as :mod:`cachelayer.records.layout` describes. ``bytes/1`` stores plain ``bytes`` unchanged,
-so that their shards are ordinary ArrayRecord files.
+so that their shards are ordinary ArrayRecord files. Nothing is ever pickled.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import struct
 from collections.abc import Collection, Sequence
+from copy import copy
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
-from cachelayer.records.alike import AlikeElements, rows_of
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
-from cachelayer.records.element_reader import ElementReader
-from cachelayer.records.layout import gaps, layout_of
-from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
-from cachelayer.records.leaf_parts import fixed_nbytes
-from cachelayer.records.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
-from cachelayer.records.record_buffers import PREFIX, Frames, RecordBuffer, Records
-from cachelayer.records.spec import ArraySpec
+from cachelayer.records.layout import Layout, Part, padded
+from cachelayer.records.leaf_names import chosen_spec
+from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
+from cachelayer.records.media import MediaFiles
+from cachelayer.records.memory import KEPT_BESIDE, Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
+from cachelayer.records.record_buffers import PREFIX, Frames, Records
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
 
-MAX_RECORD_NBYTES = 2**32 - 1
+TYPED, PLAIN = "typed/1", "bytes/1"
+_MAX_RECORD_NBYTES = 2**32 - 1
 _NO_PARTS: Ints = np.empty((0, 0), np.int64)
 
 
-class Codec(Protocol):
-    """Translates between elements, batches, columns and records."""
+def codec_for(spec: Tree) -> Codec:
+    """Return the codec for elements of a spec."""
+    return Codec(spec, PLAIN if spec == ArraySpec(bytes) else TYPED)
 
-    name: str
-    spec: Tree
+
+def codec_named(name: str, spec: Tree) -> Codec:
+    """Return the codec that a manifest names."""
+    if name not in (TYPED, PLAIN):
+        raise FormatError(f"unknown codec {name!r}: it may need a newer release of cachelayer")
+    return Codec(spec, name)
+
+
+class Codec:
+    """Translates between elements, batches, columns and records.
+
+    Args:
+        spec: the spec of the elements.
+        name: the name in manifests.
+
+    Attributes:
+        layout: where the parts of leaves lie in a record.
+        is_whole: whether the elements have all leaves of the records, as they are stored.
+    """
+
+    def __init__(self, spec: Tree, name: str = TYPED) -> None:
+        self.spec = spec
+        self.name = name
+        self.is_whole = True
+        leaves = tree.leaves(spec)
+        self.layout = Layout.plain() if name == PLAIN else Layout.of([leaf_of(leaf).parts for _, leaf in leaves])
+        self._lengths_of = struct.Struct(f"<{self.layout.varying_count}I").unpack_from
+        self._take(range(len(leaves)), leaves)
+
+    def _take(self, numbers: Sequence[int], leaves: Sequence[tuple[str, LeafSpec]]) -> None:
+        """Read these leaves of the records; the leaves of ``spec`` are these, or what their files are decoded to."""
+        self._numbers = tuple(numbers)
+        self._stored = tuple(leaves)
+        self._leaves: list[Leaf] = [leaf_of(leaf) for _, leaf in leaves]
+        self._media: dict[int, MediaFiles] = {}
+        self._pack, self._pack_rows = tree.packer(self.spec), tree.row_packer(self.spec)
+        self._can_be_null = any(leaf.nullable for _, leaf in leaves)
+        # For each leaf its null bit, what makes a value of its parts, and the parts with their places.
+        self._plan = [
+            (1 << number if spec.nullable else 0, leaf.value, list(zip(self._places(index), leaf.parts, strict=True)))
+            for index, (number, leaf, (_, spec)) in enumerate(zip(numbers, self._leaves, leaves, strict=True))
+        ]
+        # The dtype, shape and place of each leaf if all have a known shape and none may be null: the quickest to read.
+        fixed = not self._can_be_null and all(isinstance(leaf, FixedLeaf) for leaf in self._leaves)
+        self._views = [(*part, place) for _, _, parts in self._plan for place, part in parts] if fixed else []
+
+    def _places(self, leaf: int) -> tuple[int, ...]:
+        return self.layout.places[self._numbers[leaf]]
+
+    def chosen(self, leaves: Sequence[int]) -> Self:
+        """Return the codec of elements that have only these leaves, ascending, of the same records."""
+        found = copy(self)
+        found.spec, found.is_whole = chosen_spec(self.spec, leaves), False
+        found._take([self._numbers[leaf] for leaf in leaves], [self._stored[leaf] for leaf in leaves])
+        return found
+
+    def decoding(self) -> Self:
+        """Return the codec of elements whose images and sounds are decoded; this one if there are none."""
+        media = {index: leaf for index, (_, leaf) in enumerate(self._stored) if isinstance(leaf, EncodedSpec)}
+        if not media:
+            return self
+        found = copy(self)
+        found.spec = tree.map_structure(
+            self.spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf
+        )
+        found.is_whole = False
+        found._take(self._numbers, self._stored)
+        for index, spec in media.items():
+            files = found._media[index] = MediaFiles(self._stored[index][0], spec)
+            found._leaves[index] = files.leaf
+            null, _, parts = found._plan[index]
+            found._plan[index] = null, files.value, parts
+        return found
+
+    # Elements and batches into records
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
         """Return one column for each leaf.
@@ -45,15 +120,77 @@ class Codec(Protocol):
         Raises:
             ElementError: if an element does not fit the spec; its record is the index in ``elements``.
         """
+        return list(map(self._column, range(len(self._leaves)), tree.flatten_rows(self.spec, elements)))
 
     def batch_columns(self, batch: Any) -> list[Column]:
         """Return the columns of a batch: the element's structure, with leaves stacked on a leading axis.
 
-        A leaf that is None in some rows must be a Nullable, with the filler of its codec in those rows.
+        A leaf that is None in some rows is an array of objects, or a Nullable with its filler in those rows.
         """
+        return list(map(self._column, range(len(self._leaves)), tree.flatten_like(self.spec, batch)))
+
+    def _column(self, index: int, values: Any) -> Column:
+        """Return the column of a list of values, or of values stacked on a leading axis."""
+        (path, spec), leaf, nulls = self._stored[index], self._leaves[index], None
+        if isinstance(values, Nullable):
+            values, nulls = values.values, ~values.valid
+        elif isinstance(values, np.ndarray) and values.dtype == object:
+            values = list(values)
+        try:
+            if not isinstance(values, list):
+                return Column(leaf.encode_batch(values), nulls)
+            if nulls is None and (spec.nullable or any(value is None for value in values)):
+                nulls, filler = np.array([value is None for value in values], np.bool_), leaf.filler()
+                values = [filler if value is None else value for value in values]
+            return Column(leaf.encode(values), nulls)
+        except ElementError as error:
+            raise error.at(path=path) from error.__cause__
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """Return the records of ``rows`` elements."""
+        layout = self.layout
+        varying = [part for column in columns for part in column.parts if isinstance(part, Flat)]
+        nbytes = np.empty((rows, len(varying)), np.int64)
+        for number, flat in enumerate(varying):
+            nbytes[:, number] = flat.lengths * flat.values.dtype.itemsize
+        if self.name == PLAIN:
+            _refuse_nulls(columns[0])
+            frames = Frames.allocate(_checked(nbytes[:, 0]), zeros=False)
+            _move(frames, frames.starts, varying[0], nbytes[:, 0])
+            return frames
+        lengths = _checked(layout.fixed_nbytes + padded(nbytes).sum(axis=1))
+        frames = Frames.allocate(lengths, zeros=bool(varying))
+        if not varying:
+            self._write_fixed(frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:], columns, nbytes)
+            return frames
+        section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
+        self._write_fixed(section, columns, nbytes)
+        scatter_rows(frames.buffer, frames.starts, section)
+        starts = frames.starts + layout.fixed_nbytes
+        for number, flat in enumerate(varying):
+            _move(frames, starts, flat, nbytes[:, number])
+            starts = starts + padded(nbytes[:, number])
+        return frames
+
+    def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints) -> None:
+        layout, rows = self.layout, len(section)
+        if not rows:
+            return
+        for places, column in zip(layout.places, columns, strict=True):
+            for place, values in zip(places, column.parts, strict=True):
+                if isinstance(values, np.ndarray) and values.size:
+                    raw = canonical_bytes(values).reshape(rows, -1).view(np.uint8)
+                    section[:, place : place + raw.shape[1]] = raw
+        if nbytes.shape[1]:
+            raw = np.ascontiguousarray(nbytes, "<u4").view(np.uint8)
+            section[:, layout.lengths : layout.lengths + raw.shape[1]] = raw
+        section[:, layout.nulls :] = 0
+        if any(column.nulls is not None for column in columns):
+            absent = np.zeros(rows, np.bool_)
+            bits = np.column_stack([absent if column.nulls is None else column.nulls for column in columns])
+            section[:, layout.nulls : layout.nulls + layout.null_nbytes] = np.packbits(bits, axis=1, bitorder="little")
+
+    # Records into elements and batches
 
     def decode(
         self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
@@ -61,18 +198,96 @@ class Codec(Protocol):
         """Return the columns of records, with None for each leaf that is not in ``chosen``.
 
         Args:
+            records: the records.
             chosen: the numbers of the leaves to decode; None for all.
             apart: prepare the columns for :meth:`elements`, so that an element keeps little memory of others alive.
+
+        Raises:
+            ElementError: if an image or sound does not decode; its record is the index in ``records``.
+            CorruptionError: if a record is not as the spec says.
         """
+        starts, nbytes = self.varying_ranges(records)
+        nulls = self._nulls(records)
+        columns: list[Column | None] = [None] * len(self._leaves)
+        for index, (null, _, parts) in enumerate(self._plan):
+            if chosen is not None and index not in chosen:
+                continue
+            found: list[Any] = []
+            for place, part in parts:
+                if part.shape is not None:
+                    found.append(_fixed(records, place, part, apart=apart))
+                else:
+                    values = records.ranges(starts[:, place], nbytes[:, place]).view(part.dtype)
+                    found.append(Flat(values, splits_of(nbytes[:, place] // part.dtype.itemsize)))
+            column = Column(tuple(found), nulls[:, self._numbers[index]] if null else None)
+            files = self._media.get(index)
+            columns[index] = column if files is None else files.decode(column, apart=apart)
+        return columns
 
     def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:
         """Return the elements of columns."""
+        values: list[list[Any]] = []
+        for leaf, column in zip(self._leaves, columns, strict=True):
+            if column is None:
+                raise ValueError("elements cannot be made: a column is missing")
+            is_made = len(column.parts) == 1 and isinstance(column.parts[0], list)
+            values.append(column.parts[0] if is_made else leaf.values(column.parts))
+            if column.nulls is not None:
+                for row in np.flatnonzero(column.nulls):
+                    values[-1][row] = None
+        return self._pack_rows(values, rows)
 
     def element(self, record: bytearray) -> Any:
         """Return the element of one record. It may share the memory of the record."""
+        layout, size = self.layout, len(record)
+        if self._views and size <= KEPT_BESIDE:
+            if size != layout.fixed_nbytes:
+                raise _damaged(size, layout.fixed_nbytes)
+            views = [
+                np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
+                for dtype, shape, place in self._views
+            ]
+            return self._pack(iter(views))
+        starts, lengths, nulls = [0], (size,), 0
+        if self.name == TYPED:
+            if size < layout.fixed_nbytes:
+                raise _damaged(size, layout.fixed_nbytes)
+            lengths = self._lengths_of(record, layout.lengths)
+            starts, end = [], layout.fixed_nbytes
+            for length in lengths:
+                starts.append(end)
+                end += (length + 7) & ~7
+            if end != size:
+                raise _damaged(size, end)
+            if self._can_be_null:
+                nulls = int.from_bytes(record[layout.nulls : layout.nulls + layout.null_nbytes], "little")
+        # Of a large record, small parts are copied, so that keeping one does not keep the record.
+        least = size // 2 if size > KEPT_BESIDE else 0
+        memory = memoryview(record)
+        values: list[Any] = []
+        for null, value_of, parts in self._plan:
+            if nulls & null:
+                values.append(None)
+                continue
+            arrays = []
+            for place, (dtype, shape) in parts:
+                if shape is not None:
+                    array: NDArray[Any] = np.ndarray(shape, dtype, record, place)
+                else:
+                    array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], dtype)
+                arrays.append(array if array.nbytes >= least else array.copy())
+            values.append(value_of(*arrays))
+        return self._pack(iter(values))
 
     def batch(self, columns: Sequence[Column | None]) -> Any:
         """Return a batch: the structure of an element, with leaves stacked on a leading axis."""
+        batches = []
+        for leaf, column in zip(self._leaves, columns, strict=True):
+            values = None if column is None else leaf.stack(column.parts)
+            if column is not None and column.nulls is not None:
+                values = Nullable(values, ~column.nulls)
+            batches.append(values)
+        return self._pack(iter(batches))
 
     def batches(self, columns: Sequence[Column], splits: Sequence[int]) -> list[Any]:
         """Return consecutive batches of rows, which share the memory of the columns.
@@ -81,297 +296,70 @@ class Codec(Protocol):
             columns: the columns of all leaves.
             splits: where each batch begins, and the end of the last.
         """
+        return [self.batch([column.rows(start, stop) for column in columns]) for start, stop in pairwise(splits)]
 
-
-def codec_for(spec: Tree) -> Codec:
-    """Return the codec for elements of a spec."""
-    return RawCodec(spec) if spec == ArraySpec(bytes) else TypedCodec(spec)
-
-
-def codec_named(name: str, spec: Tree) -> Codec:
-    """Return the codec that a manifest names."""
-    for codec in (TypedCodec, RawCodec):
-        if codec.name == name:
-            return codec(spec)
-    raise FormatError(f"unknown codec {name!r}: it may need a newer release of cachelayer")
-
-
-class TreeCodec(ABC):
-    """The base of all codecs: takes elements and batches apart into leaves, and builds them."""
-
-    def __init__(self, spec: Tree) -> None:
-        self.spec = spec
-        leaves = tree.leaves(spec)
-        self._paths = [path for path, _ in leaves]
-        self._leaf_specs = [leaf for _, leaf in leaves]
-        self._leaves = [leaf_codec(leaf) for leaf in self._leaf_specs]
-        self._are_static = all(isinstance(leaf, StaticLeaf) for leaf in self._leaves)
-        self._pack_rows = tree.row_packer(spec)
-        self._pack = tree.packer(spec)
-
-    def element(self, record: bytearray) -> Any:
-        lengths = np.array([len(record)])
-        columns = self.decode(RecordBuffer(np.frombuffer(record, np.uint8), np.zeros(1, np.int64), lengths))
-        return self.elements(columns, 1)[0]
-
-    @abstractmethod
-    def decode(
-        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
-    ) -> list[Column | None]:
-        """See :class:`Codec`."""
-
-    def columns(self, elements: Sequence[Any]) -> list[Column]:
-        columns = elements.columns_like(self.spec) if isinstance(elements, AlikeElements) else None
-        return [
-            self._column(index, values)
-            for index, values in enumerate(tree.flatten_rows(self.spec, elements) if columns is None else columns)
-        ]
-
-    def _column(self, index: int, rows: NDArray[Any] | list[Any]) -> Column:
-        leaf, is_nullable = self._leaves[index], self._leaf_specs[index].nullable
-        if isinstance(rows, np.ndarray) and isinstance(leaf, StaticLeaf) and leaf.is_stack(rows):
-            return Column((rows,), nulls=np.zeros(len(rows), np.bool_) if is_nullable else None)
-        values = rows_of(rows)
-        nulls = [value is None for value in values]
-        try:
-            if not is_nullable and not any(nulls):
-                return leaf.from_rows(values)
-            filler = leaf.filler()
-            column = leaf.from_rows([filler if value is None else value for value in values])
-        except ElementError as error:
-            raise error.at(path=self._paths[index]) from error.__cause__
-        return Column(column.fixed, column.variable, np.array(nulls, np.bool_))
-
-    def batch_columns(self, batch: Any) -> list[Column]:
-        columns = []
-        for leaf, path, values in zip(self._leaves, self._paths, tree.flatten_like(self.spec, batch), strict=True):
-            is_nullable = isinstance(values, Nullable)
-            try:
-                column = leaf.from_batch(values.values if is_nullable else values)
-            except ElementError as error:
-                raise error.at(path=path) from error.__cause__
-            columns.append(Column(column.fixed, column.variable, ~values.valid) if is_nullable else column)
-        return columns
-
-    def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:
-        values = []
-        for leaf, column in zip(self._leaves, columns, strict=True):
-            if column is None:
-                raise ValueError("elements cannot be made: a column is missing")
-            values.append(leaf.to_rows(column))
-            if column.nulls is not None:
-                for row in np.flatnonzero(column.nulls):
-                    values[-1][row] = None
-        return self._pack_rows(values, rows)
-
-    def batch(self, columns: Sequence[Column | None]) -> Any:
-        batches = []
-        for leaf, column in zip(self._leaves, columns, strict=True):
-            values = None if column is None else leaf.to_batch(column)
-            if column is not None and column.nulls is not None:
-                values = Nullable(values, ~column.nulls)
-            batches.append(values)
-        return self._pack(iter(batches))
-
-    def batches(self, columns: Sequence[Column], splits: Sequence[int]) -> list[Any]:
-        bounds = list(pairwise(splits))
-        if self._are_static and all(each.nulls is None for each in columns):
-            arrays = [column.fixed[0] for column in columns]
-            return self._pack_rows([[array[start:stop] for start, stop in bounds] for array in arrays], len(bounds))
-        return [self.batch([column.rows(start, stop) for column in columns]) for start, stop in bounds]
-
-
-class RawCodec(TreeCodec):
-    """The codec of plain ``bytes``, which it stores unchanged."""
-
-    name = "bytes/1"
-
-    def element(self, record: bytearray) -> Any:
-        return bytes(record)
-
-    def encode(self, columns: Sequence[Column], rows: int) -> Frames:  # noqa: ARG002
-        if columns[0].nulls is not None:
-            row = int(np.flatnonzero(columns[0].nulls)[0])
-            raise ElementError(
-                "bytes", "None", record=row, hint="To store None, declare element_spec=ArraySpec(bytes, nullable=True)."
-            )
-        flat = columns[0].variable[0]
-        frames = Frames.allocate(_checked(flat.lengths), zeros=False)
-        move_ranges(frames.buffer, frames.starts, flat.values, flat.splits[:-1], flat.lengths)
-        return frames
-
-    def decode(
-        self,
-        records: Records,
-        chosen: Collection[int] | None = None,
-        *,
-        apart: bool = False,  # noqa: ARG002
-    ) -> list[Column | None]:
-        if chosen is not None and 0 not in chosen:
-            return [None]
-        lengths = records.lengths
-        splits = splits_of(lengths)
-        if isinstance(records, RecordBuffer) and np.array_equal(records.starts, splits[:-1]):
-            return [Column((), (Flat(records.buffer, splits),))]
-        return [Column((), (Flat(records.ranges(np.zeros(len(lengths), np.int64), lengths), splits),))]
-
-
-class TypedCodec(TreeCodec):
-    """The codec of elements of any spec. It places leaves as :mod:`cachelayer.records.layout` describes."""
-
-    name = "typed/1"
-
-    def __init__(self, spec: Tree) -> None:
-        super().__init__(spec)
-        self.layout = layout_of(self._leaves)
-        self._fixed_parts = [
-            [(offset, fixed_nbytes(part), *part) for offset, part in zip(offsets, leaf.fixed, strict=True)]
-            for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True)
-        ]
-        used = [(offset, offset + size) for parts in self._fixed_parts for offset, size, *_ in parts if size]
-        self._gaps = gaps(used, self.layout.fixed_nbytes)
-        self._nullable = any(spec.nullable for spec in self._leaf_specs)
-        sizes = [sum(size for _, size, *_ in parts) for parts in self._fixed_parts]
-        are_static = [leaf.is_static for leaf in self._leaf_specs]
-        # If they become elements, arrays of known shape are read a few rows at a time.
-        self._is_listed = [
-            is_static and bool(leaf.shape) and size > 0
-            for is_static, leaf, size in zip(are_static, self._leaf_specs, sizes, strict=True)
-        ]
-        # Reading small leaves first loads cache lines that large ones need; reading them last would miss all of them.
-        self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-        can_be_read = ElementReader.reads(self._leaf_specs)
-        self._reader = ElementReader(self._leaf_specs, self.layout) if can_be_read else None
-
-    def element(self, record: bytearray) -> Any:
-        leaves = None if self._reader is None else self._reader.leaves(record)
-        # If the record is damaged, this tells what is wrong with it.
-        return super().element(record) if leaves is None else self._pack(iter(leaves))
-
-    def encode(self, columns: Sequence[Column], rows: int) -> Frames:
+    def varying_ranges(self, records: Records) -> tuple[Ints, Ints]:
+        """Return where each varying part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
         layout = self.layout
-        variable = [flat for column in columns for flat in column.variable]
-        nbytes = np.empty((rows, len(variable)), np.int64)
-        for index, flat in enumerate(variable):
-            nbytes[:, index] = flat.lengths * flat.values.dtype.itemsize
-        lengths = _checked(layout.fixed_nbytes + _padded(nbytes).sum(axis=1))
-        frames = Frames.allocate(lengths, zeros=bool(variable))
-        if variable:
-            section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
-        else:
-            section = frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:]
-            for start, stop in self._gaps:
-                section[:, start:stop] = 0
-        self._write_fixed(section, columns, nbytes)
-        if variable:
-            scatter_rows(frames.buffer, frames.starts, section)
-            self._write_variable(frames, variable, nbytes)
-        return frames
-
-    def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints) -> None:
-        rows = len(section)
-        for parts, column in zip(self._fixed_parts, columns, strict=True):
-            for (offset, size, *_), values in zip(parts, column.fixed, strict=True):
-                if size and rows:
-                    raw = canonical_bytes(values).reshape(rows, -1).view(np.uint8)
-                    section[:, offset : offset + size] = raw
-        if nbytes.shape[1] and rows:
-            raw = np.ascontiguousarray(nbytes, "<u4").view(np.uint8)
-            section[:, self.layout.lengths : self.layout.lengths + raw.shape[1]] = raw
-        if any(column.nulls is not None for column in columns):
-            absent = np.zeros(rows, np.bool_)
-            bits = np.column_stack([absent if column.nulls is None else column.nulls for column in columns])
-            packed = np.packbits(bits, axis=1, bitorder="little")
-            section[:, self.layout.nulls : self.layout.nulls + packed.shape[1]] = packed
-
-    def _write_variable(self, frames: Frames, variable: list[Flat], nbytes: Ints) -> None:
-        starts = frames.starts + self.layout.fixed_nbytes
-        for index, flat in enumerate(variable):
-            raw = canonical_bytes(flat.values).view(np.uint8)
-            itemsize = flat.values.dtype.itemsize
-            move_ranges(frames.buffer, starts, raw, flat.splits[:-1] * itemsize, nbytes[:, index])
-            starts = starts + _padded(nbytes[:, index])
-
-    def decode(
-        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
-    ) -> list[Column | None]:
-        layout, rows = self.layout, len(records)
-        starts, nbytes = self.variable_ranges(records)
-        nulls = self._nulls(records)
-        columns: list[Column | None] = [None] * len(self._leaves)
-        for index in self._smallest_first:
-            if chosen is not None and index not in chosen:
-                continue
-            is_null = nulls[:, index] if self._leaf_specs[index].nullable else None
-            if apart and self._is_listed[index]:
-                listed = self._listed(records, *self._fixed_parts[index][0])
-                columns[index] = Column(nulls=is_null, listed=listed)
-                continue
-            # One call does what a view and a reshape would do, without a copy.
-            fixed = [
-                np.ndarray((rows, *shape), dtype, records.slab(offset, size) if size else None)
-                for offset, size, dtype, shape in self._fixed_parts[index]
-            ]
-            variable = []
-            for number, dtype in enumerate(self._leaves[index].variable, start=layout.variable[index]):
-                values = records.ranges(starts[:, number], nbytes[:, number]).view(dtype)
-                variable.append(Flat(values, splits_of(nbytes[:, number] // dtype.itemsize)))
-            columns[index] = Column(tuple(fixed), tuple(variable), is_null)
-        return columns
-
-    @staticmethod
-    def _listed(records: Records, offset: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[Any]:
-        """Return the rows of a fixed part, such that only few share memory."""
-        parts = records.slabs(offset, nbytes, rows_together(nbytes))
-        return [row for part in parts for row in np.ndarray((len(part), *shape), dtype, part)]
-
-    def variable_ranges(self, records: Records) -> tuple[Ints, Ints]:
-        """Return where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
-        layout = self.layout
-        if not layout.variable_count and records.uniform_nbytes == layout.fixed_nbytes:
+        if not layout.varying_count and records.uniform_nbytes == layout.fixed_nbytes:
             return _NO_PARTS, _NO_PARTS
-        nbytes = np.empty((len(records), 0), np.int64)
         lengths = records.lengths
+        if self.name == PLAIN:
+            return np.zeros((len(lengths), 1), np.int64), lengths.reshape(-1, 1)
         short = np.flatnonzero(lengths < layout.fixed_nbytes)
         if len(short):
-            raise CorruptionError(
-                f"a record of {lengths[short[0]]} bytes is shorter than its fixed parts, {layout.fixed_nbytes} bytes"
-            )
-        if layout.variable_count:
-            raw = records.slab(layout.lengths, 4 * layout.variable_count)
-            nbytes = raw.view("<u4").astype(np.int64)
-        starts = np.full((len(lengths), layout.variable_count + 1), layout.fixed_nbytes)
-        for part in range(layout.variable_count):
-            starts[:, part + 1] = starts[:, part] + _padded(nbytes[:, part])
-        wrong = np.flatnonzero(starts[:, -1] != lengths)
+            raise _damaged(int(lengths[short[0]]), layout.fixed_nbytes)
+        nbytes = np.empty((len(lengths), 0), np.int64)
+        if layout.varying_count:
+            nbytes = records.slab(layout.lengths, 4 * layout.varying_count).view("<u4").astype(np.int64)
+        ends = np.cumsum(padded(nbytes), axis=1) + layout.fixed_nbytes
+        starts = ends - padded(nbytes)
+        end = ends[:, -1] if layout.varying_count else np.full(len(lengths), layout.fixed_nbytes)
+        wrong = np.flatnonzero(end != lengths)
         if len(wrong):
-            row = wrong[0]
-            raise CorruptionError(f"a record of {lengths[row]} bytes says that its parts take {starts[row, -1]} bytes")
+            raise _damaged(int(lengths[wrong[0]]), int(end[wrong[0]]))
         return starts, nbytes
 
-    def variable_dtype(self, leaf: int) -> np.dtype[Any]:
-        """Return the dtype of the first variable part of a leaf."""
-        return self._leaves[leaf].variable[0]
-
     def _nulls(self, records: Records) -> Any:
-        if not self._nullable:
+        if not self._can_be_null:
             return None
         raw = records.slab(self.layout.nulls, self.layout.null_nbytes)
-        return np.unpackbits(raw, axis=1, count=len(self._leaves), bitorder="little").astype(np.bool_)
+        return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
-def _padded(nbytes: Ints) -> Ints:
-    return (nbytes + 7) & ~np.int64(7)
+def _fixed(records: Records, offset: int, part: Part, *, apart: bool) -> Any:
+    """Return a fixed part of records; ``apart`` as a list of arrays of which only few share memory."""
+    dtype, shape = part
+    if not part.nbytes:
+        return np.empty((len(records), *(shape or ())), dtype)
+    if not apart or not shape:
+        # One call does what a view and a reshape would do, without a copy.
+        return np.ndarray((len(records), *(shape or ())), dtype, records.slab(offset, part.nbytes))
+    slabs = records.slabs(offset, part.nbytes, rows_together(part.nbytes))
+    return [row for slab in slabs for row in np.ndarray((len(slab), *shape), dtype, slab)]
+
+
+def _move(frames: Frames, starts: Ints, flat: Flat, nbytes: Ints) -> None:
+    """Write a varying part of each record."""
+    raw = canonical_bytes(flat.values).view(np.uint8)
+    move_ranges(frames.buffer, starts, raw, flat.splits[:-1] * flat.values.dtype.itemsize, nbytes)
+
+
+def _refuse_nulls(column: Column) -> None:
+    if column.nulls is not None:
+        row = int(np.flatnonzero(column.nulls)[0])
+        hint = "To store None, declare element_spec=ArraySpec(bytes, nullable=True)."
+        raise ElementError("bytes", "None", record=row, hint=hint)
+
+
+def _damaged(nbytes: int, wanted: int) -> CorruptionError:
+    return CorruptionError(f"a record of {nbytes} bytes, of which the parts take {wanted}")
 
 
 def _checked(lengths: Ints) -> Ints:
-    too_long = np.flatnonzero(lengths > MAX_RECORD_NBYTES)
+    too_long = np.flatnonzero(lengths > _MAX_RECORD_NBYTES)
     if len(too_long):
         row = int(too_long[0])
-        raise ElementError(
-            f"a record of at most {MAX_RECORD_NBYTES} bytes",
-            f"{lengths[row]} bytes",
-            record=row,
-            hint="Split the element.",
-        )
+        expected, got = f"a record of at most {_MAX_RECORD_NBYTES} bytes", f"{lengths[row]} bytes"
+        raise ElementError(expected, got, record=row, hint="Split the element.")
     return lengths

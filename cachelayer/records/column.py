@@ -1,7 +1,8 @@
-"""Columns: one leaf of many elements, split into the parts that a record stores."""
+"""Columns: one leaf of many elements, as the parts that a record stores."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.memory import Ints, rows_together, splits_of
+from cachelayer.records.memory import Ints, rows_apart, rows_together, splits_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,12 @@ class Flat:
 
     values: NDArray[Any]
     splits: Ints
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> Flat:
+        """Return one-dimensional arrays of one dtype as rows."""
+        values = np.concatenate(rows) if len(rows) else np.empty(0, dtype)
+        return cls(values, splits_of(np.fromiter(map(len, rows), np.int64, len(rows))))
 
     @property
     def lengths(self) -> Ints:
@@ -40,38 +47,35 @@ class Flat:
         """Return each row, such that keeping one keeps little memory of others alive."""
         bounds = pairwise(self.splits.tolist())
         rows = max(1, len(self.splits) - 1)
-        # The size of an object array counts only pointers, so its rows are copied.
-        if rows <= rows_together(self.values.nbytes // rows) and (rows == 1 or self.values.dtype != object):
+        if rows <= rows_together(self.values.nbytes // rows):
             return [self.values[start:stop] for start, stop in bounds]
         return [self.values[start:stop].copy() for start, stop in bounds]
 
-    @classmethod
-    def of_rows(cls, rows: list[NDArray[Any]], dtype: Any) -> Flat:
-        """Return one-dimensional arrays of one dtype as rows."""
-        values = np.concatenate(rows) if rows else np.empty(0, dtype)
-        return cls(values, splits_of(np.fromiter(map(len, rows), np.int64, len(rows))))
+
+PartRows = Any
+"""A part of many records: of shape ``[rows, ...]`` if it is fixed, Flat if it varies, or a list of its rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One leaf of ``rows`` elements.
+    """One leaf of many elements.
 
     Args:
-        fixed: the parts of the leaf that have the same size in every record: arrays of shape ``[rows, ...]``.
-        variable: the parts that vary in size.
+        parts: the parts of the leaf.
         nulls: bool of shape ``[rows]``, True for rows whose leaf is None; None if there are no such rows.
-        listed: the list of rows of a leaf of arrays, in place of its parts. Set when elements are read.
     """
 
-    fixed: tuple[NDArray[Any], ...] = ()
-    variable: tuple[Flat, ...] = ()
+    parts: tuple[PartRows, ...]
     nulls: NDArray[np.bool_] | None = None
-    listed: list[Any] | None = None
 
     def rows(self, start: int, stop: int) -> Column:
         """Return some of the rows, without a copy."""
-        return Column(
-            tuple(part[start:stop] for part in self.fixed),
-            tuple(flat.rows(start, stop) for flat in self.variable),
-            None if self.nulls is None else self.nulls[start:stop],
-        )
+        parts = [part.rows(start, stop) if isinstance(part, Flat) else part[start:stop] for part in self.parts]
+        return Column(tuple(parts), None if self.nulls is None else self.nulls[start:stop])
+
+
+def listed(part: PartRows) -> list[Any]:
+    """Return the rows of a part, such that keeping one keeps little memory of others alive."""
+    if isinstance(part, Flat):
+        return part.rows_apart()
+    return part if isinstance(part, list) else rows_apart(part)

@@ -18,7 +18,7 @@ from cachelayer.records.infer import as_leaf
 from cachelayer.records.spec import LeafSpec, Shape
 from cachelayer.records.tree import describe
 
-_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+_DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
 """For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
 _VARYING = "Declare element_spec= with None for the dimensions that vary."
@@ -126,11 +126,15 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
     return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
 
 
-def is_stored_as_it_is(values: Any, dtype: dtypes.DType, shape: Shape) -> bool:
-    """Return whether an array has this dtype, in either byte order, and a shape that the other one allows."""
-    # Not subclasses: the rows of a masked array are others than those of its data.
-    is_plain = type(values) in (np.ndarray, np.memmap) and not dtypes.is_string(dtype)
-    return is_plain and dtypes.little_endian(values.dtype) == dtype and fits_shape(shape, values.shape)
+def same_arrays(rows: Sequence[Any], dtype: np.dtype[Any], ndim: int) -> bool:
+    """Return whether all rows are arrays of this dtype and number of dimensions, and are stored as they are."""
+    is_plain = set(map(type, rows)) == {np.ndarray}
+    return is_plain and set(map(_DTYPE, rows)) == {dtype} and set(map(_NDIM, rows)) == {ndim}
+
+
+def is_plain(batch: Any) -> bool:
+    """Return whether rows of a batch are those of its memory: those of a masked array are not."""
+    return type(batch) in (np.ndarray, np.memmap)
 
 
 def fits_shape(spec: Shape, shape: tuple[int, ...]) -> bool:

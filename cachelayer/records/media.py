@@ -1,175 +1,193 @@
-"""Decode images and sounds, which records store as the bytes of their files, when they are read."""
+"""Images and sounds, which records store as the bytes of their files, and readers get decoded."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+import io
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import CacheLayerError, ElementError
+from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import tree
-from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.column import Column
 from cachelayer.records.conform import conform
-from cachelayer.records.decoders import decoder
-from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
-from cachelayer.records.record_buffers import RecordBuffer, Records
-from cachelayer.records.spec import EncodedSpec
-from cachelayer.records.threads import each
+from cachelayer.records.leaves import leaf_of
+from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSize, ImageSpec, LeafSpec, SizedImageSpec
 from cachelayer.records.tree import Tree
 
-Undecoded = dict[int, ElementError]
-"""The error of each row with a file that does not decode."""
+if TYPE_CHECKING:
+    from PIL import Image
+
+_MOST_THREADS = 8
+_WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+_SCALED_FORMATS = ("JPEG", "MPO")
+_TURNED_BY_90_DEGREES = (5, 6, 7, 8)
+"""The orientations in Exif of images whose width is the height of their pixels as they are stored."""
 
 
-def decoded_spec(spec: Tree) -> Tree:
-    """Return the spec of elements as readers get them."""
-    return tree.map_structure(spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf)
-
-
-def decoding(codec: Codec) -> Codec:
-    """Return a codec that also decodes encoded leaves; the codec itself if there are none."""
-    encoded = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(codec.spec))
-    return DecodingCodec(codec) if encoded else codec
-
-
-class DecodingCodec:
-    """Wraps a codec; its elements and batches have their encoded leaves decoded.
-
-    If a file does not decode, the record of the error is its index among the records.
+class MediaFiles:
+    """Decodes a leaf of files, in the threads of the pool for decoding.
 
     Args:
-        codec: the codec of the records.
+        path, spec: the leaf.
+
+    Attributes:
+        leaf: the leaf that they are decoded to.
     """
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
-        decoded = codec_for(decoded_spec(codec.spec))
-        self._leaves = tree.leaves(codec.spec)
-        self.name = codec.name
-        self.spec = decoded.spec
-        self.columns = codec.columns
-        self.batch_columns = codec.batch_columns
-        self.encode = codec.encode
-        self.elements = decoded.elements
-        self.batch = decoded.batch
-        self.batches = decoded.batches
+    def __init__(self, path: str, spec: EncodedSpec) -> None:
+        self._path, self._spec = path, spec
+        self.leaf = leaf_of(spec.decoded)
 
-    def decode(
-        self,
-        records: Records,
-        chosen: Collection[int] | None = None,
-        *,
-        apart: bool = False,
-        failed: Undecoded | None = None,
-    ) -> list[Column | None]:
-        """Return the columns of records, decoded, with None for each leaf that is not in ``chosen``.
+    @property
+    def _decode(self) -> Callable[[bytes], NDArray[Any]]:
+        return decoder(self._spec)
+
+    def decode(self, files: Column, *, apart: bool) -> Column:
+        """Return the column of decoded files.
 
         Args:
-            records, chosen, apart: as for other codecs.
-            failed: gets the error of each row with a file that does not decode, and the row a filler; None to raise it.
+            files: the column of files.
+            apart: return a list of the values, which may be changed, for :meth:`Codec.elements`.
         """
-        columns = self._codec.decode(records, chosen, apart=apart)
-        return [
-            _MediaFiles(path, leaf, column, failed).decode(apart=apart)
-            if isinstance(leaf, EncodedSpec) and column is not None
-            else column
-            for (path, leaf), column in zip(self._leaves, columns, strict=True)
-        ]
+        (flat,), nulls = files.parts, files.nulls
+        rows = range(len(flat.splits) - 1)
 
-    def element(self, record: bytearray) -> Any:
-        return self.elements(self.decode(RecordBuffer.of([bytes(record)]), apart=True), 1)[0]
+        def value_of(row: int) -> Any:
+            if nulls is not None and nulls[row]:
+                return self.leaf.filler()
+            return self._array(flat.row(row).tobytes(), row)
+
+        values = list(_pool().map(value_of, rows)) if len(rows) > 1 else list(map(value_of, rows))
+        return Column((values,) if apart else self.leaf.encode(values), nulls)
+
+    def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
+        """Return what one file holds."""
+        return self._array(parts[0].tobytes(), 0)
+
+    def _array(self, data: bytes, row: int) -> NDArray[Any]:
+        try:
+            array: NDArray[Any] = conform(self._spec.decoded, self._decode(data), row)
+        except ElementError as error:
+            raise error.at(path=self._path) from error.__cause__
+        except (CacheLayerError, MemoryError):
+            raise
+        except Exception as error:
+            got = f"{len(data)} bytes that do not decode: {type(error).__name__}: {error}"
+            hint = "ref.raw() gives the bytes."
+            raise ElementError(self._spec.describe(), got, path=self._path, record=row, hint=hint) from error
+        # Those who get elements may change them.
+        return array if array.flags.writeable else array.copy()
 
 
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
     """Raise unless every image and sound in the columns decodes."""
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec):
-            files = _MediaFiles(path, leaf, column)
-            each(len(files), files.check)
+            MediaFiles(path, leaf).decode(column, apart=True)
 
 
-class _MediaFiles:
-    """A column of files. Threads may decode them.
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    Args:
-        path, spec: the leaf.
-        column: the files.
-        failed: gets the error of each file that does not decode; None to raise it.
-    """
 
-    def __init__(self, path: str, spec: EncodedSpec, column: Column, failed: Undecoded | None = None) -> None:
-        self._path, self._spec, self._decoded = path, spec, spec.decoded
-        self._decode = decoder(spec)
-        self._flat, self._nulls, self._failed = column.variable[0], column.nulls, failed
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_MOST_THREADS, cores()), "cachelayer-decode")
 
-    def __len__(self) -> int:
-        return len(self._flat.splits) - 1
 
-    def decode(self, *, apart: bool) -> Column:
-        """Return the column of decoded files; of those that fail, fillers.
+# A forked child does not have its parent's threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
-        Args:
-            apart: see :meth:`DecodingCodec.decode`.
-        """
-        leaf, rows = leaf_codec(self._decoded), list[Any]([None]) * len(self)
-        if isinstance(leaf, StaticLeaf) and not apart:
-            stacked = leaf.empty(len(self))
 
-            def stack(row: int) -> None:
-                value = self._value(row)
-                stacked[row] = leaf.filler() if value is None else value
+@cache
+def decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
+    """Return the function that makes an array of the bytes of a file. Threads may call it at once."""
+    if isinstance(spec, ImageSpec):
+        return _image_decoder(spec)
+    if isinstance(spec, AudioSpec):
+        return _audio_decoder(spec)
+    raise InvalidTypeError(f"no decoder for {spec!r}: use ImageSpec or AudioSpec")
 
-            each(len(self), stack)
-            return Column((stacked,), (), self._nulls)
 
-        def collect(row: int) -> None:
-            value = self._value(row)
-            value = leaf.filler() if value is None else value
-            # Those who get elements may change them.
-            rows[row] = value.copy() if apart and not value.flags.writeable else value
+def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
+    try:
+        from PIL import ExifTags, Image, ImageOps
+    except ImportError as error:
+        raise MissingDependencyError("images need Pillow: pip install 'cachelayer[image]'") from error
 
-        each(len(self), collect)
-        if apart:
-            return Column(nulls=self._nulls, listed=rows)
-        decoded = leaf.from_rows(rows)
-        return Column(decoded.fixed, decoded.variable, self._nulls)
+    # Hues go round in a circle, so they have no mean that is between them.
+    mode = "RGB" if spec.mode == "HSV" and isinstance(spec, SizedImageSpec) else spec.mode
 
-    def check(self, row: int) -> None:
-        """Raise if a file does not decode."""
-        self._value(row)
+    def decode(data: bytes) -> NDArray[Any]:
+        image: Image.Image = Image.open(io.BytesIO(data))
+        if isinstance(spec, SizedImageSpec) and image.format in _SCALED_FORMATS:
+            size = spec.size.width, spec.size.height
+            is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) in _TURNED_BY_90_DEGREES
+            # The decoder leaves out details: it halves the image while that is larger than the size.
+            image.draft(None, size[::-1] if is_turned else size)
+        image.load()
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            # Cameras store an image as the sensor saw it, with the rotation that makes it upright.
+            image = ImageOps.exif_transpose(image)
+        if image.mode != mode:
+            if image.mode in _WIDE_MODES and mode not in _WIDE_MODES:
+                raise ValueError(
+                    f"its pixels are {image.mode}, which {spec.mode} would cut off: declare ImageSpec(mode='I') or 'F'"
+                )
+            image = image.convert(mode)
+        if isinstance(spec, SizedImageSpec):
+            image = _sized(image, spec.size)
+            if mode != spec.mode:
+                image = image.convert(spec.mode)
+        return np.asarray(image)
 
-    def _value(self, row: int) -> NDArray[Any] | None:
-        """Return what a file holds; None if there is no file, or it fails and its error is kept."""
-        if self._nulls is not None and self._nulls[row]:
-            return None
-        data = self._flat.row(row).tobytes()
-        try:
-            value: NDArray[Any] = conform(self._decoded, self._decode(data), row)
-        except ElementError as error:
-            undecoded, cause = error.at(path=self._path), error.__cause__
-        except (CacheLayerError, MemoryError):
-            raise
-        except Exception as error:  # noqa: BLE001 - raised below
-            undecoded, cause = self._undecoded(row, len(data), error), error
-        else:
-            return value
-        try:
-            if self._failed is None:
-                raise undecoded from cause
-            undecoded.__cause__ = cause
-            self._failed.setdefault(row, undecoded)
-            return None
-        finally:
-            # The tracebacks of errors hold this frame.
-            del undecoded, cause
+    return decode
 
-    def _undecoded(self, row: int, nbytes: int, error: Exception) -> ElementError:
-        return ElementError(
-            self._spec.describe(),
-            f"{nbytes} bytes that do not decode: {type(error).__name__}: {error}",
-            path=self._path,
-            record=row,
-            hint="ref.raw() gives the bytes.",
-        )
+
+def _sized(image: Image.Image, size: ImageSize) -> Image.Image:
+    """Return the image, or the middle of it, in a size."""
+    from PIL.Image import Resampling
+
+    left = top = 0.0
+    if size.crop:
+        scale = min(image.width / size.width, image.height / size.height)
+        # Rounding may make the kept part a little larger than the image.
+        left = max(0.0, (image.width - size.width * scale) / 2)
+        top = max(0.0, (image.height - size.height * scale) / 2)
+    box = (left, top, image.width - left, image.height - top)
+    return image.resize((size.width, size.height), Resampling.BILINEAR, box=box)
+
+
+def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise MissingDependencyError("sounds need soundfile: pip install 'cachelayer[audio]'") from error
+
+    def decode(data: bytes) -> NDArray[Any]:
+        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        if spec.channels == 1:
+            samples = samples.mean(axis=1)
+        if spec.sampling_rate is not None and rate != spec.sampling_rate:
+            samples = _resampled(samples, rate, spec.sampling_rate)
+        return np.asarray(samples, np.float32)
+
+    return decode
+
+
+def _resampled(samples: NDArray[Any], rate: int, wanted: int) -> NDArray[Any]:
+    try:
+        import soxr
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"resampling a sound from {rate} to {wanted} Hz needs soxr: pip install 'cachelayer[audio]'"
+        ) from error
+    resampled: NDArray[Any] = soxr.resample(samples, rate, wanted)
+    return resampled

@@ -239,3 +239,20 @@ class Nullable(NoArray):
         values = self.values
         shown = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else repr(values)
         return f"Nullable(rows={len(self)}, null={len(self) - int(np.count_nonzero(self.valid))}, values={shown})"
+
+
+def wrong_row(ragged: Ragged) -> int | None:
+    """Return the first row that does not lie within the values, or ends before it begins; None if there is none."""
+    splits = ragged.row_splits
+    if splits.ndim != 1 or len(splits) == 0 or splits.dtype.kind not in "iu":
+        return 0
+    splits = splits.astype(np.int64)
+    begins, ends = splits[:-1], splits[1:]
+    wrong = np.flatnonzero((begins < 0) | (ends < begins) | (ends > len(ragged.values)))
+    if len(wrong):
+        return int(wrong[0])
+    if not len(begins) or not isinstance(ragged.values, Ragged):
+        return None
+    first, end = int(splits[0]), int(splits[-1])
+    inner = wrong_row(ragged.values.rows(first, end))
+    return None if inner is None else int(splits.searchsorted(first + inner, side="right")) - 1

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.codec import Codec, TypedCodec
+from cachelayer.records.codec import PLAIN, Codec
 from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
@@ -56,23 +57,25 @@ class VaryingLeaves:
 
     def __init__(self, codec: Codec) -> None:
         self.numbers = varying_leaves(codec.spec)
-        self._codec = codec if isinstance(codec, TypedCodec) else None
-        self._leaves = [leaf for _, leaf in tree.leaves(codec.spec)]
+        self._codec = codec
+        leaves = [leaf for _, leaf in tree.leaves(codec.spec)]
+        # Each of these leaves is one varying part.
+        self._dtypes = {number: leaf_of(leaves[number]).parts[0].dtype for number in self.numbers}
 
     def lengths(self, records: Records) -> Ints:
         """Return the lengths of all these leaves, 0 for an erased record: int64 of shape ``[rows, leaves]``."""
-        if self._codec is None:
-            return records.lengths.astype(np.int64).reshape(-1, 1)
+        if self._codec.name == PLAIN:
+            return records.lengths.reshape(-1, 1)
         layout = self._codec.layout
-        held, width = records.lengths > 0, 4 * layout.variable_count
+        held, width = records.lengths > 0, 4 * layout.varying_count
         short = np.flatnonzero(held & (records.lengths < layout.fixed_nbytes))
         if len(short):
             raise CorruptionError(f"a record of {records.lengths[short[0]]} bytes is shorter than its fixed parts")
-        nbytes = np.zeros((len(records), layout.variable_count), np.int64)
+        nbytes = np.zeros((len(records), layout.varying_count), np.int64)
         raw = records.slab(layout.lengths, width) if held.all() else records.ranges(held * layout.lengths, held * width)
-        nbytes[held] = raw.view("<u4").reshape(np.count_nonzero(held), layout.variable_count)
-        parts = [layout.variable[number] for number in self.numbers]
-        sizes = np.array([self._codec.variable_dtype(number).itemsize for number in self.numbers], np.int64)
+        nbytes[held] = raw.view("<u4").reshape(np.count_nonzero(held), layout.varying_count)
+        parts = [layout.places[number][0] for number in self.numbers]
+        sizes = np.array([self._dtypes[number].itemsize for number in self.numbers], np.int64)
         return nbytes[:, parts] // sizes
 
     def values(
@@ -84,7 +87,7 @@ class VaryingLeaves:
 
         Args:
             records: the records.
-            number: the number of the leaf.
+            number: the number of the leaf, one of ``numbers``.
             starts: for each record, the first value.
             counts: for each record, how many values.
             ends: for each record, True if the leaf must end with the last of these; None if it may always have more.
@@ -92,17 +95,9 @@ class VaryingLeaves:
         Returns:
             An array of the leaf's dtype; uint8 for ``bytes`` and ``str``.
         """
-        leaf = self._leaves[number]
-        if dtypes.is_string(leaf.dtype) and leaf.shape:
-            raise InvalidArgumentError(f"leaf {number} is {leaf.describe()}: its values have no fixed size")
-        if self._codec is None:
-            dtype: np.dtype[Any] = np.dtype(np.uint8)
-            begins, nbytes = np.zeros(len(records), np.int64), records.lengths
-        else:
-            dtype, part = self._codec.variable_dtype(number), self._codec.layout.variable[number]
-            all_begins, all_nbytes = self._codec.variable_ranges(records)
-            begins, nbytes = all_begins[:, part], all_nbytes[:, part]
-        held = nbytes // dtype.itemsize
+        part, dtype = self._codec.layout.places[number][0], self._dtypes[number]
+        all_begins, all_nbytes = self._codec.varying_ranges(records)
+        begins, held = all_begins[:, part], all_nbytes[:, part] // dtype.itemsize
         are_wrong = (starts < 0) | (counts < 0) | (counts > held) | (starts > held - counts)
         if ends is not None:
             are_wrong |= ends & (starts + counts != held)

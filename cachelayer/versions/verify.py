@@ -16,7 +16,7 @@ from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
-from cachelayer.records.codec import TypedCodec, codec_named
+from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.shard_digest import ShardDigest
@@ -146,7 +146,7 @@ class _Erased:
         self._path = path
         self._erased = np.array(manifest.erased, np.int64) - int(manifest.shards.records[:number].sum())
         codec = codec_named(manifest.codec, manifest.element_spec)
-        self._can_be_empty = not isinstance(codec, TypedCodec) or codec.layout.fixed_nbytes == 0
+        self._can_be_empty = codec.layout.fixed_nbytes == 0
 
     def check(self, numbers: Ints, records: Records) -> None:
         is_erased, is_empty = np.isin(numbers, self._erased), records.lengths == 0

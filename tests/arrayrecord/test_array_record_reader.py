@@ -13,7 +13,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from stored import shard_files
 
 import cachelayer
-from cachelayer.records.codec import TypedCodec
+from cachelayer.records.codec import Codec
 
 TEXTS = [b"", b"a", *(b"%d" % n * (n % 50) for n in range(300)), b"x" * 65_536, b"y" * 300_000]
 ROWS = [{"image": np.full((8, 9), n % 251, np.uint8), "label": n} for n in range(700)]
@@ -36,7 +36,7 @@ def test_typed_records_are_the_codecs(tmp_path: Path, compression: str | None) -
     reader = ArrayRecordReader(str(shard_files(ref)[0]))
     assert reader.ok()
     assert reader.num_records() == len(ROWS)
-    codec = TypedCodec(ref.element_spec)
+    codec = Codec(ref.element_spec)
     assert reader.read_all() == codec.encode(codec.columns(ROWS), len(ROWS)).to_list()
 
 

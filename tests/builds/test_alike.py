@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from samples import examples
 
 from cachelayer import ArraySpec
-from cachelayer.builds import iterable_source
+from cachelayer.builds import batches, iterable_source
 from cachelayer.builds.batches import Batch, ElementBatch
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.builds.encode import Encoder, OnError
@@ -195,13 +195,13 @@ def _spoil(value: Any) -> None:
         value.clear()
 
 
-def outcome(batches: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
+def outcome(given: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
     """All that a build makes of batches: the spec, the records, what is null, what was left out; or the error."""
     try:
         if spec is None:
-            spec, batches = infer_spec(batches)
+            spec, given = infer_spec(given)
         encoder = Encoder(codec_for(spec), on_error)
-        records = [encoder.encode(batch).buffer.tobytes() for batch in batches]
+        records = [encoder.encode(batch).buffer.tobytes() for batch in given]
     except CacheLayerError as error:
         return type(error), str(error)
     return spec, b"".join(records), encoder.nullable, encoder.left_out
@@ -220,6 +220,7 @@ def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_mak
     elements, spec = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(iterable_source, "MAX_BATCH_RECORDS", size)
+        patch.setattr(batches, "MAX_BATCH_RECORDS", size)
         skipping = outcome(as_source(reusing(elements)).batches(None), spec, "skip")
         assert skipping == outcome(in_batches(elements, 1024), spec, "skip")
         # The first element that does not fit is named, however the elements are divided into batches.

@@ -146,19 +146,19 @@ def test_an_interrupt_while_images_are_decoded_ends_the_read_and_the_next_one_wo
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ref = ref_of(folder)
-    opened, interrupted = Image.open, threading.Event()
+    opened, first, ended = Image.open, threading.Lock(), threading.Event()
 
     def interrupting(*args: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            interrupted.set()
-            signal.raise_signal(signal.SIGINT)
-        assert interrupted.wait(30)
+        if first.acquire(blocking=False):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert ended.wait(30)
         return opened(*args)
 
     monkeypatch.setattr(Image, "open", interrupting)
     with pytest.raises(KeyboardInterrupt):
         ref.read(range(COUNT))
     monkeypatch.setattr(Image, "open", opened)
+    ended.set()
     after = ref.read(range(COUNT))
     with reading_threads(1):
         assert_equal(ref.read(range(COUNT)), after)

@@ -1,4 +1,4 @@
-"""Reads that any number of threads share."""
+"""Reads whose images and sounds any number of threads decode."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from cachelayer.records import threads
+from cachelayer.records import media
 
 
 @contextmanager
 def reading_threads(count: int) -> Iterator[None]:
-    """Have so many threads share each read."""
+    """Have so many threads decode."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threads, "cores", lambda: count)
+        patch.setattr(media, "cores", lambda: count)
+        media._pool.cache_clear()
         yield
+        media._pool.cache_clear()

@@ -1,0 +1,89 @@
+"""Records by the words of docs/format.md alone, value by value: what the codec must write."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer.records import tree
+from cachelayer.records.spec import LeafSpec
+
+Parts = tuple[list[tuple[int, bytes]], list[bytes]]
+"""The size of the items and the bytes of each fixed part, and the bytes of each varying part."""
+
+
+def record_of(spec: Any, element: Any) -> bytes:
+    """The record of an element in the codec ``typed/1``."""
+    leaves, values = [leaf for _, leaf in tree.leaves(spec)], tree.flatten_like(spec, element)
+    fixed, varying = [], []
+    for leaf, value in zip(leaves, values, strict=True):
+        own_fixed, own_varying = _parts(leaf, filler_of(leaf) if value is None else value)
+        fixed += own_fixed
+        varying += own_varying
+    bits = sum(1 << number for number, value in enumerate(values) if value is None)
+    fixed.append((4, b"".join(struct.pack("<I", len(part)) for part in varying)))
+    fixed.append((1, bits.to_bytes((len(leaves) + 7) // 8, "little")))
+    record = b""
+    for alignment in (8, 4, 2, 1):
+        for itemsize, part in fixed:
+            if alignment == max(power for power in (1, 2, 4, 8) if itemsize % power == 0):
+                record += part
+    for part in ("", *varying):
+        record += part.encode() if isinstance(part, str) else part
+        record += bytes(-len(record) % 8)
+    return record
+
+
+def filler_of(spec: LeafSpec) -> Any:
+    """What stands for None."""
+    shape = [dim or 0 for dim in spec.shape]
+    values = np.full(shape, spec.dtype(), object) if spec.dtype in (bytes, str) else np.zeros(shape, spec.dtype)
+    if isinstance(spec, RaggedSpec):
+        levels = [np.zeros(shape[0] + 1, spec.splits_dtype), *[np.zeros(1, spec.splits_dtype)] * (spec.ragged_rank - 1)]
+        flat = np.empty((0, *shape[spec.ragged_rank + 1 :]), values.dtype)
+        return Ragged.from_nested(flat, tuple(levels))
+    if isinstance(spec, SparseSpec):
+        return Sparse(np.empty((0, len(shape)), np.int64), np.empty(0, values.dtype), np.array(shape, np.int64))
+    return values if values.shape or spec.dtype not in (bytes, str) else values.item()
+
+
+def _parts(spec: LeafSpec, value: Any) -> Parts:
+    if isinstance(spec, RaggedSpec):
+        flat, splits = value.flat_values, value.nested_row_splits
+        levels = [_u32s(end - start for start, end in pairwise(level)) for level in splits]
+        return _dims(spec.shape[spec.ragged_rank + 1 :], flat.shape[1:]), [*levels, *_values(spec, flat)]
+    if isinstance(spec, SparseSpec):
+        shape = b"".join(struct.pack("<q", dim) for dim in value.dense_shape)
+        places = b"".join(struct.pack("<q", number) for number in value.indices.reshape(-1))
+        return [(8, shape)], [places, *_values(spec, value.values)]
+    if spec.dtype in (bytes, str) and not spec.shape:
+        return [], [_text(value)]
+    array = np.asarray(value, None if isinstance(spec.dtype, type) else spec.dtype)
+    if isinstance(spec.dtype, np.dtype) and None not in spec.shape:
+        return [(spec.dtype.itemsize, _values(spec, array)[0])] if prod(array.shape) else [], []
+    assert isinstance(spec, ArraySpec)
+    return [] if spec.shape == (None,) else _dims(spec.shape, array.shape), _values(spec, array)
+
+
+def _dims(spec: Any, shape: Any) -> list[tuple[int, bytes]]:
+    return [(4, _u32s(dim for known, dim in zip(spec, shape, strict=True) if known is None))]
+
+
+def _values(spec: LeafSpec, array: Any) -> list[bytes]:
+    if spec.dtype in (bytes, str):
+        texts = [_text(item) for item in array.reshape(-1)]
+        return [_u32s(map(len, texts)), b"".join(texts)]
+    return [array.astype(array.dtype.newbyteorder("<")).tobytes()]
+
+
+def _text(value: str | bytes) -> bytes:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+
+
+def _u32s(numbers: Any) -> bytes:
+    return b"".join(struct.pack("<I", number) for number in numbers)
