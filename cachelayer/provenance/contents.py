@@ -16,13 +16,14 @@ import re
 import sys
 import threading
 from collections.abc import Collection, Mapping
+from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from cachelayer import json_values
-from cachelayer.provenance.source_code import closure_of, is_users
+from cachelayer.provenance.function_code import closure_of, is_users
 
 MARK = "hash:"
 WAS_AND_IS = ("{name} was {one} and is {other}", "{name} changed", "{name} is new", "{name} is no longer used")
@@ -38,8 +39,8 @@ _DIGITS = 6
 """Hexadecimal digits of the hash that is stored: one change in 16 million goes unnoticed."""
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
 _DATA = (*_PLAIN, np.ndarray, np.generic, range, bytearray, os.PathLike)
-_MOST_ITEMS = 300_000
 _MOST_IN_CLEAR = 100
+_MOST_ITEMS = 300_000
 _WHOLE_NBYTES = 1 << 26
 _SAMPLES = 10_000
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -63,18 +64,17 @@ def differences(
     one: Mapping[str, Any], other: Mapping[str, Any], words: tuple[str, str, str, str] = WAS_AND_IS
 ) -> list[str]:
     """Return a phrase for each difference between two dicts of stored values; dicts in them are compared by name."""
-    pair = [
+    before, after = (
         {name: repr(value) for name, value in json_values.flattened(values) if value != {}} for values in (one, other)
-    ]
+    )
     phrases = []
-    for name in {**pair[0], **pair[1]}:
-        texts = [values.get(name, "") for values in pair]
+    for name in (name for name in {**before, **after} if before.get(name) != after.get(name)):
+        texts = before.get(name, ""), after.get(name, "")
         is_hidden = any(text.startswith(f"'{MARK}") for text in texts)
         phrase = words[2] if not texts[0] else words[3] if not texts[1] else words[1] if is_hidden else words[0]
-        if phrase and texts[0] != texts[1]:
-            one_text, other_text = (f"{text[:_MOST_TEXT]}{'...' * (len(text) > _MOST_TEXT)}" for text in texts)
-            phrases.append(phrase.format(name=_GROUPS.sub("", name, count=1), one=one_text, other=other_text))
-    return phrases
+        short, other_short = (text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..." for text in texts)
+        phrases.append(phrase.format(name=_GROUPS.sub("", name, count=1), one=short, other=other_short))
+    return list(filter(None, phrases))
 
 
 def is_constant(value: object) -> bool:
@@ -130,7 +130,7 @@ def _joined(kind: str, *parts: bytes) -> bytes:
 class Content:
     """The content of a value.
 
-    Arrays of more than 64 MiB are compared by 10,000 of their elements.
+    Of arrays of more than 64 MiB 10,000 elements are compared, and of containers the first 300,000 items.
     """
 
     def __init__(self, value: object) -> None:
@@ -138,14 +138,13 @@ class Content:
         """The functions and classes that belong to it."""
         self.missed: list[str] = []
         """The types of the objects in it that cannot be compared, such as an open file or a generator."""
-        self._items = 0
-        self._around: list[int] = []
-        """The ids of the values around the one that is hashed."""
+        self._left = _MOST_ITEMS
         try:
             is_number = _is_number(value)
             self.described = json.loads(json.dumps(value)) if is_number else MARK + _joined("", self._hash(value)).hex()
         except (RecursionError, MemoryError):
-            self.missed = [f"{type(value).__name__} of too many or too deep items"]
+            # It holds itself, for example.
+            self.missed = [f"{type(value).__name__} of too many levels"]
             self.described = MARK + _joined(type(value).__name__).hex()
 
     def _hash(self, value: Any) -> bytes:
@@ -154,9 +153,6 @@ class Content:
             # Not hashed one by one, which would take twice as long.
             raw = value if kind is bytes else (hex(value) if kind is int else ascii(value)).encode()
             return b"%b %d %b" % (kind.__name__.encode(), len(raw), raw)
-        if id(value) in self._around:
-            return _joined(f"around {self._around[::-1].index(id(value))}")
-        self._around.append(id(value))
         try:
             return self._hash_compound(value, kind)
         except (RecursionError, MemoryError):
@@ -165,14 +161,11 @@ class Content:
             # Code of the user, or of a library, cannot tell its content.
             self.missed.append(kind.__name__)
             return _joined(f"unknown {kind.__qualname__}")
-        finally:
-            self._around.pop()
 
     def _all(self, values: Collection[Any]) -> list[bytes]:
-        self._items += len(values)
-        if self._items > _MOST_ITEMS:
-            raise MemoryError
-        return [self._hash(value) for value in values]
+        most = max(0, self._left)
+        self._left -= len(values)
+        return [b"%d" % len(values), *(self._hash(value) for value in islice(values, most))]
 
     def _hash_compound(self, value: Any, kind: type) -> bytes:
         if kind in (list, tuple):

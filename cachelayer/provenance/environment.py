@@ -18,7 +18,7 @@ from typing import Any
 from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.fingerprint import code_file
-from cachelayer.provenance.source_code import is_users
+from cachelayer.provenance.function_code import is_users
 
 ENTRY_POINTS = "cachelayer.sources"
 """The group of entry points that lists the adapters of sources, each under the name of its framework."""

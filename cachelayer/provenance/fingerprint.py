@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from cachelayer.protocols import T
 from cachelayer.provenance.contents import MARK, Content, described, is_constant, is_data
-from cachelayer.provenance.source_code import closure_of, is_users, names_of, read_source, source_hash
+from cachelayer.provenance.function_code import closure_of, code_hash, is_users, names_of
 
 _WRAPPERS = (functools.partial, functools.cached_property, MethodType, classmethod, staticmethod, property)
 
@@ -22,7 +22,7 @@ class Fingerprint(NamedTuple):
     """The code of a function at one time, and the values that it uses, as :func:`.contents.described` returns them."""
 
     functions: Mapping[str, Any] = {}
-    """A hash of the source of each function by its qualified name; None if its source is not available."""
+    """A hash of the code of each function by its qualified name."""
     arguments: Mapping[str, Any] = {}
     """The arguments of its call that are data."""
     constants: Mapping[str, Any] = {}
@@ -30,7 +30,7 @@ class Fingerprint(NamedTuple):
     state: Mapping[str, Any] = {}
     """All other values that they use, which code may change, and the attributes of a source object."""
     incomparable: tuple[str, ...] = ()
-    """The functions and values that cannot be compared, with the types of their parts that are the reason."""
+    """The values that cannot be compared, with the types of their parts that are the reason."""
 
 
 def fingerprint(made: object, arguments: Mapping[str, object] | None = None) -> Fingerprint:
@@ -61,13 +61,6 @@ def code_file(made: object) -> str:
     inner = innermost(made)
     own = [] if inner is None else [inner.__code__.co_filename]
     return next(filter(is_users, [*own, _class_file(_class_of(made))]), "")
-
-
-def keep_source(function: object) -> None:
-    """Read the source of a function that was just defined, before the file can change."""
-    inner = innermost(function)
-    if inner is not None:
-        read_source(inner)
 
 
 def innermost(function: object) -> FunctionType | None:
@@ -179,10 +172,7 @@ class _Walk:
     def _function(self, function: FunctionType) -> None:
         code, module = function.__code__, function.__globals__
         name, used = code.co_qualname, names_of(code)
-        source = source_hash(function)
-        self._add("functions", name, source and MARK + source)
-        if source is None:
-            self._incomparable[f"the source of {name}"] = None
+        self._add("functions", name, MARK + code_hash(function))
         for each in sorted((used.read - used.stored) & module.keys()):
             if not _is_special(each):
                 self._refer(each, module[each], used.attributes)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.contents import MARK, OF_BOTH, described, differences, shown, stored
 from cachelayer.provenance.fingerprint import Fingerprint, code_file, fingerprint
+from cachelayer.provenance.function_code import PYTHON
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Origin:
             return {}
         functions, arguments, constants, state, _ = self.code
         code = {"functions": dict(functions), "constants": stored(constants), "state": stored(state)}
+        if functions:
+            code["python"] = PYTHON
         return {
             "function": self.name,
             **({"code": code} if any(code.values()) else {}),
@@ -74,6 +77,9 @@ class Origin:
         if "code" not in built or self.name is None:
             return []
         before, now = (dict(provenance.get("code", {})) for provenance in (built, self.to_json()))
+        if before.pop("python", "") != now.pop("python", ""):
+            # Every release of Python compiles the same source to other code.
+            before.pop("functions", None), now.pop("functions", None)
         states = before.pop("state", {}), now.pop("state", {})
         return [*differences(before, now), *differences(*states, OF_BOTH)]
 

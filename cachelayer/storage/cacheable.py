@@ -16,7 +16,6 @@ from cachelayer.builds.source_facts import deciding_options
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.provenance.fingerprint import keep_source
 from cachelayer.provenance.origin import Origin, check_parameters, name_of
 from cachelayer.versions.reference import AUTO, check_new_version
 
@@ -44,7 +43,6 @@ def cacheable(
         check_new_version(version)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
-        keep_source(function)
         check_parameters(record, function)
 
         @functools.wraps(function)
@@ -74,12 +72,11 @@ def _is_format(version: object) -> bool:
 
 def _automatic(origin: Origin, options: BuildOptions) -> str:
     code = origin.code
-    unknown = [part for part in code.incomparable if part.startswith(("the source of ", "argument "))]
+    unknown = [part for part in code.incomparable if part.startswith("argument ")]
     if unknown or not code.functions:
         raise InvalidArgumentError(
-            f'version="{AUTO}": changes to {", ".join(unknown) or origin.name} would go unnoticed. Define functions in '
-            "a file, and restart or reload the module if the file was edited after it was imported; pass arguments "
-            "such as a path or an array; or name the version"
+            f'version="{AUTO}": changes to {", ".join(unknown) or origin.name} would go unnoticed. Decorate a function '
+            "of your own, and pass arguments such as a path or an array; or name the version"
         )
     made = {"code": code[:4], **deciding_options(options)}
     return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"

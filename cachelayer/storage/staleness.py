@@ -77,9 +77,8 @@ def warn_of_incomparable(ref: DataRef[Any], origin: Origin, on_change: OnChange)
     if origin.code.incomparable and on_change != "ignore":
         _warn_once(
             ref,
-            f"is compared without this, so changes to it go unnoticed: {', '.join(origin.code.incomparable)}. Restart, "
-            "or reload the module, if the file of a function was edited after it was imported; make an object without "
-            "comparable content inside the function, or pass plain values",
+            f"is compared without this, so changes to it go unnoticed: {', '.join(origin.code.incomparable)}. Make an "
+            "object without comparable content inside the function, or pass plain values",
         )
 
 

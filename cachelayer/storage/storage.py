@@ -646,7 +646,7 @@ class Storage:
 
         Warns:
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
-            CacheLayerWarning: if something cannot be compared, such as an open file, or code whose file was edited.
+            CacheLayerWarning: if something cannot be compared, such as an open file.
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.builder import build_splits, origin_of

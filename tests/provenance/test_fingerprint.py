@@ -107,9 +107,17 @@ def changes(before: object, after: object) -> list[str]:
 
 def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_python(load: Load) -> None:
     found = known(load()["rows"])
-    assert found.functions == FUNCTIONS
+    assert set(found.functions) == {
+        "Base.start",
+        "Reader.names",
+        "Reader.ratio",
+        "half",
+        "retry.<locals>.decorate.<locals>.wrapper",
+        "rows",
+        "shown",
+    }
     assert stored(found.constants) == {
-        "NAMES": "hash:39a374",
+        "NAMES": "hash:528b7e",
         "RATIO": 0.5,
         "Reader.scale": 2,
         "SIZE": 3,
@@ -117,17 +125,6 @@ def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_pytho
         "shown.y": 0.5,
     }
     assert (found.state, found.incomparable) == ({}, ())
-
-
-FUNCTIONS = {
-    "Base.start": "hash:0256d439672c",
-    "Reader.names": "hash:17f73a68ddd6",
-    "Reader.ratio": "hash:751c1a757357",
-    "half": "hash:cde8a854c669",
-    "retry.<locals>.decorate.<locals>.wrapper": "hash:40fa9511d836",
-    "rows": "hash:5871774549ae",
-    "shown": "hash:367e4f9ff3d7",
-}
 
 
 @pytest.mark.parametrize(
@@ -162,6 +159,7 @@ def test_what_has_no_meaning_does_not_matter(load: Load, change: tuple[str, str]
         ),
         (("y=RATIO", "y=2"), ["shown.y was 0.5 and is 2"]),
         (("it's", "it was"), ["shown changed"]),
+        (("for number in range(count)]", "for number in 'abc']"), ["rows changed"]),
     ],
 )
 def test_what_changed_is_named(load: Load, change: tuple[str, str], expected: list[str]) -> None:
@@ -306,23 +304,11 @@ def test_lambdas_that_begin_in_one_line_are_told_apart(load: Load) -> None:
     assert known(names["outer"]()).incomparable == ()
 
 
-def test_source_that_is_not_that_of_the_code_is_said_to_be_unknown(load: Load) -> None:
-    broken, gone, edited = (load("def rows(): return 1\n") for _ in range(3))
-    Path(broken["__file__"]).write_text("def rows(:\n")
-    Path(gone["__file__"]).unlink()
-    Path(edited["__file__"]).write_text("def rows(): return 2\n")
-    for names in (broken, gone, edited, {"rows": eval("lambda: 3")}):
-        assert known(names["rows"]).incomparable == tuple(
-            f"the source of {name}" for name in known(names["rows"]).functions
-        )
-    helper = load("def rows(): return helper()\n")
-    helper["helper"] = broken["rows"]
-    helper["helper"].__code__ = helper["helper"].__code__.replace(co_qualname="helper")
-    assert known(helper["rows"]).incomparable == ("the source of helper",)
-
-
-def test_a_file_that_is_edited_elsewhere_is_still_the_source(load: Load) -> None:
+def test_what_runs_counts_and_not_a_file_that_was_edited_meanwhile(load: Load) -> None:
     names = load()
     before, path = known(names["rows"]), Path(names["__file__"])
-    path.write_text("# more\n\n" + SOURCE.replace("UNUSED = 4", "UNUSED = 5"))
+    path.write_text("def rows(:")
     assert known(names["rows"]) == before
+    for one, other in (("3", "4"), ("['a' for _ in ()]", "['b' for _ in ()]"), ("x in {1, 2}", "x in {1, 3}")):
+        assert known(eval(f"lambda x: {one}")).functions != known(eval(f"lambda x: {other}")).functions
+    assert known(eval("lambda: 3")).incomparable == ()

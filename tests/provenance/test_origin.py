@@ -18,8 +18,8 @@ import pytest
 import cachelayer
 from cachelayer.provenance.environment import commit_of
 from cachelayer.provenance.fingerprint import code_file
+from cachelayer.provenance.function_code import is_users
 from cachelayer.provenance.origin import Origin
-from cachelayer.provenance.source_code import is_users
 from cachelayer.versions.manifest import canonical_json
 
 

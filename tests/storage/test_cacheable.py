@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import cachelayer
+from cachelayer.provenance.origin import Origin
 
 
 @pytest.fixture
@@ -219,9 +220,19 @@ def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage,
     assert storage.cacheable("rows", "auto", compression="zstd", progress=False)(same)(3).dataset_version == name
 
 
-def test_auto_without_source_is_refused_with_what_to_do(storage: cachelayer.Storage) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"the source of .*lambda>.*name the version"):
-        storage.cacheable("rows", "auto")(eval("lambda: [1]"))()
+def test_auto_of_what_is_no_function_of_the_user_is_refused(storage: cachelayer.Storage) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match="name the version"):
+        storage.cacheable("rows", "auto")(len)([1])
+
+
+def test_functions_are_not_compared_with_those_of_another_release_of_python(
+    storage: cachelayer.Storage, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = storage.cacheable("rows", "v1")(load()["rows"])(3).provenance
+    assert Origin.of(load(("n * SIZE", "n"))["rows"]).code_changes(built)
+    assert not Origin.of(load(("return n *", "return n * 1 *"))["rows"]).code_changes(
+        {**built, "code": {**built["code"], "python": "3.10"}}
+    )
 
 
 def test_auto_with_arguments_that_cannot_be_told_apart_is_refused(storage: cachelayer.Storage) -> None:
