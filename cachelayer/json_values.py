@@ -7,10 +7,14 @@ into those of a damaged file.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from cachelayer.errors import CorruptionError, FormatError
 
@@ -97,6 +101,13 @@ def mapping(what: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def seconds(what: str, value: Any) -> float:
+    """Return the value, a number of seconds, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{what} is {_shown(value)}, not a number of seconds")
+    return float(value)
+
+
 def shallow(what: str, value: Any) -> Any:
     """Return the value, unless it is nested deeper than :data:`DEEPEST`."""
     layer, depth = [value], 0
@@ -106,6 +117,54 @@ def shallow(what: str, value: Any) -> Any:
         inner = (each.values() if isinstance(each, dict) else each for each in layer if isinstance(each, (dict, list)))
         layer, depth = [child for children in inner for child in children], depth + 1
     return value
+
+
+Whole = Annotated[int, whole]
+Sha256 = Annotated[str, sha256]
+
+
+def encoded(value: Any) -> Any:
+    """Return a dataclass of values, and of dataclasses, tuples, sets and mappings of them, as JSON values."""
+    if is_dataclass(value):
+        return {field.name: encoded(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: encoded(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return list(map(encoded, value)) if isinstance(value, (tuple, list)) else value
+
+
+def decoded(kind: Any, what: str, value: Any) -> Any:
+    """Return a value of this type from what :func:`encoded` made of one.
+
+    Args:
+        kind: a dataclass, ``str``, ``Any``, ``tuple[X, ...]``, ``frozenset[X]``, ``Mapping[X, Y]``, ``X | None``, or
+            ``Annotated[X, check]`` with a function such as :func:`whole`, which takes ``what`` and the value.
+        what: the value, for messages.
+        value: JSON values.
+    """
+    origin, of = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return of[1](what, value)
+    if origin in (UnionType, Union):
+        return None if value is None else decoded(of[0], what, value)
+    if origin in (tuple, frozenset):
+        return origin(decoded(of[0], what, item) for item in items(what, value))
+    if origin is Mapping:
+        pairs = mapping(what, value).items()
+        return {decoded(of[0], what, key): decoded(of[1], what, item) for key, item in pairs}
+    if isinstance(kind, type) and is_dataclass(kind):
+        document, types = mapping(what, value), _types_of(kind)
+        if document.keys() != types.keys():
+            raise ValueError(f"{what} has the fields {', '.join(document)}, not {', '.join(types)}"[:_SHOWN])
+        return kind(**{name: decoded(of_field, name, document[name]) for name, of_field in types.items()})
+    return text(what, value) if kind is str else shallow(what, value)
+
+
+@cache
+def _types_of(kind: type) -> dict[str, Any]:
+    types = get_type_hints(kind, include_extras=True)
+    return {field.name: types[field.name] for field in fields(kind)}
 
 
 def _shown(value: Any) -> str:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
@@ -54,9 +55,10 @@ class Collected:
 
 
 def checked_grace(grace: Any) -> float:
-    if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
-        raise InvalidArgumentError(f"grace {grace!r}: it must be a number of seconds, 0 or more")
-    return float(grace)
+    try:
+        return json_values.seconds("grace", grace)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{error}: pass a number of seconds, 0 or more") from None
 
 
 def collect_all(

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError
+from cachelayer.json_values import Sha256, Whole
 from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
@@ -38,33 +39,32 @@ class Kept:
             else None, and a file beside the manifest holds the numbers as little-endian int64.
     """
 
-    records: int
-    digest: str
-    start: int | None = None
-    step: int | None = None
+    records: Whole
+    digest: Sha256
+    start: Whole | None = None
+    step: Annotated[int, partial(json_values.whole, least=-json_values.MOST)] | None = None
 
     @property
     def has_file(self) -> bool:
         return self.start is None
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any], shard_records: int) -> Kept:
-        """Return what :meth:`to_json` wrote, for shards that hold ``shard_records`` records."""
-        digest = json_values.sha256("the digest of what is kept", document["digest"])
-        if "start" not in document:
-            records = json_values.whole("the number of records kept", document["records"], most=json_values.MOST // 8)
-            return cls(records, digest)
-        records = json_values.whole("the number of records kept", document["records"], most=shard_records)
-        start = json_values.whole("the first record kept", document["start"])
-        step = json_values.whole("the step of what is kept", document["step"], -json_values.MOST)
-        last = start + step * (records - 1)
-        if step == 0 or (records and not 0 <= min(start, last) <= max(start, last) < shard_records):
-            raise ValueError(f"records {start} to {last} by {step} are kept, but the shards hold {shard_records}")
-        return cls(records, digest, start, step)
+    def check(self, shard_records: int) -> None:
+        """Raise if these cannot be records of shards that hold so many."""
+        if (self.start is None) != (self.step is None) or self.records > json_values.MOST // 8:
+            raise ValueError("what is kept is no progression, or too much")
+        if self.start is not None and self.step is not None:
+            ends = sorted([self.start, self.start + self.step * (self.records - 1)])
+            if self.step == 0 or (self.records and not 0 <= ends[0] <= ends[1] < shard_records):
+                raise ValueError(f"records {ends[0]} to {ends[1]} are kept, and the shards hold {shard_records}")
 
-    def to_json(self) -> dict[str, Any]:
-        where = {} if self.has_file else {"start": self.start, "step": self.step}
-        return {"records": self.records, "digest": self.digest, **where}
+
+@dataclass(frozen=True)
+class _Erasure:
+    """What the provenance says of the records that were erased at one time."""
+
+    records: tuple[Whole, ...]
+    reason: str
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -180,22 +180,22 @@ class Manifest:
             _check_lengths(self.shards, self.element_spec)
         except ValueError as error:
             raise CorruptionError(f"the notes of the build are damaged: {error}: build with resume=False") from error
-        data: dict[str, Any] = {
+        data = {
             "codec": self.codec,
             "element_spec": spec_json.to_json(self.element_spec),
             "shards": self.shards.to_json(),
+            "segments": list(self.segments),
+            "kept": None if self.kept is None else json_values.encoded(self.kept),
+            "erased": list(self.erased),
         }
-        if self.segments:
-            data["segments"] = list(self.segments)
-        if self.kept is not None:
-            data["kept"] = self.kept.to_json()
-        document = {"format": FORMAT, "data": data, "provenance": self.provenance, "token": self.token}
-        if self.erased:
-            data["erased"] = list(self.erased)
-        if self.supersedes:
-            document["supersedes"] = list(self.supersedes)
-        if self.unerased_nbytes is not None:
-            document["unerased_nbytes"] = self.unerased_nbytes
+        document = {
+            "format": FORMAT,
+            "data": data,
+            "provenance": self.provenance,
+            "token": self.token,
+            "supersedes": list(self.supersedes),
+            "unerased_nbytes": self.unerased_nbytes,
+        }
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -205,25 +205,27 @@ class Manifest:
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "manifest")
             data = json_values.mapping("data", document["data"])
-            shards = ShardTable.from_json(json_values.mapping("shards", data["shards"]))
-            records = int(shards.records.sum())
-            spec = spec_json.from_json(data["element_spec"])
-            _check_lengths(shards, spec)
-            return cls(
+            manifest = cls(
                 codec=json_values.text("codec", data["codec"]),
-                element_spec=spec,
-                shards=shards,
+                element_spec=spec_json.from_json(data["element_spec"]),
+                shards=ShardTable.from_json(data["shards"]),
                 provenance=_provenance(document["provenance"]),
                 token=json_values.text("token", document["token"]),
-                segments=_segments(data.get("segments", []), records),
-                kept=Kept.from_json(json_values.mapping("kept", data["kept"]), records) if "kept" in data else None,
-                erased=_erased(data.get("erased", []), records),
-                supersedes=tuple(
-                    json_values.sha256("a digest that is superseded", digest)
-                    for digest in json_values.items("supersedes", document.get("supersedes", []))
-                ),
-                unerased_nbytes=_nbytes(document.get("unerased_nbytes")),
+                segments=json_values.decoded(tuple[Whole, ...], "segments", data["segments"]),
+                kept=json_values.decoded(Kept | None, "kept", data["kept"]),
+                erased=json_values.decoded(tuple[Whole, ...], "erased", data["erased"]),
+                supersedes=json_values.decoded(tuple[Sha256, ...], "supersedes", document["supersedes"]),
+                unerased_nbytes=json_values.decoded(Whole | None, "unerased_nbytes", document["unerased_nbytes"]),
             )
+            _check_lengths(manifest.shards, manifest.element_spec)
+            records = manifest.shard_records
+            if manifest.segments and sum(manifest.segments) != records:
+                raise ValueError(f"the segments have {sum(manifest.segments)} records, the shards {records}")
+            if list(manifest.erased) != sorted({*manifest.erased}) or max(manifest.erased, default=-1) >= records:
+                raise ValueError("the numbers of the erased records do not ascend, or are not those of records")
+            if manifest.kept is not None:
+                manifest.kept.check(records)
+            return manifest
 
 
 def _check_lengths(shards: ShardTable, spec: Tree) -> None:
@@ -232,33 +234,11 @@ def _check_lengths(shards: ShardTable, spec: Tree) -> None:
         raise ValueError(f"lengths of {shards.length_leaves} leaves: {leaves} leaves of the elements vary in length")
 
 
-def _segments(found: Any, shard_records: int) -> tuple[int, ...]:
-    segments = tuple(json_values.whole("a segment", records) for records in json_values.items("segments", found))
-    if segments and sum(segments) != shard_records:
-        raise ValueError(f"the segments have {sum(segments)} records, the shards {shard_records}")
-    return segments
-
-
-def _erased(found: Any, shard_records: int) -> tuple[int, ...]:
-    numbers = json_values.items("erased", found)
-    erased = tuple(json_values.whole("an erased record", each, most=shard_records - 1) for each in numbers)
-    if any(later <= number for number, later in pairwise(erased)):
-        raise ValueError("the numbers of the erased records do not ascend")
-    return erased
-
-
-def _nbytes(found: Any) -> int | None:
-    return None if found is None else json_values.whole("the bytes before records were erased", found)
-
-
 def _provenance(found: Any) -> dict[str, Any]:
     provenance = json_values.mapping("provenance", json_values.shallow("provenance", found))
     for name in ("metadata", "arguments"):
         json_values.mapping(name, provenance.get(name) or {})
-    for erasure in json_values.items("erasures", provenance.get("erasures") or []):
-        json_values.items("erased records", json_values.mapping("an erasure", erasure)["records"])
-        json_values.text("the reason of an erasure", erasure["reason"])
-        json_values.items("the files of an erasure", erasure["files"])
+    json_values.decoded(tuple[_Erasure, ...], "erasures", provenance.get("erasures") or [])
     return provenance
 
 

@@ -15,12 +15,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cachelayer import json_values
-from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, FormatError, StorageError
+from cachelayer.json_values import Whole
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records import spec_json
@@ -30,7 +30,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.publish import lost_files
-from cachelayer.versions.shard_table import ShardFile, check_stats
+from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 _AT_ONCE = 16
 _PLAN = "plan.json"
@@ -52,9 +52,9 @@ class FinishedPart:
     """
 
     shards: tuple[ShardFile, ...]
-    nullable: frozenset[int] = frozenset()
-    elements: int = 0
-    left_out: int = 0
+    nullable: frozenset[Whole] = frozenset()
+    elements: Whole = 0
+    left_out: Whole = 0
     first_left_out: tuple[str, ...] = ()
     after: str = ""
 
@@ -95,7 +95,9 @@ class Notes:
 
     def add(self, number: int, part: FinishedPart) -> None:
         """Note a finished part."""
-        self.store.put(_note(self.folder, number), json.dumps(_to_json(part)).encode())
+        document = json_values.encoded(replace(part, shards=()))
+        document["shards"] = ShardTable.of(part.shards).to_json()
+        self.store.put(_note(self.folder, number), json.dumps(document).encode())
 
     def part(self, number: int) -> FinishedPart | None:
         """Return a finished part; None if it has no note that this release can read."""
@@ -145,7 +147,12 @@ def read_part(store: ObjectStore, folder: str, number: int) -> FinishedPart | No
     raw = store.read(name)
     try:
         with json_values.decoding(f"{store.url}/{name}", "note of a part"):
-            return None if raw is None else _from_json(json_values.parsed(raw))
+            if raw is None:
+                return None
+            document = json_values.parsed(raw)
+            shards = tuple(ShardTable.from_json(document["shards"]))
+            part: FinishedPart = json_values.decoded(FinishedPart, "part", {**document, "shards": []})
+            return replace(part, shards=shards)
     except (CorruptionError, FormatError):
         return None
 
@@ -181,31 +188,3 @@ def _plan(store: ObjectStore, folder: str) -> tuple[Mapping[str, Any], Tree | No
             return plan, None if spec is None else spec_json.from_json(spec)
     except (CorruptionError, FormatError):
         return None
-
-
-def _to_json(part: FinishedPart) -> dict[str, Any]:
-    return {
-        "shards": [{"generation": shard.generation, **asdict(shard.stats)} for shard in part.shards],
-        "nullable": sorted(part.nullable),
-        "elements": part.elements,
-        "left_out": part.left_out,
-        "first_left_out": part.first_left_out,
-        "after": part.after,
-    }
-
-
-def _from_json(row: Mapping[str, Any]) -> FinishedPart:
-    return FinishedPart(
-        tuple(_shard(shard) for shard in json_values.items("shards", row["shards"])),
-        frozenset(json_values.whole("a leaf", leaf) for leaf in json_values.items("nullable", row["nullable"])),
-        json_values.whole("elements", row["elements"]),
-        json_values.whole("left_out", row["left_out"]),
-        tuple(json_values.text("what was left out", each) for each in json_values.items("left", row["first_left_out"])),
-        json_values.text("after", row["after"]),
-    )
-
-
-def _shard(found: Any) -> ShardFile:
-    row = dict(json_values.mapping("a shard", found))
-    generation = json_values.whole("a generation", row.pop("generation"))
-    return ShardFile(check_stats(ShardStats(**row)), generation)

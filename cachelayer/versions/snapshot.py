@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from cachelayer import json_values
 from cachelayer.errors import (
@@ -15,9 +14,11 @@ from cachelayer.errors import (
     InvalidArgumentError,
     VersionNotFoundError,
 )
+from cachelayer.json_values import Sha256, Whole
 from cachelayer.objects import paths
 
 FORMAT = 1
+Name = Annotated[str, paths.check_name]
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class VersionInfo:
         time: when it was published, in ISO 8601, UTC.
     """
 
-    version: str
-    manifest_sha256: str = field(repr=False)
-    generation: int = field(repr=False)
-    digest: str
-    records: int
-    nbytes: int
+    version: Name
+    manifest_sha256: Sha256 = field(repr=False)
+    generation: Whole = field(repr=False)
+    digest: Sha256
+    records: Whole
+    nbytes: Whole
     time: str
 
     @property
@@ -51,23 +52,6 @@ class VersionInfo:
     def manifest(self) -> str:
         """The name of its manifest, relative to the dataset."""
         return paths.manifest(self.file)
-
-    @classmethod
-    def from_json(cls, document: Any) -> VersionInfo:
-        """Return the version that an entry of the log describes.
-
-        Raises:
-            ValueError, KeyError, TypeError: if the document is not what a log holds.
-        """
-        info = cls(**json_values.mapping("a version", document))
-        paths.check_name("version", info.version)
-        json_values.sha256("manifest_sha256", info.manifest_sha256)
-        json_values.whole("generation", info.generation)
-        json_values.sha256("digest", info.digest)
-        json_values.whole("records", info.records)
-        json_values.whole("nbytes", info.nbytes)
-        json_values.text("time", info.time)
-        return info
 
 
 @dataclass(frozen=True)
@@ -81,21 +65,8 @@ class Deletion:
     """
 
     info: VersionInfo
-    sequence: int
-    grace: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {"version": asdict(self.info), "sequence": self.sequence, "grace": self.grace}
-
-    @classmethod
-    def from_json(cls, stored: Any) -> Deletion:
-        """Return the deletion that :meth:`to_json` wrote."""
-        document = json_values.mapping("a deletion", stored)
-        grace = document["grace"]
-        if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
-            raise ValueError(f"a deletion has a grace of {grace!r} seconds")
-        sequence = json_values.whole("the sequence of a deletion", document["sequence"], 1)
-        return cls(VersionInfo.from_json(document["version"]), sequence, float(grace))
+    sequence: Whole
+    grace: Annotated[float, json_values.seconds]
 
 
 @dataclass(frozen=True)
@@ -109,20 +80,16 @@ class Superseded:
         time: when, in ISO 8601, UTC.
     """
 
-    version: str
-    digest: str
+    version: Name
+    digest: Sha256
     reason: str
     time: str
 
-    @classmethod
-    def from_json(cls, document: Any) -> Superseded:
-        """Return what a log says of a digest."""
-        found = cls(**json_values.mapping("what is superseded", document))
-        paths.check_name("version", found.version)
-        json_values.sha256("digest", found.digest)
-        json_values.text("reason", found.reason)
-        json_values.text("time", found.time)
-        return found
+
+def _file(what: str, name: Any) -> str:
+    if not paths.is_file(json_values.text(what, name)):
+        raise ValueError(f"{what} has {name[:200]!r}, which is not the name of a file")
+    return str(name)
 
 
 @dataclass(frozen=True)
@@ -140,13 +107,13 @@ class Snapshot:
         event: what the entry changed, by whom and when.
     """
 
-    sequence: int = 0
-    versions: Mapping[str, VersionInfo] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    sequence: Whole = 0
+    versions: Mapping[Name, VersionInfo] = field(default_factory=dict)
+    tags: Mapping[Name, Name] = field(default_factory=dict)
     deleted: tuple[Deletion, ...] = ()
-    sweeps: tuple[int, ...] = ()
-    swept: frozenset[str] = frozenset()
-    superseded: Mapping[str, Superseded] = field(default_factory=dict)
+    sweeps: tuple[Whole, ...] = ()
+    swept: frozenset[Annotated[str, _file]] = frozenset()
+    superseded: Mapping[Sha256, Superseded] = field(default_factory=dict)
     event: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -247,18 +214,7 @@ class Snapshot:
         return replace(self, sweeps=sweeps, swept=frozenset(files), event=event)
 
     def encode(self, token: str) -> bytes:
-        document = {
-            "format": FORMAT,
-            "sequence": self.sequence,
-            "versions": [asdict(info) for info in self.versions.values()],
-            "tags": dict(self.tags),
-            "deleted": [each.to_json() for each in self.deleted],
-            "sweeps": list(self.sweeps),
-            "swept": sorted(self.swept),
-            "superseded": {digest: asdict(gone) for digest, gone in self.superseded.items()},
-            "event": dict(self.event),
-            "token": token,
-        }
+        document = {"format": FORMAT, **json_values.encoded(self), "token": token}
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -267,43 +223,16 @@ class Snapshot:
         with json_values.decoding(name, "entry of a log"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "log")
-            versions = [VersionInfo.from_json(info) for info in json_values.items("versions", document["versions"])]
-            if json_values.whole("sequence", document["sequence"], 1) != sequence:
+            del document["format"], document["token"]
+            entry: Snapshot = json_values.decoded(cls, "entry", document)
+            if entry.sequence != sequence:
                 # A writer that continued from it would look for the newest entry in the wrong place, for ever.
                 raise CorruptionError(
-                    f"{name}: the entry says that it is number {document['sequence']}: it was copied or edited; "
+                    f"{name}: the entry says that it is number {entry.sequence}: it was copied or edited; "
                     "restore it, or delete it and the entries after it"
                 )
-            made = cls(
-                sequence=sequence,
-                versions={info.version: info for info in versions},
-                tags=_names(json_values.mapping("tags", document["tags"])),
-                deleted=tuple(map(Deletion.from_json, json_values.items("deleted", document["deleted"]))),
-                sweeps=_sweeps(json_values.items("sweeps", document["sweeps"]), sequence),
-                swept=frozenset(map(_file, json_values.items("swept", document["swept"]))),
-                superseded={
-                    json_values.sha256("a superseded digest", digest): Superseded.from_json(gone)
-                    for digest, gone in json_values.mapping("superseded", document["superseded"]).items()
-                },
-                event=json_values.mapping("event", json_values.shallow("event", document["event"])),
-            )
-            if len(made.versions) != len(versions):
-                raise ValueError("the entry lists a version twice")
-            return made
-
-
-def _names(tags: Mapping[str, Any]) -> dict[str, str]:
-    return {paths.check_name("tag", tag): paths.check_name("version", version) for tag, version in tags.items()}
-
-
-def _sweeps(sweeps: list[Any], sequence: int) -> tuple[int, ...]:
-    numbers = tuple(json_values.whole("a sweep", number, 1, most=sequence) for number in sweeps)
-    if list(numbers) != sorted(set(numbers)):
-        raise ValueError("the numbers of sweeps do not ascend")
-    return numbers
-
-
-def _file(name: Any) -> str:
-    if not paths.is_file(json_values.text("a deleted file", name)):
-        raise ValueError(f"{name[:200]!r} is not the name of a file")
-    return str(name)
+            if not all(info.version == key for key, info in entry.versions.items()):
+                raise ValueError("the entry lists a version under another name")
+            if list(entry.sweeps) != sorted({*entry.sweeps} - {0}) or max(entry.sweeps, default=0) > sequence:
+                raise ValueError("the numbers of sweeps do not ascend, or are those of later entries")
+            return entry

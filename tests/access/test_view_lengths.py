@@ -192,8 +192,8 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     written = replace(manifest, shards=ShardTable.of([lying])).encode()
     entry = folder / "d/_log/0000000001.json"
     logged = json.loads(entry.read_bytes())
-    logged["versions"][0]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
-    (folder / "d" / VersionInfo.from_json(logged["versions"][0]).manifest).write_bytes(written)
+    logged["versions"]["v1"]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
+    (folder / "d" / VersionInfo(**logged["versions"]["v1"]).manifest).write_bytes(written)
     entry.write_text(json.dumps(logged))
     return Storage(folder).fetch("d", "v1")
 

@@ -184,16 +184,16 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
     assert entry.keys() == {"format", "sequence", "versions", "tags", "event", "token"} | changed
     assert not any(entry[name] for name in changed)
     assert (entry["format"], entry["sequence"], entry["tags"]) == (1, 2, {"best": "v1"})
-    version = entry["versions"][0]
+    [version] = entry["versions"].values()
     raw = (root / "manifests" / f"{version['manifest_sha256'][:32]}-{version['generation']}.json").read_bytes()
     assert hashlib.sha256(raw).hexdigest() == version["manifest_sha256"]
 
     manifest = json.loads(raw)
-    assert manifest.keys() == {"format", "data", "provenance", "token"}
+    assert manifest.keys() == {"format", "data", "provenance", "token", "supersedes", "unerased_nbytes"}
     data = manifest["data"]
-    assert data.keys() == {"codec", "element_spec", "shards"}
+    assert data.keys() == {"codec", "element_spec", "shards", "segments", "kept", "erased"}
     shards = data["shards"]
-    columns = [shards[name] for name in ("sha256", "bytes", "crc32c", "index_crc32c")] + shards["lengths_crc32c"]
+    columns = [shards[name] for name in ("sha256", "nbytes", "crc32c", "index_crc32c")] + shards["lengths_crc32c"]
     texts = [":".join(map(str, row)) for row in zip(*columns, strict=True)]
     hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
     names = [f"{each}-{generation}" for each, generation in zip(hashes, shards["generations"], strict=True)]
@@ -201,14 +201,14 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
     digest = {"codec": data["codec"], "element_spec": data["element_spec"]}
     digest |= {"records": shards["records"], "sha256": shards["sha256"]}
     assert hashlib.sha256(canonical(digest)).hexdigest() == version["digest"] == ref.digest
-    assert (version["records"], version["nbytes"]) == (sum(shards["records"]), sum(shards["bytes"]))
+    assert (version["records"], version["nbytes"]) == (sum(shards["records"]), sum(shards["nbytes"]))
 
     read: list[bytes] = []
     for i, name in enumerate(names):
         stem = root / "shards" / name
         shard, index = stem.with_suffix(".array_record").read_bytes(), stem.with_suffix(".index").read_bytes()
-        assert (len(shard), google_crc32c.value(shard)) == (shards["bytes"][i], shards["crc32c"][i])
-        assert (len(index), index[60:64]) == (shards["index_bytes"][i], shards["index_crc32c"][i].to_bytes(4, "little"))
+        assert (len(shard), google_crc32c.value(shard)) == (shards["nbytes"][i], shards["crc32c"][i])
+        assert (len(index), index[60:64]) == (shards["index_nbytes"][i], shards["index_crc32c"][i].to_bytes(4, "little"))
         records = records_of(shard, index, compressed=compression is not None)
         framed = b"".join(len(record).to_bytes(8, "little") + record for record in records)
         assert hashlib.sha256(framed).hexdigest() == shards["sha256"][i]
@@ -258,7 +258,7 @@ def test_records_of_one_size_lie_at_equal_distances(storage: cachelayer.Storage,
     first, nbytes = struct.unpack("<QQ", index[24:40])
     shards = json.loads(manifest_file(ref).read_bytes())["data"]["shards"]
     assert nbytes == size
-    assert (shards["first_position"], shards["record_bytes"]) == ([first], [size])
+    assert (shards["first_position"], shards["record_nbytes"]) == ([first], [size])
     positions = np.array([row[0] for row in struct.iter_unpack("<QII", index[64:])])
     logical = positions // 65536 * 65512 + positions % 65536 - 24
     varint = max(1, -(-size.bit_length() // 7))

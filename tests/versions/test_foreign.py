@@ -49,9 +49,9 @@ class Foreign:
             columns = {name: data["shards"][name] for name in ("records", "sha256")}
             identity = {"codec": data["codec"], "element_spec": data["element_spec"], **columns}
             shards = hashlib.sha256(canonical_json(identity)).hexdigest()
-            digest = data["kept"]["digest"] if "kept" in data else shards
+            digest = data["kept"]["digest"] if data["kept"] else shards
         logged = json.loads(json.dumps(self.logged))
-        logged["versions"][1].update(manifest_sha256=name, digest=digest)
+        logged["versions"]["v1"].update(manifest_sha256=name, digest=digest)
         self.entry.write_bytes(json.dumps(logged).encode())
 
     def restore(self) -> None:
@@ -93,7 +93,7 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
 @pytest.mark.parametrize("change", [{"manifest_sha256": f"{UP}thesis"}, {"generation": "/etc"}])
 def test_an_entry_names_no_file_elsewhere(foreign: Foreign, change: dict[str, Any]) -> None:
     before = foreign.outside()
-    foreign.logged["versions"][1].update(change)
+    foreign.logged["versions"]["v1"].update(change)
     foreign.entry.write_bytes(json.dumps({**foreign.logged, "swept": [f"shards/{UP}thesis"]}).encode())
     with pytest.raises(CorruptionError, match="not a whole entry"):
         Storage(foreign.root).fetch("d", "all")
@@ -122,14 +122,14 @@ HOSTILE = {
     "a step beyond the shards": lambda data: data.update(
         kept={"records": 3, "digest": "ab" * 32, "start": 10_000_000, "step": 1}
     ),
-    "shards of another size": lambda data: data["shards"].update(bytes=[2**50] * len(data["shards"]["bytes"])),
+    "shards of another size": lambda data: data["shards"].update(nbytes=[2**50] * len(data["shards"]["nbytes"])),
     "shards of other records": lambda data: data["shards"].update(
-        records=[2**40] * len(data["shards"]["records"]), index_bytes=[64 + 2**44] * len(data["shards"]["records"])
+        records=[2**40] * len(data["shards"]["records"]), index_nbytes=[64 + 2**44] * len(data["shards"]["records"])
     ),
     "another spec": lambda data: data.update(element_spec={"kind": "array", "dtype": "float64", "shape": [1 << 20]}),
     "another codec": lambda data: data.update(codec="bytes/1"),
     "shards that are not there": lambda data: data["shards"].update(
-        generations=[2**63 - 1] * len(data["shards"]["bytes"])
+        generations=[2**63 - 1] * len(data["shards"]["nbytes"])
     ),
 }
 
