@@ -34,7 +34,7 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files, publish
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
-from cachelayer.versions.stored_version import StoredVersion, copy_plans
+from cachelayer.versions.stored_version import StoredVersion
 
 _FILES_AT_ONCE = 4
 
@@ -74,7 +74,6 @@ class VersionCopy:
             # Each copy has a claim of its own, which shows gc that it is at work.
             with Progress(title, records, self._shows) as progress, claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
                 shards = self._copy_shards(progress)
-                copy_plans(self._source, self._to, self._dataset_id)
                 return self._publish(shards)
         except AlreadyExistsError:
             # Another copy was first.

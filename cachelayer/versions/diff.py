@@ -11,6 +11,7 @@ from typing import Any
 from cachelayer.json_values import flattened
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree, leaves
+from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
 _SHOWN = 60
@@ -103,7 +104,14 @@ class Diff:
 
 def compare(one: StoredVersion, other: StoredVersion) -> Diff:
     """Compare two versions, of any storages."""
-    mine, theirs = _ShardsOf(one), _ShardsOf(other)
+    (mine, theirs), nbytes = map(_shards_of, (one, other)), {}
+    for version in (other, one):
+        nbytes |= {_key(shard): shard.stats.nbytes for shard in version.manifest.shards}
+
+    def summed(keys: Counter[tuple[str, int]]) -> ShardDifference:
+        shards = list(keys.elements())
+        return ShardDifference(len(shards), sum(records for _, records in shards), sum(nbytes[key] for key in shards))
+
     first, second = dict(one.manifest.provenance), dict(other.manifest.provenance)
     metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
     return Diff(
@@ -113,27 +121,21 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
         spec=_spec_changes(one.manifest.element_spec, other.manifest.element_spec),
         records=(one.info.records, other.info.records),
         nbytes=(one.info.nbytes, other.info.nbytes),
-        shared=mine.sum(mine.keys & theirs.keys),
-        only_one=mine.sum(mine.keys - theirs.keys),
-        only_other=theirs.sum(theirs.keys - mine.keys),
+        shared=summed(mine & theirs),
+        only_one=summed(mine - theirs),
+        only_other=summed(theirs - mine),
         provenance=_changes(first, second),
         metadata=metadata,
     )
 
 
-class _ShardsOf:
-    """The shards of a version, identified by SHA-256 and number of records."""
+def _shards_of(version: StoredVersion) -> Counter[tuple[str, int]]:
+    return Counter(map(_key, version.manifest.shards))
 
-    def __init__(self, version: StoredVersion) -> None:
-        stats = [shard.stats for shard in version.manifest.shards]
-        self.keys = Counter((each.sha256, each.records) for each in stats)
-        self._nbytes = {(each.sha256, each.records): each.nbytes for each in stats}
 
-    def sum(self, keys: Counter[tuple[str, int]]) -> ShardDifference:
-        found = list(keys.elements())
-        return ShardDifference(
-            len(found), sum(records for _, records in found), sum(self._nbytes[key] for key in found)
-        )
+def _key(shard: ShardFile) -> tuple[str, int]:
+    """Return what identifies a shard in every storage."""
+    return shard.stats.sha256, shard.stats.records
 
 
 def _spec_changes(one: Tree, other: Tree) -> tuple[Change, ...]:

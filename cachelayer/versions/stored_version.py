@@ -1,4 +1,4 @@
-"""A published version as it is stored: its manifest, which records of its shards it has, and its plans of packs."""
+"""A published version as it is stored: its manifest, and which records of its shards it has."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.pack_plan import read_plan
-from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, VersionNotFoundError
+from cachelayer.errors import CorruptionError, VersionNotFoundError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.selection import Selection
 from cachelayer.temporary_files import scratch_folder
-from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import VersionInfo
@@ -87,22 +84,18 @@ class StoredVersion:
         if kept is None:
             return Selection.all(records)
         if kept.start is not None and kept.step is not None:
-            name = f"{self.dataset_id}/{self.info.manifest}"
-            if kept.step == 0 or kept.records < 0:
-                raise CorruptionError(f"{self.store.url}/{name}: {kept.records} records with step {kept.step}")
-            numbers: range | NDArray[np.int64] = range(kept.start, kept.start + kept.step * kept.records, kept.step)
-        else:
-            name = f"{self.dataset_id}/{paths.kept(self.info.file)}"
-            raw = self.store.read(name)
-            if raw is None or len(raw) != 8 * kept.records:
-                with self.reporting_deletion():
-                    raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
-            numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
-        if not _are_below(numbers, records):
-            raise CorruptionError(f"{self.store.url}/{name}: it names records outside of the {records} here")
+            return Selection(range(kept.start, kept.start + kept.step * kept.records, kept.step))
+        name = f"{self.store.url}/{self.dataset_id}/{paths.kept(self.info.file)}"
+        raw = self.store.read(f"{self.dataset_id}/{paths.kept(self.info.file)}")
+        if raw is None or len(raw) != 8 * kept.records:
+            with self.reporting_deletion():
+                raise CorruptionError(f"{name}: not the numbers of {kept.records} records")
+        numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < records:
+            raise CorruptionError(f"{name}: it names records outside of the {records} here")
         selection = Selection(numbers)
         if selection.digest(self.manifest.shards_digest, records) != kept.digest:
-            raise CorruptionError(f"{self.store.url}/{self.name}: its record numbers are not those that were published")
+            raise CorruptionError(f"{name}: its record numbers are not those that were published")
         return selection
 
     @contextmanager
@@ -136,54 +129,3 @@ class StoredVersion:
             for name, nbytes in shard.files.items():
                 self.store.download(f"{self.dataset_id}/{name}", folder / Path(name).name, nbytes)
             yield folder / Path(shard.name).name
-
-
-def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
-    """Return whether all numbers lie in [0, records)."""
-    if len(numbers) == 0:
-        return True
-    ends = sorted((numbers[0], numbers[-1])) if isinstance(numbers, range) else [int(numbers.min()), int(numbers.max())]
-    return ends[0] >= 0 and ends[1] < records
-
-
-def plans_of(version: StoredVersion) -> list[str]:
-    """Return the names of the plans of packs of a version."""
-    folder = paths.packs(version.dataset_id, version.info.digest)
-    return [f"{folder}/{name}" for name in version.store.names(folder) if not name.startswith(".")]
-
-
-def plan_problems(version: StoredVersion) -> Iterator[str]:
-    """Yield a sentence for each damaged plan of a version."""
-    for name in plans_of(version):
-        try:
-            with _checked_plan(version.store, name):
-                pass
-        except CacheLayerError as error:
-            yield f"{error}; it is made again if you delete it"
-
-
-def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str) -> None:
-    """Copy the plans of a version, those that are not damaged, to a dataset that has the version too."""
-    for name in plans_of(source):
-        target = f"{paths.packs(dataset_id, source.info.digest)}/{name.rpartition('/')[2]}"
-        if to.exists(target):
-            continue
-        try:
-            with _checked_plan(source.store, name) as path:
-                to.upload(path, target)
-        except (CorruptionError, FormatError) as error:
-            warn(f"a plan of packs is not copied: {error}")
-
-
-@contextmanager
-def _checked_plan(store: ObjectStore, name: str) -> Iterator[Path]:
-    """Yield the file of a plan, or a temporary copy of it, if all of its bytes are right."""
-    if isinstance(store, LocalStore):
-        read_plan(store.path(name), PurePath(name).name)
-        yield store.path(name)
-        return
-    with scratch_folder() as folder:
-        path = folder / name.rpartition("/")[2]
-        store.download(name, path, store.size(name) or 0)
-        read_plan(path, path.name)
-        yield path

@@ -12,7 +12,7 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, State, glance
 from cachelayer.versions.log import Log
-from cachelayer.versions.notes import PLAN_HASH, FinishedPart, noted_numbers, read_part
+from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
 
 @dataclass(frozen=True)
@@ -53,61 +53,44 @@ def begun_datasets(store: ObjectStore, published: Collection[str]) -> dict[str, 
 
     A folder that cannot be read is left out, with a warning that names it.
     """
-    others = [name for name in store.names("") if paths.is_dataset_id(name) and name not in published]
-    return {name: builds for name in others if (builds := _readable(store, name))}
-
-
-def _readable(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:
-    try:
-        return unpublished(store, dataset_id)
-    except StorageError as error:
-        warn(f"{dataset_id} cannot be read: {error}")
-        return []
+    found = {}
+    for name in (name for name in store.names("") if paths.is_dataset_id(name) and name not in published):
+        try:
+            found[name] = unpublished(store, name)
+        except StorageError as error:
+            warn(f"{name} cannot be read: {error}")
+    return {name: builds for name, builds in found.items() if builds}
 
 
 def unpublished(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:
     """Return the builds of a dataset that are not published, by version. This waits for nothing and writes nothing."""
     head = Log(store, dataset_id).head()
-    versions = [name for name in store.names(paths.builds(dataset_id)) if name not in head.versions]
-    return [build for version in versions for build in _builds_of(store, dataset_id, version)]
+    found = []
+    for version in store.names(paths.builds(dataset_id)):
+        names = store.names(paths.builds(dataset_id, version)) if version not in head.versions else []
+        plans = [name for name in names if PLAN_HASH.fullmatch(name)]
+        found += [_build(store, dataset_id, version, plan) for plan in plans or [""] * (CLAIM in names)]
+    return found
 
 
-def _builds_of(store: ObjectStore, dataset_id: str, version: str) -> list[UnpublishedBuild]:
+def _build(store: ObjectStore, dataset_id: str, version: str, plan: str) -> UnpublishedBuild:
     folder = paths.builds(dataset_id, version)
-    names = store.names(folder)
-    plans = [name for name in names if PLAN_HASH.fullmatch(name)]
-    if not plans and CLAIM in names:
-        return [_build(store, folder, version, "")]
-    return [_build(store, folder, version, plan) for plan in plans]
-
-
-def _build(store: ObjectStore, folder: str, version: str, plan: str) -> UnpublishedBuild:
     notes = f"{folder}/{plan}".rstrip("/")
-    names = [f"{notes}/{name}" for name in store.names(notes)]
-    parts: list[FinishedPart] = []
-    if plan:
-        read = (read_part(store, notes, number) for number in sorted(noted_numbers(store, notes)))
-        parts = [part for part in read if part is not None]
-    # The claim of the version, or those of the hosts and parts of this plan.
-    claims = {f"{folder}/{CLAIM}", *(name for name in names if name.endswith(CLAIM))}
-    now = time.time()
-    ages = {name: now - when for name in {*names, *claims} if (when := store.modified(name)) is not None}
-    state: State = "interrupted"
-    status = ""
-    for name in sorted(claims & ages.keys()):
-        glanced, status = glance(store, name, ages[name])
-        if glanced != "interrupted":
-            state = glanced
-            break
-    shards = [shard for part in parts for shard in part.shards]
+    numbers = sorted(noted_numbers(store, notes)) if plan else []
+    parts = [part for number in numbers if (part := read_part(store, notes, number)) is not None]
+    # The claim of the version, and those of the hosts and parts of this plan.
+    names, now = {f"{folder}/{CLAIM}", *(f"{notes}/{name}" for name in store.names(notes))}, time.time()
+    ages = {name: now - when for name in names if (when := store.modified(name)) is not None}
+    claims = [glance(store, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
+    state, status = next((each for each in claims if each[0] != "interrupted"), ("interrupted", ""))
     return UnpublishedBuild(
         version,
         plan,
         state,
-        len(shards),
-        sum(part.records for part in parts),
-        sum(part.nbytes for part in parts),
-        max(0.0, *ages.values(), 0.0),
-        max(0.0, min(ages.values(), default=0.0)),
-        status,
+        shards=sum(len(part.shards) for part in parts),
+        records=sum(part.records for part in parts),
+        nbytes=sum(part.nbytes for part in parts),
+        age=max(0.0, *ages.values(), 0.0),
+        idle=max(0.0, min(ages.values(), default=0.0)),
+        status=status,
     )

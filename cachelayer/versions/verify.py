@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.writer import ShardStats, file_checksum
+from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
@@ -21,8 +23,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
-from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.stored_version import StoredVersion, plan_problems
+from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True)
@@ -80,95 +81,49 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                     shown.update(batch, nbytes)
             except (CacheLayerError, OSError) as error:
                 problems.append(str(error))
-    problems += plan_problems(version)
     return VerifyReport(reference, len(shards), records, tuple(problems))
 
 
 def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the records and bytes of each batch that was read and is right."""
+    """Yield the records and bytes of each batch of a shard that was read and is right."""
+    manifest, stats = version.manifest, version.manifest.shards[number].stats
+    codec = codec_named(manifest.codec, manifest.element_spec)
+    erased = np.array(manifest.erased, np.int64) - int(manifest.shards.records[:number].sum())
+    can_be_empty = codec.layout.fixed_nbytes == 0
+    varying, lengths, digest = VaryingLeaves(codec), list[NDArray[Any]](), ShardDigest()
     with version.shard_file(number) as path:
-        stats = version.manifest.shards[number].stats
-        lengths = _Lengths(version.manifest, path, stats)
-        yield from _checked_file(path, stats, lengths, _Erased(version.manifest, number, path))
-        if lengths.problem is not None:
-            raise lengths.problem
+        files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
+        for numbers, records in LocalShards.of_file(files, stats, "always").in_order():
+            _check_erased(path, numbers, records, erased, can_be_empty=can_be_empty)
+            digest.add(Frames.of(records))
+            if stats.lengths_file is not None:
+                lengths.append(varying.lengths(records))
+            yield len(numbers), int(records.lengths.sum())
+        # Not before: a damaged record is named by its number.
+        if file_checksum(path) != stats.crc32c:
+            raise CorruptionError(f"{path}: the file does not match its CRC32C")
+        if digest.hexdigest() != stats.sha256:
+            raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
+        if stats.lengths_file is not None:
+            _check_lengths(Path(paths.lengths_of(str(path))), stats.lengths_file, lengths)
 
 
-class _Lengths:
-    """Compares the lengths that are stored beside a shard with those of its records.
-
-    Args:
-        manifest: the manifest of the version.
-        path: the shard.
-        stats: what the manifest says of it.
-
-    Attributes:
-        problem: the first that was found; None if there is none.
-    """
-
-    def __init__(self, manifest: Manifest, path: Path, stats: ShardStats) -> None:
-        self.problem: CacheLayerError | None = None
-        self._path = Path(paths.lengths_of(str(path)))
-        self._stored: NDArray[np.int64] | None = None
-        self._varying = VaryingLeaves(codec_named(manifest.codec, manifest.element_spec))
-        if stats.lengths_file is None:
-            return
-        try:
-            file = MappedFile.open(self._path, nbytes=stats.lengths_file.nbytes)
-            self._stored = np.stack(stats.lengths_file.check(file.buffer, str(self._path)), axis=1)
-        except CacheLayerError as error:
-            self.problem = error
-
-    def check(self, start: int, records: Records) -> None:
-        """Compare the stored lengths from a record on with those of these records."""
-        if self._stored is None:
-            return
-        found = self._varying.lengths(records)
-        sums = self._stored[start : start + len(records) + 1]
-        wrong = np.flatnonzero((found != sums[1:] - sums[:-1]).any(axis=1))
-        if len(wrong) and self.problem is None:
-            record = start + int(wrong[0])
-            self.problem = CorruptionError(
-                f"{self._path}: the lengths of record {record} of the shard are not those of its leaves"
-            )
+def _check_erased(path: Path, numbers: Ints, records: Records, erased: Ints, *, can_be_empty: bool) -> None:
+    """Raise if a record that was erased is not empty, or another is that cannot be."""
+    is_erased, is_empty = np.isin(numbers, erased), records.lengths == 0
+    wrong = np.flatnonzero(is_erased & ~is_empty if can_be_empty else is_erased != is_empty)
+    if len(wrong):
+        row = int(wrong[0])
+        raise CorruptionError(
+            f"{path}: record {numbers[row]} of the shard has {records.lengths[row]} bytes, and was "
+            f"{'' if is_erased[row] else 'not '}erased"
+        )
 
 
-class _Erased:
-    """Compares the empty records of a shard with those that were erased.
-
-    Args:
-        manifest: the manifest of the version.
-        number: the number of the shard.
-        path: the shard.
-    """
-
-    def __init__(self, manifest: Manifest, number: int, path: Path) -> None:
-        self._path = path
-        self._erased = np.array(manifest.erased, np.int64) - int(manifest.shards.records[:number].sum())
-        codec = codec_named(manifest.codec, manifest.element_spec)
-        self._can_be_empty = codec.layout.fixed_nbytes == 0
-
-    def check(self, numbers: Ints, records: Records) -> None:
-        is_erased, is_empty = np.isin(numbers, self._erased), records.lengths == 0
-        wrong = np.flatnonzero(is_erased & ~is_empty if self._can_be_empty else is_erased != is_empty)
-        if len(wrong):
-            row = int(wrong[0])
-            raise CorruptionError(
-                f"{self._path}: record {numbers[row]} of the shard has {records.lengths[row]} bytes, and was "
-                f"{'' if is_erased[row] else 'not '}erased"
-            )
-
-
-def _checked_file(path: Path, stats: ShardStats, lengths: _Lengths, erased: _Erased) -> Iterator[tuple[int, int]]:
-    files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
-    shard, digest = LocalShards.of_file(files, stats, "always"), ShardDigest()
-    for numbers, records in shard.in_order():
-        erased.check(numbers, records)
-        lengths.check(int(numbers[0]), records)
-        digest.add(Frames.of(records))
-        yield len(numbers), int(records.lengths.sum())
-    # Not before: a damaged record is named by its number.
-    if file_checksum(path) != stats.crc32c:
-        raise CorruptionError(f"{path}: the file does not match its CRC32C")
-    if digest.hexdigest() != stats.sha256:
-        raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
+def _check_lengths(path: Path, file: LengthsFile, lengths: list[NDArray[Any]]) -> None:
+    """Raise if the lengths that are stored beside a shard are not those of its records."""
+    sums = np.stack(file.check(MappedFile.open(path, nbytes=file.nbytes).buffer, str(path)), axis=1)
+    is_wrong = (np.concatenate(lengths) != np.diff(sums, axis=0)).any(axis=1)
+    if is_wrong.any():
+        record = is_wrong.argmax()
+        raise CorruptionError(f"{path}: the lengths of record {record} of the shard are not those of its leaves")

@@ -208,7 +208,10 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
         stem = root / "shards" / name
         shard, index = stem.with_suffix(".array_record").read_bytes(), stem.with_suffix(".index").read_bytes()
         assert (len(shard), google_crc32c.value(shard)) == (shards["nbytes"][i], shards["crc32c"][i])
-        assert (len(index), index[60:64]) == (shards["index_nbytes"][i], shards["index_crc32c"][i].to_bytes(4, "little"))
+        assert (len(index), index[60:64]) == (
+            shards["index_nbytes"][i],
+            shards["index_crc32c"][i].to_bytes(4, "little"),
+        )
         records = records_of(shard, index, compressed=compression is not None)
         framed = b"".join(len(record).to_bytes(8, "little") + record for record in records)
         assert hashlib.sha256(framed).hexdigest() == shards["sha256"][i]

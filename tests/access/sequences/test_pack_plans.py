@@ -131,39 +131,6 @@ def test_gc_keeps_the_plans_of_versions_and_deletes_those_of_others(tmp_path: Pa
     assert plans_in(tmp_path) == []
 
 
-def test_a_copy_brings_the_plans_and_leaves_damaged_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    here, there = Storage(tmp_path / "here"), Storage(tmp_path / "there")
-    ref = built(here)
-    expected = values(ref.packed("tokens", LENGTH))
-    ref.packed("tokens", 2 * LENGTH)
-    good, bad = plans_in(tmp_path)
-    if bad.name[:32] == ref.packed("tokens", LENGTH).digest[:32]:
-        good, bad = bad, good
-    raw = bytearray(bad.read_bytes())
-    raw[-1] ^= 1
-    bad.write_bytes(raw)
-    here.copy("d", "v1", to=there)
-    assert any("not copied" in str(each.message) for each in recwarn.list)
-    assert [path.name for path in plans_in(tmp_path / "there")] == [good.name]
-    monkeypatch.setattr(packs, "plan", None)
-    assert values(there.fetch("d", "v1").packed("tokens", LENGTH)) == expected
-
-
-def test_verify_tells_of_a_damaged_plan(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    built(storage).packed("tokens", LENGTH)
-    assert storage.verify("d", "v1").ok
-    (path,) = plans_in(tmp_path)
-    raw = bytearray(path.read_bytes())
-    raw[300] ^= 1
-    path.write_bytes(raw)
-    (problem,) = storage.verify("d", "v1").problems
-    assert str(path) in problem
-    assert "does not match its checksum" in problem
-
-
 @pytest.mark.parametrize(
     "damage", [lambda raw: raw[:-8], lambda raw: raw[:100], lambda raw: b"", lambda raw: raw + b"x"]
 )
