@@ -104,7 +104,8 @@ class Diff:
 
 def compare(one: StoredVersion, other: StoredVersion) -> Diff:
     """Compare two versions, of any storages."""
-    (mine, theirs), nbytes = map(_shards_of, (one, other)), {}
+    mine, theirs = map(_shards_of, (one, other))
+    nbytes: dict[tuple[str, int], int] = {}
     for version in (other, one):
         nbytes |= {_key(shard): shard.stats.nbytes for shard in version.manifest.shards}
 
