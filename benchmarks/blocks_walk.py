@@ -54,8 +54,8 @@ class Dataset:
 
     @property
     def kept_indices(self) -> float:
-        """The fraction of all indices that a host keeps in memory at most."""
-        return min(1.0, ranged.KEPT_NBYTES / (self.shards * self.index_nbytes))
+        """Whether a host fetches indices whole and keeps them, 1, or fetches rows, 0."""
+        return float(self.shards * self.index_nbytes <= ranged.KEPT_NBYTES)
 
 
 @dataclass
@@ -129,8 +129,8 @@ class _Fetched:
 class _Counter:
     """Fetches nothing, and counts what a feed asks for; the holder of its blocks."""
 
-    def __init__(self, dataset: Dataset, share: float, traffic: Traffic) -> None:
-        self._dataset, self._share, self._traffic = dataset, share, traffic
+    def __init__(self, dataset: Dataset, traffic: Traffic) -> None:
+        self._dataset, self._traffic = dataset, traffic
 
     def fetch(self, numbers: Indices) -> _Fetched:
         """Count the requests of a fetch: for each run of consecutive records of a shard, and for their rows."""
@@ -140,17 +140,10 @@ class _Counter:
         for begin, end in pairwise(edges):
             self._traffic.blocks += -(-(end - begin) * self._dataset.record_nbytes // PIECE)
             self._traffic.fetched += end - begin
-            if not self._has_index(int(shards[begin]), end - begin):
+            if not self._dataset.kept_indices:
                 self._traffic.rows += 1
                 self._traffic.row_nbytes += (end - begin) * ROW.itemsize
         return _Fetched(numbers)
-
-    def _has_index(self, shard: int, count: int) -> bool:
-        """Return whether the host has the whole index: it is worth it, and it came while there was room."""
-        dataset = self._dataset
-        requests = max(1.0, self._share * dataset.shard_records / count)
-        is_worth_it = dataset.index_nbytes <= requests * ranged._PAGE_NBYTES
-        return is_worth_it and shard * 0.6180339887 % 1 < dataset.kept_indices
 
     def reads(self, blocks: Sequence[_Fetched], owner: Indices, rows: Indices) -> Indices:
         """Return the numbers of the records that would be read."""
@@ -202,8 +195,7 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
         found = _walk_of_host(order, dataset, steps, host, first, (before, counted))
         for name, value in vars(found).items():
             setattr(total, name, max(total.held, value) if name == "held" else getattr(total, name) + value)
-    counter = _Counter(dataset, 1 / hosts, Traffic())
-    if any(counter._has_index(shard, order.grid.block) for shard in range(min(1000, dataset.shards))):
+    if dataset.kept_indices:
         whole = dataset.kept_indices * dataset.shards * hosts
     scale = order.records / total.wanted
     rows = total.rows * scale
@@ -234,7 +226,7 @@ def _walk_of_host(
         share=1 / steps.shard_count,
         most_ahead=min(order.records, MOST_AHEAD * steps.shard_count),
     )
-    feed = BlockFeed(_Counter(dataset, feeding.share, traffic), feeding)
+    feed = BlockFeed(_Counter(dataset, traffic), feeding)
     feed._worker = _AtOnce()  # type: ignore[assignment]
     position = first
     for number in range(sum(counts)):

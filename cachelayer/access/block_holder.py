@@ -4,18 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from cachelayer.access.dataset import Read, read_each
-from cachelayer.access.held import Held, fetched, records_of
 from cachelayer.errors import CorruptionError
 from cachelayer.protocols import Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class FetchedBlock:
+    """Records that were fetched together, checked and decompressed.
+
+    Args:
+        records: the records; those that streams hold are in one buffer without block headers.
+        broken: the rows of those that did not match their checksums, although they were fetched twice.
+        damaged: whether one of these was asked for: then the block is fetched again, because the object may have been
+            mended.
+    """
+
+    records: Records
+    broken: frozenset[int] = frozenset()
+    damaged: bool = False
+
+    @classmethod
+    def joined(cls, count: int, groups: Sequence[tuple[Ints, FetchedBlock]]) -> FetchedBlock:
+        """Return the blocks of several groups of records as one: for each group, the rows that it has."""
+        records = Records.joined(count, [(rows, block.records) for rows, block in groups])
+        return cls(records, frozenset(int(rows[row]) for rows, block in groups for row in block.broken))
+
+    def unmapped(self) -> FetchedBlock:
+        """Return the block with its records in one buffer, as streams hold them."""
+        return FetchedBlock(self.records.unmapped(), self.broken)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the records in memory."""
+        return self.records.buffer.nbytes + self.records.starts.nbytes + self.records.lengths.nbytes
 
 
 class ReadsRecords(Protocol):
@@ -29,7 +58,7 @@ class ReadsRecords(Protocol):
 class HoldsBlocks(Protocol):
     """Fetches blocks of records; see :class:`cachelayer.access.record_elements.RecordSource`."""
 
-    def hold(self, numbers: Ints, share: float) -> Held: ...
+    def hold(self, numbers: Ints, share: float) -> FetchedBlock: ...
 
 
 @dataclass(frozen=True)
@@ -48,11 +77,11 @@ class ViewBlocks:
     selection: Selection
     share: float
 
-    def fetch(self, numbers: Ints) -> Held:
+    def fetch(self, numbers: Ints) -> FetchedBlock:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
-        return fetched(partial(self.source.hold, self.selection.take(numbers), self.share))
+        return self.source.hold(self.selection.take(numbers), self.share)
 
-    def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
+    def reads(self, blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""
         return HeldReads(self.base, self.selection, lambda _, which: held_records(blocks, owner[which], rows[which]))
 
@@ -89,26 +118,15 @@ class HeldReads:
         return self.base.batches([self.selection.take(numbers) for numbers in batches], self._read())
 
 
-def held_records(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
-    """Return some records of blocks, as :func:`records_of` does.
+def held_records(blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints) -> Records:
+    """Return copies of records of blocks: for each, which of the blocks it is in, and its row there.
 
-    Blocks with a damaged one among these records are marked, and fetched once more: the bytes may have been damaged on
-    their way, or the object mended since.
+    Raises:
+        CorruptionError: if one of them is damaged; its block is marked.
     """
-    try:
-        return records_of(blocks, owner, rows)
-    except CorruptionError:
-        newest, again = list(blocks), list[int]()
-        for number in np.unique(owner).tolist():
-            mine = rows[owner == number]
-            try:
-                records_of(blocks[number : number + 1], np.zeros_like(mine), mine)
-            except CorruptionError:
-                blocks[number].damaged = True
-                newest[number] = blocks[number].again()
-                again.append(number)
-        found = records_of(newest, owner, rows)
-        for number in again:
-            # Its other records are read from what came last, too.
-            blocks[number].damaged = newest[number].damaged
-        return found
+    for number, block in enumerate(blocks):
+        broken = [row for row in rows[owner == number].tolist() if row in block.broken] if block.broken else []
+        if broken:
+            block.damaged = True
+            raise CorruptionError(f"{block.records.name(broken[0])} does not match its checksum")
+    return Records.gathered([block.records for block in blocks], owner, rows)

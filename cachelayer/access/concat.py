@@ -11,14 +11,13 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.block_holder import FetchedBlock
 from cachelayer.access.dataset import Dataset, Facts, Selected, StoredLeaves, check_keys
-from cachelayer.access.held import Held, joined
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.stacking import is_plain
 from cachelayer.access.view import View
 from cachelayer.access.wrap import WrappedItems
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.arrayrecord.places import group_records
 from cachelayer.errors import ErasedRecordError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Sources, T
@@ -180,13 +179,16 @@ class JoinedRecords:
         return source_of(member).record(member.selection.number(own))
 
     def records(self, numbers: Ints) -> Records:
-        return group_records(len(numbers), [(rows, source.records(own)) for source, rows, own in self._groups(numbers)])
+        return Records.joined(
+            len(numbers), [(rows, source.records(own)) for source, rows, own in self._groups(numbers)]
+        )
 
     def sources(self, numbers: Ints) -> Sources:
         return self.parts.sources(numbers)
 
-    def hold(self, numbers: Ints, share: float) -> Held:
-        return joined(len(numbers), [(rows, source.hold(own, share)) for source, rows, own in self._groups(numbers)])
+    def hold(self, numbers: Ints, share: float) -> FetchedBlock:
+        groups = [(rows, source.hold(own, share)) for source, rows, own in self._groups(numbers)]
+        return FetchedBlock.joined(len(numbers), groups).unmapped()
 
     def announce(self, numbers: Ints) -> bool:
         announced = [source.announce(own) for source, _, own in self._groups(numbers)]

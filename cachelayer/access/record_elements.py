@@ -11,9 +11,8 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import ViewBlocks
+from cachelayer.access.block_holder import FetchedBlock, ViewBlocks
 from cachelayer.access.dataset import Dataset, Facts, Read, check_keys, with_keys
-from cachelayer.access.held import Held
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
@@ -90,7 +89,7 @@ class RecordSource(Protocol):
             CorruptionError: if they are not what was published.
         """
 
-    def hold(self, numbers: Ints, share: float) -> Held:
+    def hold(self, numbers: Ints, share: float) -> FetchedBlock:
         """Fetch a block of records that is read later.
 
         Args:

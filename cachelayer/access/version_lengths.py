@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.local_copies import LocalCopies
 from cachelayer.arrayrecord.lengths import LengthColumn, LengthsFile
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CorruptionError, StorageError
@@ -47,7 +47,7 @@ class VersionLengths:
         version: StoredVersion,
         varying: VaryingLeaves,
         read: Callable[..., Records],
-        copies: CachedShards | None = None,
+        copies: LocalCopies | None = None,
     ) -> None:
         self._version = version
         self._varying = varying

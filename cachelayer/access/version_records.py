@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.block_holder import FetchedBlock
 from cachelayer.access.dataset import Facts
-from cachelayer.access.held import Held
+from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -66,7 +66,7 @@ class VersionRecords:
         version, manifest, shards = self.version, self.version.manifest, self.shards
         nbytes = version.info.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
         nbytes //= max(1, len(self))
-        is_local = isinstance(shards, LocalShards) or shards.all_local()
+        is_local = isinstance(shards, LocalShards) or shards.has_all_copies()
         metadata = manifest.provenance.get("metadata") or {}
         return Facts(version.name, metadata, nbytes, nbytes, _LOCAL_RECORDS if is_local else _REMOTE_RECORDS)
 
@@ -117,15 +117,15 @@ class VersionRecords:
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
-        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards))
-        return RemoteShards(records, ranged, self._cached_shards)
+        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards), shards.records)
+        return RemoteShards(shards.records, ranged, self._local_copies)
 
     @cached_property
-    def _cached_shards(self) -> CachedShards | None:
+    def _local_copies(self) -> LocalCopies | None:
         version = self.version
         if self.copies is None or isinstance(version.store, LocalStore):
             return None
-        copies = CachedShards(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
+        copies = LocalCopies(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
         copies.drop_files(version.manifest.gone)
         return copies
 
@@ -139,11 +139,11 @@ class VersionRecords:
         with self.version.reporting_deletion(), self.version.shard_file(number) as path:
             yield ShardFiles(path, Path(paths.index_of(str(path))), self.version.manifest.shards[number].stats)
 
-    def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
+    def hold(self, numbers: NDArray[np.int64], share: float) -> FetchedBlock:  # noqa: ARG002
         shards = self.shards
         if isinstance(shards, LocalShards):
-            return Held.of_local(shards.records(numbers))
-        return shards.hold(numbers, share)
+            return FetchedBlock(shards.records(numbers).unmapped())
+        return shards.hold(numbers)
 
     @property
     def takes_requests(self) -> bool:
@@ -161,7 +161,7 @@ class VersionRecords:
 
     @cached_property
     def _lengths(self) -> VersionLengths:
-        return VersionLengths(self.version, VaryingLeaves(self.codec), self.records, self._cached_shards)
+        return VersionLengths(self.version, VaryingLeaves(self.codec), self.records, self._local_copies)
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)

@@ -1,16 +1,25 @@
-"""The compression of records in a shard, as users name it.
-
-``writer``, ``index``, ``decompress``, ``local_shards`` and ``file`` write and read it.
-"""
+"""The compression of records in a shard: a varint of the decompressed size and a zstd frame; a zero if it is empty."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import Any
 
-from cachelayer.errors import InvalidArgumentError
+import numpy as np
+
+from cachelayer.arrayrecord import varints
+from cachelayer.errors import CorruptionError, InvalidArgumentError
+from cachelayer.records.memory import splits_of
+from cachelayer.records.record_buffers import Records
 
 _LEVELS = range(-7, 23)
 _DEFAULT_LEVEL = 3
+# A record is at most this large, so that a damaged size cannot demand all memory.
+_MAX_RECORD_NBYTES = 2**32 - 1
+# For fewer bytes, another thread begins too late to help.
+_NBYTES_A_THREAD = 1 << 20
+_MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -51,3 +60,62 @@ class Compression:
         raise InvalidArgumentError(
             f"compression {text!r}: it must be None, 'zstd' or 'zstd:<level>', level {_LEVELS[0]} to {_LEVELS[-1]}"
         )
+
+
+def decompress(stored: Records, broken: set[int] | None = None) -> Records:
+    """Decompress records, all in one call that releases the GIL.
+
+    Args:
+        stored: the records as they are stored.
+        broken: gets the rows of those that do not decompress, which are empty then; None to raise an error that names
+            the first of them.
+    """
+    try:
+        return _decompress_at_once(stored)
+    except CorruptionError as error:
+        cause = error.__cause__
+    errors: dict[int, CorruptionError] = {}
+    for row in range(len(stored)):
+        try:
+            _decompress_at_once(stored[row : row + 1])
+        except CorruptionError as error:
+            if broken is None:
+                raise CorruptionError(f"{stored.name(row)} {error}") from error
+            errors[row] = error
+    if isinstance(cause, MemoryError):
+        raise cause
+    if not errors:
+        raise CorruptionError(f"{stored.name(0)} and the others of its batch decompress one by one, but not together")
+    if broken is not None:
+        broken.update(errors)
+    whole = np.setdiff1d(np.arange(len(stored)), [*errors])
+    values, lengths = _decompress_at_once(stored[whole]), np.zeros(len(stored), np.int64)
+    lengths[whole] = values.lengths
+    return Records.packed(values.buffer, lengths)
+
+
+def _decompress_at_once(stored: Records) -> Records:
+    import zstandard
+
+    ends = stored.starts + stored.lengths
+    nbytes, frames = varints.decode_each(stored.buffer, stored.starts, ends)
+    if len(nbytes) and (int(nbytes.max()) > _MAX_RECORD_NBYTES or int(nbytes.min()) < 0):
+        raise CorruptionError("has an impossible size")
+    filled = np.flatnonzero(nbytes)
+    splits = splits_of(nbytes)
+    threads = min(_MOST_THREADS, os.cpu_count() or 1, int(splits[-1]) // _NBYTES_A_THREAD)
+    try:
+        values = np.empty(int(splits[-1]), np.uint8)
+        if len(filled):
+            places = np.column_stack([frames[filled], (ends - frames)[filled]]).astype("<u8").tobytes()
+            found: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
+                zstandard.BufferWithSegments(stored.memory(), places),
+                decompressed_sizes=nbytes[filled].astype("<u8").tobytes(),
+                threads=threads,
+            )
+            target = memoryview(values)  # type: ignore[arg-type]
+            for start, stop, record in zip(splits[filled].tolist(), splits[filled + 1].tolist(), found, strict=True):
+                target[start:stop] = record
+    except (zstandard.ZstdError, MemoryError, ValueError) as error:
+        raise CorruptionError(f"does not decompress: {error}") from error
+    return Records(values, splits[:-1], nbytes, name=stored.name)

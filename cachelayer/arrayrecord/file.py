@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,16 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from cachelayer.arrayrecord import varints
-from cachelayer.arrayrecord.blocks import BLOCK, to_logical, to_position, without_headers
-from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.compression import decompress
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, parse_chunk, read_footer, read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.places import check_inside
+from cachelayer.arrayrecord.ranged import Range, ReadRanges, fetch_ranges
 from cachelayer.errors import CorruptionError, FormatError, StorageError
+from cachelayer.records.blocks import BLOCK, check_inside, to_logical
 from cachelayer.records.memory import Bytes, Ints, distinct, gather_rows, splits_of
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import Records
 
-ReadRanges = Callable[[Sequence[tuple[str, int, int]]], Sequence[bytes | memoryview]]
 _SAMPLED_HEADERS = 256
 _TAIL_NBYTES = 4 * BLOCK
 _PLAIN, _ZSTD = 0, ord("z")
@@ -63,14 +62,14 @@ def fingerprint(file: ByteFile) -> str:
     """Return a hash of the size, the footer and up to 256 chunk headers, which hold hashes of their chunks."""
     state = hashlib.sha256(file.nbytes.to_bytes(8, "little"))
     footer = int(to_logical(read_postscript(file)))
-    state.update(file.records(np.array([footer]), np.array([to_logical(file.nbytes) - footer])).memory())
+    state.update(file.records(np.array([footer]), np.array([to_logical(file.nbytes) - footer])).copied().memory())
     try:
         offsets = read_footer(file).chunk_offsets
     except FormatError:
         # We cannot read its compression. The header of the footer chunk, which is hashed, holds a hash of the offsets.
         return state.hexdigest()
     sampled = offsets[np.linspace(0, len(offsets) - 1, min(len(offsets), _SAMPLED_HEADERS)).astype(np.int64)]
-    state.update(file.records(to_logical(sampled), np.full(len(sampled), CHUNK_HEADER)).memory())
+    state.update(file.records(to_logical(sampled), np.full(len(sampled), CHUNK_HEADER)).copied().memory())
     return state.hexdigest()
 
 
@@ -114,7 +113,7 @@ class RangedFile:
         path: the name of the file in error messages.
         name: the object.
         nbytes: its size.
-        read_ranges: reads ranges of objects, each given as its name, begin and end.
+        read_ranges: reads ranges of objects.
     """
 
     def __init__(self, path: str, name: str, nbytes: int, read_ranges: ReadRanges) -> None:
@@ -132,22 +131,18 @@ class RangedFile:
             (raw,) = self._read_ranges([(self._name, begin, self._begin)])
             self._begin, self._end = begin, bytes(raw) + self._end
 
-    def records(self, logical: Ints, lengths: Ints) -> RecordBuffer:
-        """Return copies of ranges; fetch those that are not in memory, all at once."""
+    def records(self, logical: Ints, lengths: Ints) -> Records:
+        """Return ranges; fetch those that are not in memory, all at once."""
         check_inside(logical, lengths, int(to_logical(self.nbytes)), lambda _: f"{self.path}: a record")
-        begins, ends = to_position(logical).tolist(), (to_position(logical + np.maximum(lengths, 1) - 1) + 1).tolist()
-        spans = list(zip(begins, ends, strict=True))
-        away = [(self._name, begin, end) for begin, end in spans if begin < self._begin]
-        fetched = iter(self._read_ranges(away) if away else [])
-        bodies = [
-            next(fetched) if begin < self._begin else self._end[begin - self._begin : end - self._begin]
-            for begin, end in spans
+        return fetch_ranges(self._read, [self._name], np.zeros_like(logical), logical, lengths, str)
+
+    def _read(self, ranges: Sequence[Range]) -> list[bytes | memoryview]:
+        away = [wanted for wanted in ranges if wanted[1] < self._begin]
+        bodies = iter(self._read_ranges(away) if away else [])
+        return [
+            next(bodies) if begin < self._begin else self._end[begin - self._begin : end - self._begin]
+            for _, begin, end in ranges
         ]
-        parts = [
-            without_headers([body], begin)[:length]
-            for body, begin, length in zip(bodies, begins, lengths.tolist(), strict=True)
-        ]
-        return RecordBuffer.packed(np.concatenate([*parts, np.empty(0, np.uint8)]), lengths)
 
 
 class ArrayRecordFile:
@@ -177,14 +172,14 @@ class ArrayRecordFile:
         return [found[chunk][place] for chunk, place in places]
 
     def _chunks(self, chunks: Ints) -> list[Sequence[bytes]]:
-        stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks])
+        stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks]).unmapped()
         if (stored.lengths <= CHUNK_HEADER).any():
             raise CorruptionError(f"{self._file.path}: a chunk is too short")
         heads = gather_rows(stored.buffer, stored.starts, CHUNK_HEADER + 1)
         nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
         if ((nbytes < 0) | (nbytes > stored.lengths - CHUNK_HEADER)).any():
             raise CorruptionError(f"{self._file.path}: a chunk reaches into the next")
-        data = RecordBuffer(stored.buffer, stored.starts + CHUNK_HEADER, nbytes)
+        data = Records(stored.buffer, stored.starts + CHUNK_HEADER, nbytes)
         is_single = (heads[:, 24] == ord("r")) & (heads[:, 25] == 1) & ~heads[:, 26:32].any(axis=1) & (nbytes > 0)
         is_single &= self._splits[chunks + 1] - self._splits[chunks] == 1
         codes = np.where(is_single, heads[:, CHUNK_HEADER].astype(np.int64), -1)
@@ -197,7 +192,7 @@ class ArrayRecordFile:
             found[row] = self._records(int(chunks[row]), heads[row], data, row)
         return found
 
-    def _values(self, data: RecordBuffer, chunks: Ints, compression: int) -> list[bytes]:
+    def _values(self, data: Records, chunks: Ints, compression: int) -> list[bytes]:
         """Return the records of chunks that hold one record each, given their data."""
         if len(data) == 0:
             return []
@@ -206,13 +201,16 @@ class ArrayRecordFile:
         begins = after + sizes_nbytes
         if ((sizes_nbytes < 0) | (sizes_nbytes > ends - after)).any():
             raise CorruptionError(f"{self._file.path}: a chunk is damaged")
-        values = RecordBuffer(data.buffer, begins, ends - begins)
+        values = Records(data.buffer, begins, ends - begins)
         if compression == _ZSTD:
             numbers = self._splits[chunks]
-            values = decompressed(values, lambda row: f"{self._file.path}: record {numbers[row]}")
+            named = Records(
+                values.buffer, begins, ends - begins, name=lambda row: f"{self._file.path}: record {numbers[row]}"
+            )
+            values = decompress(named)
         return values.to_list()
 
-    def _records(self, chunk: int, header: Bytes, data: RecordBuffer, row: int) -> Sequence[bytes]:
+    def _records(self, chunk: int, header: Bytes, data: Records, row: int) -> Sequence[bytes]:
         first, last = int(self._splits[chunk]), int(self._splits[chunk + 1])
         begin, end = data.starts.item(row), data.starts.item(row) + data.lengths.item(row)
         try:

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from cachelayer.arrayrecord import varints
-from cachelayer.arrayrecord.blocks import BLOCK, to_logical
 from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.records.blocks import BLOCK, to_logical
 from cachelayer.records.memory import Bytes, Ints, splits_of
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import Records
 
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53
@@ -32,8 +32,8 @@ class ByteFile(Protocol):
     def nbytes(self) -> int:
         """The size of the file."""
 
-    def records(self, logical: Ints, lengths: Ints) -> RecordBuffer:
-        """Return copies of ranges, one after another.
+    def records(self, logical: Ints, lengths: Ints) -> Records:
+        """Return ranges, which may lie where they are mapped.
 
         Raises:
             CorruptionError: if a range reaches past the end of the file.
@@ -118,7 +118,7 @@ def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:
 
 
 def _range(file: ByteFile, logical: int, nbytes: int) -> Bytes:
-    return file.records(np.array([logical]), np.array([nbytes])).buffer
+    return file.records(np.array([logical]), np.array([nbytes])).copied().buffer
 
 
 def parse_chunk(header: Bytes, data: Bytes, name: str) -> tuple[Bytes, Ints]:

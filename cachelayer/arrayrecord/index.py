@@ -23,6 +23,7 @@ zstd frame. The length in a row does not count block headers. Record i of n-byte
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import google_crc32c
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.records.memory import Bytes, Ints
+from cachelayer.records.record_buffers import Records
 
 ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
 HEADER_NBYTES = 64
@@ -124,6 +126,14 @@ def decode_published(raw: bytes, index_nbytes: int, checksum: int, records: int,
     return header
 
 
+def check(raw: bytes, checksum: int, records: int, name: str) -> IndexHeader:
+    """Return the header of a whole index if all of its bytes are those that were published."""
+    header = decode_published(raw[:HEADER_NBYTES], len(raw), checksum, records, name)
+    if google_crc32c.value(raw[HEADER_NBYTES:]) != rows_checksum(raw):
+        raise CorruptionError(f"{name}: its rows do not match their checksum")
+    return header
+
+
 def header_checksum(raw: bytes) -> int:
     """Return the CRC32C at the end of a header, which covers all that is before it, with the checksum of the rows."""
     checksum: int = struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0]
@@ -152,6 +162,22 @@ def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.v
     # numpy copies items that are aligned several times as fast as others.
     rows: NDArray[np.void] = memory.view(ROW)[(begin + HEADER_NBYTES) // ROW.itemsize + numbers]
     return rows
+
+
+def mismatches(records: Records, checksums: NDArray[np.uint32]) -> Ints:
+    """Return the rows of records without block headers that do not match their CRC32Cs."""
+    # google_crc32c takes read-only memory alone.
+    memory: Bytes = records.buffer.view()
+    memory.setflags(write=False)
+    nbytes, count = records.packed_nbytes, len(records)
+    rows: Sequence[Bytes] | Bytes
+    if nbytes is not None:
+        begin = records.starts.item(0)
+        rows = memory[begin : begin + count * nbytes].reshape(count, nbytes)
+    else:
+        ends = records.starts + records.lengths
+        rows = [memory[start:end] for start, end in zip(records.starts.tolist(), ends.tolist(), strict=True)]
+    return np.flatnonzero(np.fromiter(map(google_crc32c.value, rows), np.uint32, count) != checksums)
 
 
 def row_range(row: int) -> tuple[int, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,19 +17,17 @@ from typing import Any, Literal, NamedTuple
 
 import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, to_logical, to_position
-from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.compression import decompress
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, is_in_memory, opened, padded
-from cachelayer.arrayrecord.places import GroupedRecords, MappedRecords, check_inside, whole
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
+from cachelayer.records.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, check_inside, to_logical, to_position
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.records.record_buffers import Records
 
 Verify = Literal["never", "open", "always"]
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
@@ -39,12 +36,10 @@ _ROW = struct.Struct("<QII")
 # Longer records are not compared with their checksums when a shard is opened, because that takes too long.
 _SAMPLED_NBYTES = 1 << 20
 # For fewer records than this, reading ahead gains little.
-_FEW = 4
+_FEW = 32
 _SAMPLES = 8
 _BATCH_NBYTES = 4 << 20
 _GROWTH = 8
-# After records were in memory, do not look again for so long, so that looking costs almost nothing.
-_TRUSTED_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -65,12 +60,17 @@ FindFiles = Callable[[int], AbstractContextManager[ShardFiles]]
 """Finds the files of the shard of a number; the shard is opened within the context."""
 
 
-class _Plain(NamedTuple):
-    """A shard of uncompressed records that are not compared with their checksums."""
+class _PlainShard(NamedTuple):
+    """A shard of uncompressed records that are not compared with their checksums.
 
-    start: int
+    Args:
+        first, base, end: the logical offsets in the memory of record 0, if all have one size, and of its file.
+        rows: where the rows of its index are.
+    """
+
     first: int
-    room: int
+    base: int
+    end: int
     rows: int
 
 
@@ -116,6 +116,8 @@ class LocalShards:
         places = splits_of(padded(np.concatenate([self._nbytes, indices])))
         self._total = int(places[-1])
         self._base, self._index = places[: len(records)], places[len(records) : -1]
+        # Files begin at multiples of 64 KiB, so the whole range counts as one file with block headers.
+        self._logical = self._base // BLOCK * PAYLOAD
         self._room = to_logical(self._nbytes)
         # What is found out when a shard is opened. The first is set last: then reading threads find the others.
         self._is_open = np.zeros(len(records), np.bool_)
@@ -124,9 +126,7 @@ class LocalShards:
         self._has_compressed = False
         self._all_are_open = False
         self._paths: dict[int, Path] = {}
-        self._plain: dict[int, _Plain] = {}
-        self._trusted_until = 0.0
-        self._is_trusted: bool | None = None
+        self._plain: dict[int, _PlainShard] = {}
 
     @classmethod
     def of_file(cls, files: AbstractContextManager[ShardFiles], stats: ShardStats, verify: Verify) -> LocalShards:
@@ -142,18 +142,18 @@ class LocalShards:
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
         plain = self._plain.get(shard)
         if plain is None:
-            return bytearray(whole(self.records(np.array([number]))).memory())
+            return bytearray(self.records(np.array([number])).copied().memory())
         number -= self._starts[shard]
         memory = self._view
         if self._record_nbytes is not None:
             logical, length = plain.first + number * self._stride, self._record_nbytes
         else:
             position, length, _ = _ROW.unpack_from(memory, plain.rows + number * _ROW.size)
-            logical = position - (position // BLOCK + 1) * HEADER
-            if logical < 0 or logical + length > plain.room:
-                raise CorruptionError(f"{self._name(shard, number)} reaches past the end of the file")
+            logical = plain.base + position - (position // BLOCK + 1) * HEADER
+            if not plain.base <= logical <= plain.end - length:
+                raise CorruptionError(f"{self._name(shard, number)} does not lie in its file: the index is damaged")
         block, place = divmod(logical, PAYLOAD)
-        start = plain.start + block * BLOCK + HEADER + place
+        start = logical + (block + 1) * HEADER
         room = PAYLOAD - place
         if length <= room:
             return bytearray(memory[start : start + length])
@@ -169,10 +169,12 @@ class LocalShards:
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers; of uncompressed ones, no bytes are read before they are used."""
         if len(numbers) == 0:
-            return RecordBuffer.of([])
-        shard_of, within = self._located(numbers)
-        self._announce(shard_of, within)
-        return self._found(shard_of, within)
+            return Records.of([])
+        shard_of, within = self._in_shards(numbers)
+        # Otherwise each record would cause a page fault of its own, which also reads much around the record.
+        if len(within) >= _FEW:
+            self._load_if_cold(shard_of, within, 1)
+        return self._read(shard_of, within)
 
     def in_order(self) -> Iterator[tuple[Ints, Records]]:
         """Yield the numbers of all records, and the records: about 4 MiB at a time."""
@@ -185,41 +187,9 @@ class LocalShards:
             most = _BATCH_NBYTES * len(numbers) // max(1, int(records.lengths.sum()))
             start, count = start + len(numbers), max(1, min(_GROWTH * len(numbers), most))
 
-    def _found(self, shard_of: Ints, within: Ints) -> Records:
-        def name(row: int) -> str:
-            return self._name(int(shard_of[row]), int(within[row]))
-
-        logical, lengths = self._places(shard_of, within, name)
-        found: Records = MappedRecords(
-            [(slice(None), self._memory)], self._base[shard_of], logical, lengths, name, self._record_nbytes
-        )
-        if self._has_compressed:
-            is_compressed = self._is_compressed[shard_of]
-            if is_compressed.all():
-                found = decompressed(whole(found), name)
-            elif is_compressed.any():
-                groups = [np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed)]
-                read = [(rows, self._found(shard_of[rows], within[rows])) for rows in groups]
-                found = GroupedRecords(len(within), read)
-        if self._verify != "always":
-            return found
-        copied = whole(found)
-        check_records(copied, index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"], name)
-        return copied
-
-    def _places(self, shard_of: Ints, within: Ints, name: Callable[[int], str]) -> tuple[Ints, Ints]:
-        """Return the logical offsets and the stored bytes of records of open shards; all lie in their files."""
-        if self._record_nbytes is not None:
-            return self._first[shard_of] + within * self._stride, np.full(len(within), self._record_nbytes)
-        rows = index.mapped_rows(self._memory, self._index[shard_of], within)
-        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        check_inside(logical, lengths, self._room[shard_of], name)
-        return logical, lengths
-
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
-        shard_of, within = self._located(numbers)
-        return self._places(shard_of, within, lambda row: self._name(int(shard_of[row]), int(within[row])))[1]
+        return self._locate(*self._in_shards(numbers))[1]
 
     def is_compressed(self, shard: int) -> bool:
         """Return whether the records of a shard are compressed."""
@@ -228,49 +198,9 @@ class LocalShards:
 
     def announce(self, numbers: Ints) -> bool:
         """Start to load records if they are not in memory; return whether any was not."""
-        if len(numbers) == 0:
-            return False
-        shard_of, within = self._located(numbers)
-        is_cold = self._sample(shard_of, within) is False
-        if is_cold:
-            self._will_need(shard_of, within)
-        return is_cold
+        return len(numbers) > 0 and self._load_if_cold(*self._in_shards(numbers), _SAMPLES)
 
-    def _announce(self, shard_of: Ints, within: Ints) -> None:
-        """Start to load records if a sample shows that they are not in memory.
-
-        Otherwise each record would cause a page fault of its own, which also reads much around the record.
-        """
-        if len(within) >= _FEW and time.monotonic() >= self._trusted_until and self._seen(shard_of, within) is False:
-            self._will_need(shard_of, within)
-
-    def _seen(self, shard_of: Ints, within: Ints) -> bool | None:
-        """Return whether records are in memory, as a sample of them shows, or an earlier one; None if not known."""
-        if time.monotonic() < self._trusted_until:
-            return self._is_trusted
-        found = self._sample(shard_of, within)
-        if found is not False:
-            self._is_trusted, self._trusted_until = found, time.monotonic() + _TRUSTED_SECONDS
-        return found
-
-    def _sample(self, shard_of: Ints, within: Ints) -> bool | None:
-        some = slice(None, None, -(-len(within) // _SAMPLES))
-        begins, _ = self._spans(shard_of[some], within[some])
-        positions = zip(shard_of[some].tolist(), (begins - self._base[shard_of[some]]).tolist(), strict=True)
-        found = {is_in_memory(self._paths[shard], position) for shard, position in positions}
-        return False if False in found else None if None in found else True
-
-    def _will_need(self, shard_of: Ints, within: Ints) -> None:
-        if self._range is not None:
-            self._range.will_need(*self._spans(shard_of, within))
-
-    def _spans(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
-        """Return where records begin and end in the memory."""
-        logical, lengths = self._places(shard_of, within, lambda row: self._name(int(shard_of[row]), int(within[row])))
-        base = self._base[shard_of]
-        return base + to_position(logical), base + to_position(logical + np.maximum(lengths, 1) - 1) + 1
-
-    def _located(self, numbers: Ints) -> tuple[Ints, Ints]:
+    def _in_shards(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard of each record, all of which are open then, and its number there."""
         # As unsigned integers, negative numbers are larger than all others: one comparison checks both ends.
         if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
@@ -279,11 +209,56 @@ class LocalShards:
         self._open_shards(shard_of)
         return shard_of, numbers - self._splits[shard_of]
 
+    def _locate(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
+        """Return the logical offsets in the memory, and the stored bytes, of records of open shards."""
+        if self._record_nbytes is not None:
+            return self._first[shard_of] + within * self._stride, np.full(len(within), self._record_nbytes)
+        rows = index.mapped_rows(self._memory, self._index[shard_of], within)
+        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+        check_inside(logical, lengths, self._room[shard_of], self._namer(shard_of, within), SIGNATURE)
+        return self._logical[shard_of] + logical, lengths
+
+    def _read(self, shard_of: Ints, within: Ints) -> Records:
+        logical, lengths = self._locate(shard_of, within)
+        records = Records(self._memory, logical, lengths, self._record_nbytes, True, self._namer(shard_of, within))
+        if self._has_compressed:
+            is_compressed = self._is_compressed[shard_of]
+            groups = [np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed)]
+            read = [(groups[0], decompress(records[groups[0]].copied())), (groups[1], records[groups[1]])]
+            records = Records.joined(len(within), [group for group in read if len(group[0])])
+        if self._verify != "always":
+            return records
+        copied = records.unmapped()
+        wrong = index.mismatches(copied, index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"])
+        if len(wrong):
+            raise CorruptionError(f"{records.name(int(wrong[0]))} does not match its checksum")
+        return copied
+
+    def _load_if_cold(self, shard_of: Ints, within: Ints, samples: int) -> bool:
+        """Start to load records if a sample shows that they are not in memory; return whether it does."""
+        some = slice(len(within) // (2 * samples), None, -(-len(within) // samples))
+        begins, _ = self._spans(shard_of[some], within[some])
+        for shard, position in zip(
+            shard_of[some].tolist(), (begins - self._base[shard_of[some]]).tolist(), strict=True
+        ):
+            if is_in_memory(self._paths[shard], position) is False and self._range is not None:
+                self._range.will_need(*self._spans(shard_of, within))
+                return True
+        return False
+
+    def _spans(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
+        """Return where records begin and end in the memory."""
+        logical, lengths = self._locate(shard_of, within)
+        return to_position(logical), to_position(logical + np.maximum(lengths, 1) - 1) + 1
+
     def _no_record(self, number: int) -> CorruptionError:
         return CorruptionError(f"there is no record {number}: the shards hold {len(self)} records")
 
     def _name(self, shard: int, within: int) -> str:
         return f"{self._paths.get(shard, f'shard {shard}')}: record {within} of the shard"
+
+    def _namer(self, shard_of: Ints, within: Ints) -> Callable[[int], str]:
+        return lambda row: self._name(int(shard_of[row]), int(within[row]))
 
     def _open_shards(self, shard_of: Ints) -> None:
         if self._all_are_open or self._is_open[shard_of].all():
@@ -319,19 +294,21 @@ class LocalShards:
             sampled = distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)
             sample = b"".join(os.pread(descriptor, _ROW.size, index.row_range(row)[0]) for row in sampled.tolist())
         if records:
-            self._first[shard] = self._first_of(files.path, header, records, nbytes)
+            self._first[shard] = self._logical[shard] + self._first_of(files.path, header, records, nbytes)
         self._is_compressed[shard] = header.compression != "none"
         self._has_compressed |= header.compression != "none"
         if self._verify == "always":
-            rows = self._memory[int(self._index[shard]) :][index.HEADER_NBYTES : size]
-            if google_crc32c.value(rows) != index.rows_checksum(head):
+            raw = self._memory[int(self._index[shard]) :][index.HEADER_NBYTES : size]
+            if google_crc32c.value(raw) != index.rows_checksum(head):
                 raise CorruptionError(f"{files.path}: the rows of its index do not match their checksum")
         if self._verify != "never":
             read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
         if header.compression == "none" and self._verify != "always":
-            first, room = int(self._first[shard]), int(self._room[shard])
-            self._plain[shard] = _Plain(base, first, room, int(self._index[shard]) + index.HEADER_NBYTES)
+            logical = int(self._logical[shard])
+            end = logical + int(self._room[shard])
+            rows = int(self._index[shard]) + index.HEADER_NBYTES
+            self._plain[shard] = _PlainShard(int(self._first[shard]), logical, end, rows)
         self._is_open[shard] = True
         self._all_are_open = bool(self._is_open.all())
 
@@ -354,27 +331,6 @@ class LocalShards:
         short = rows["length"] <= _SAMPLED_NBYTES
         within, rows = within[short], rows[short]
         if len(within):
-            found = whole(self._found(np.full(len(within), shard), within))
-            check_records(found, rows["crc32c"], lambda row: self._name(shard, int(within[row])))
-
-
-def check_records(records: RecordBuffer, checksums: NDArray[np.uint32], name: Callable[[int], str]) -> None:
-    """Compare records with their CRC32Cs.
-
-    Args:
-        name: returns what errors call a record, given its row.
-    """
-    # google_crc32c takes read-only memory alone.
-    memory: Bytes = records.buffer.view()
-    memory.setflags(write=False)
-    nbytes, count = records.packed_nbytes, len(records)
-    rows: Sequence[Bytes] | Bytes
-    if nbytes is not None:
-        begin = records.starts.item(0)
-        rows = memory[begin : begin + count * nbytes].reshape(count, nbytes)
-    else:
-        ends = records.starts + records.lengths
-        rows = [memory[start:end] for start, end in zip(records.starts.tolist(), ends.tolist(), strict=True)]
-    wrong = np.fromiter(map(google_crc32c.value, rows), np.uint32, count) != checksums
-    if wrong.any():
-        raise CorruptionError(f"{name(int(wrong.argmax()))} does not match its checksum")
+            wrong = index.mismatches(self._read(np.full(len(within), shard), within).unmapped(), rows["crc32c"])
+            if len(wrong):
+                raise CorruptionError(f"{self._name(shard, int(within[wrong[0]]))} does not match its checksum")

@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.arrayrecord.blocks import to_logical
-from cachelayer.arrayrecord.places import MappedRecords, check_inside
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
+from cachelayer.records.blocks import check_inside, to_logical
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import Records
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 UNIT = max(2 << 20, _PAGE)
@@ -193,15 +192,14 @@ class MappedFile:
     def nbytes(self) -> int:
         return len(self.buffer)
 
-    def records(self, logical: Ints, lengths: Ints, name: Callable[[int], str] | None = None) -> RecordBuffer:
-        """Return copies of ranges.
+    def records(self, logical: Ints, lengths: Ints) -> Records:
+        """Return ranges where they are mapped."""
 
-        Args:
-            name: returns what errors call a range, by its number; by default they name the file.
-        """
-        name = name or (lambda _: f"{self.path}: a record")
+        def name(_: int) -> str:
+            return f"{self.path}: a record"
+
         check_inside(logical, lengths, to_logical(self.nbytes), name)
-        return MappedRecords([(slice(None), self.buffer)], 0, logical, lengths, name).whole()
+        return Records(self.buffer, logical, lengths, None, True, name)
 
 
 @cache

@@ -7,10 +7,9 @@ from contextlib import nullcontext
 import numpy as np
 
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
-from cachelayer.arrayrecord.places import whole
 from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames, RecordBuffer
+from cachelayer.records.record_buffers import Frames, Records
 
 
 def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> ShardStats:
@@ -27,9 +26,9 @@ def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> Shar
     """
     try:
         for numbers, records in LocalShards.of_file(nullcontext(source), source.stats, "always").in_order():
-            read = whole(records)
+            read = records.unmapped()
             lengths = np.where(np.isin(numbers, erased), 0, read.lengths)
-            frames = Frames.of(RecordBuffer(read.buffer, read.starts, lengths))
+            frames = Frames.of(Records(read.buffer, read.starts, lengths))
             writer.hash(frames)
             writer.write(frames)
         return writer.finish(lambda: None)

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index, varints
-from cachelayer.arrayrecord.blocks import to_logical, to_position
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
 from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import StorageError
+from cachelayer.records.blocks import to_logical, to_position
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames, RecordBuffer
+from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.system_threads import Pool
@@ -125,7 +125,7 @@ class ShardWriter:
     def write(self, frames: Frames) -> None:
         """Append records."""
         if self._varying is not None:
-            stored = RecordBuffer(frames.buffer, frames.starts, frames.lengths)
+            stored = Records(frames.buffer, frames.starts, frames.lengths)
             self._leaf_lengths.append(self._varying.lengths(stored).astype(LENGTH))
         self._lengths.append(frames.lengths)
         checksums: list[int] = []
@@ -252,7 +252,7 @@ def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[ind
 
 def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[index.IndexHeader, Any]:
     chunks = to_logical(footer.chunk_offsets)
-    heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).buffer.reshape(-1, _CHUNK_HEAD)
+    heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).slab(0, _CHUNK_HEAD)
     data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
     size_of_sizes, after = varints.decode_rows(heads, CHUNK_HEADER + 1)
     values = after + size_of_sizes

@@ -18,7 +18,7 @@ from cachelayer.errors import ElementError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.column import Column
-from cachelayer.records.record_buffers import Frames, RecordBuffer
+from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 
@@ -202,7 +202,7 @@ class Framed:
 
     def columns(self, codec: Codec) -> list[Column]:
         frames = self.frames
-        decoded = codec.decode(RecordBuffer(frames.buffer, frames.starts, frames.lengths))
+        decoded = codec.decode(Records(frames.buffer, frames.starts, frames.lengths))
         return [column for column in decoded if column is not None]
 
     def apart(self) -> Iterator[Framed]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
+from cachelayer.records.blocks import HEADER, PAYLOAD, in_blocks, outside, pieces
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""
 _MAX_ITEM_NBYTES = 2**31
+_LONG = 1 << 14
 
 
 def _memory(buffer: Any) -> memoryview:
@@ -114,59 +117,98 @@ class Frames:
             yield records
 
 
-class Records(Protocol):
-    """Stored records, from which a codec reads the bytes that it needs."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def lengths(self) -> Ints:
-        """The bytes of each record."""
-
-    @property
-    def uniform_nbytes(self) -> int | None:
-        """The bytes of every record if all are known to be equal, else None."""
-
-    def slab(self, offset: int, nbytes: int) -> Bytes:
-        """Return the same range of each record: a new uint8 array of shape ``[rows, nbytes]``."""
-
-    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
-        """Return the result of :meth:`slab` as arrays of ``rows`` rows each."""
-
-    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        """Return a range of each record, all in one new uint8 array; ``starts`` counts from the record's first byte."""
-
-
 @dataclass(frozen=True, eq=False)
-class RecordBuffer:
-    """Records in one buffer.
+class Records:
+    """Stored records that lie in memory: codecs read those of their bytes that they need.
 
     Args:
-        buffer: uint8.
-        starts: where each record begins.
+        buffer: uint8, where they lie; with ``mapped``, files as they are on disk, each at a multiple of 64 KiB.
+        starts: where each record begins in the buffer; with ``mapped``, without the block headers before it.
         lengths: bytes of each record.
         uniform_nbytes: the bytes of every record if all are known to be equal.
+        mapped: whether the buffer has block headers. All records must lie in files: reading elsewhere ends the process.
+        name: returns what errors call a record, by its row.
+        groups: rows and their records, if they lie in several buffers; none lies in ``buffer`` then.
     """
 
     buffer: Bytes
     starts: Ints
     lengths: Ints
     uniform_nbytes: int | None = None
+    mapped: bool = False
+    name: Callable[[int], str] = "record {}".format
+    groups: Sequence[tuple[Ints, Records]] = ()
+
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> Records:
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        return cls.packed(np.frombuffer(b"".join(records), np.uint8), lengths)
+
+    @classmethod
+    def packed(cls, buffer: Bytes, lengths: Ints) -> Records:
+        """Return records of these lengths that follow one another in a buffer."""
+        return cls(buffer, splits_of(lengths)[:-1], lengths)
+
+    @classmethod
+    def joined(cls, count: int, groups: Sequence[tuple[Ints, Records]]) -> Records:
+        """Return records that were read in groups.
+
+        Args:
+            count: the number of records.
+            groups: for each group, the rows that it has, and its records.
+        """
+        if len(groups) < 2:
+            return groups[0][1] if groups else cls.of([])
+        lengths = np.empty(count, np.int64)
+        for rows, records in groups:
+            lengths[rows] = records.lengths
+        sizes = {records.uniform_nbytes for _, records in groups}
+
+        def name(row: int) -> str:
+            return next(records.name(rows.tolist().index(row)) for rows, records in groups if row in rows)
+
+        nowhere = np.empty(0, np.uint8)
+        return cls(nowhere, lengths, lengths, sizes.pop() if len(sizes) == 1 else None, False, name, groups)
+
+    @classmethod
+    def gathered(cls, parts: Sequence[Records], owner: Ints, rows: Ints) -> Records:
+        """Return copies of records out of many buffers without block headers.
+
+        Args:
+            parts: where they are.
+            owner: for each record, which of ``parts`` it is in.
+            rows: the row of each in there.
+        """
+        memories = [part.memory() for part in parts]
+        found, lengths = [], []
+        for part, row in zip(owner.tolist(), rows.tolist(), strict=True):
+            records = parts[part]
+            if row < 0:
+                raise IndexError(f"there is no row {row}")
+            start, length = records.starts.item(row), records.lengths.item(row)
+            found.append(memories[part][start : start + length])
+            lengths.append(length)
+        return cls.packed(np.frombuffer(bytearray().join(found), np.uint8), np.array(lengths, np.int64))
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, rows: Ints | slice) -> RecordBuffer:
-        return RecordBuffer(self.buffer, self.starts[rows], self.lengths[rows], self.uniform_nbytes)
+    def __getitem__(self, rows: Ints | slice) -> Records:
+        """Return some of the records, which lie in one buffer."""
+
+        def name(row: int) -> str:
+            return self.name(int(np.arange(len(self))[rows][row]))
+
+        return Records(self.buffer, self.starts[rows], self.lengths[rows], self.uniform_nbytes, self.mapped, name)
 
     def memory(self) -> memoryview:
         return _memory(self.buffer)
 
     @cached_property
     def packed_nbytes(self) -> int | None:
-        """The bytes of every record if all are equal and follow one another, else None."""
+        """The bytes of every record if all are equal and follow one another in the buffer, else None."""
         starts, lengths = self.starts, self.lengths
-        if len(starts) == 0:
+        if len(starts) == 0 or self.mapped or self.groups:
             return None
         nbytes = lengths.item(0)
         if self.uniform_nbytes is None and not (lengths == nbytes).all():
@@ -174,30 +216,87 @@ class RecordBuffer:
         return nbytes if (starts[1:] - starts[:-1] == nbytes).all() else None
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
+        """Return the same range of each record: a new uint8 array of shape ``[rows, nbytes]``."""
+        self._check_parts(offset, nbytes)
+        if self.groups:
+            out = np.empty((len(self), nbytes), np.uint8)
+            for rows, records in self.groups:
+                out[rows] = records.slab(offset, nbytes)
+            return out
+        starts = self.starts + offset
+        if self.mapped:
+            return self._mapped_slab(starts, nbytes)
         stride = self.packed_nbytes
         if stride is None or not nbytes:
-            return gather_rows(self.buffer, self.starts + offset, nbytes)
-        rows = np.ndarray((len(self.starts), nbytes), np.uint8, self.buffer, self.starts.item(0) + offset, (stride, 1))
-        return rows.copy()
+            return gather_rows(self.buffer, starts, nbytes)
+        return np.ndarray((len(starts), nbytes), np.uint8, self.buffer, starts.item(0), (stride, 1)).copy()
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
-        starts = self.starts + offset
-        return [gather_rows(self.buffer, starts[row : row + rows], nbytes) for row in range(0, len(starts), rows)]
+        """Return the result of :meth:`slab` as arrays of ``rows`` rows each."""
+        starts = range(0, len(self), rows)
+        if not self.groups:
+            return [self[start : start + rows].slab(offset, nbytes) for start in starts]
+        slab = self.slab(offset, nbytes)
+        return [slab[start : start + rows].copy() for start in starts]
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        return gather_ranges(self.buffer, self.starts + starts, lengths)
+        """Return a range of each record, all in one new uint8 array; ``starts`` counts from the record's first byte."""
+        wrong = outside(starts, lengths, self.lengths)
+        if wrong.any():
+            raise CorruptionError(f"{self.name(int(wrong.argmax()))} is shorter than its parts")
+        if self.groups:
+            splits = splits_of(lengths)
+            out = np.empty(int(splits[-1]), np.uint8)
+            for rows, records in self.groups:
+                group, counts = records.ranges(starts[rows], lengths[rows]), lengths[rows]
+                move_ranges(out, splits[rows], group, splits_of(counts)[:-1], counts)
+            return out
+        begins = self.starts + starts
+        if self.mapped:
+            _, _, begins, lengths = pieces(begins, lengths)
+        return gather_ranges(self.buffer, begins, lengths)
+
+    def copied(self) -> Records:
+        """Return the same records one after another in memory of their own."""
+        uniform = self.uniform_nbytes
+        if uniform is not None:
+            values = self.slab(0, uniform).reshape(-1)
+        else:
+            values = self.ranges(np.zeros(len(self), np.int64), self.lengths)
+        return Records(values, splits_of(self.lengths)[:-1], self.lengths, uniform, name=self.name)
+
+    def unmapped(self) -> Records:
+        """Return the same records in one buffer without block headers; copied if they do not lie in one already."""
+        return self.copied() if self.mapped or self.groups else self
 
     def to_list(self) -> list[bytes]:
-        memory = self.memory()
-        ends = self.starts + self.lengths
-        return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
+        records = self.unmapped()
+        memory, ends = records.memory(), records.starts + records.lengths
+        return [bytes(memory[start:end]) for start, end in zip(records.starts.tolist(), ends.tolist(), strict=True)]
 
-    @classmethod
-    def of(cls, records: list[bytes]) -> RecordBuffer:
-        lengths = np.fromiter(map(len, records), np.int64, len(records))
-        return cls.packed(np.frombuffer(b"".join(records), np.uint8), lengths)
+    def _check_parts(self, offset: int, nbytes: int) -> None:
+        if self.uniform_nbytes is not None and 0 <= offset <= offset + nbytes <= self.uniform_nbytes:
+            return
+        wrong = self.lengths < offset + nbytes
+        if offset < 0 or nbytes < 0 or wrong.any():
+            raise CorruptionError(f"{self.name(int(wrong.argmax()))} is shorter than its parts")
 
-    @classmethod
-    def packed(cls, buffer: Bytes, lengths: Ints) -> RecordBuffer:
-        """Return records of these lengths that follow one another in a buffer."""
-        return cls(buffer, splits_of(lengths)[:-1], lengths)
+    def _mapped_slab(self, logical: Ints, nbytes: int) -> Bytes:
+        if nbytes >= _LONG:
+            # To copy long rows piece by piece takes no longer than to gather them, and lets other threads run.
+            out = np.empty((len(self), nbytes), np.uint8)
+            owner, inside, begins, counts = pieces(logical, np.full(len(self), nbytes))
+            bounds = (bound.tolist() for bound in (owner, inside, inside + counts, begins, begins + counts))
+            for row, to, to_end, start, end in zip(*bounds, strict=True):
+                out[row, to:to_end] = self.buffer[start:end]
+            return out
+        # Gather the rows as if no block header cut them. Then repair the few that a header does cut.
+        blocks, places = in_blocks(logical)
+        starts = logical + HEADER * (blocks + 1)
+        out = gather_rows(self.buffer, starts, nbytes)
+        (cut,) = (places > PAYLOAD - nbytes).nonzero()
+        after = PAYLOAD - places[cut]
+        ends = starts[cut] + after + HEADER
+        for row, done, start in zip(cut.tolist(), after.tolist(), ends.tolist(), strict=True):
+            out[row, done:] = self.buffer[start : start + nbytes - done]
+        return out

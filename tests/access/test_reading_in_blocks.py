@@ -25,9 +25,9 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Blocks, CacheLayerWarning, CorruptionError, Storage, StorageError, VersionNotFoundError
-from cachelayer.arrayrecord import ranged
-from cachelayer.arrayrecord.fetched import FetchedRecords
+from cachelayer.access.block_holder import FetchedBlock, ViewBlocks
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
+from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.streams.ahead import block_feed
 from cachelayer.streams.ahead.worker_steps import WorkerSteps
@@ -526,8 +526,8 @@ def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on
 
 @pytest.fixture
 def large_indices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have hosts that read few blocks of a shard fetch rows of its index, as if shards were large."""
-    monkeypatch.setattr(ranged, "_PAGE_NBYTES", 1 << 9)
+    """Have hosts fetch rows of indices, as if all indices together were too large to be kept."""
+    monkeypatch.setattr(RangedShards.__init__, "__defaults__", (None, 0))
 
 
 # A host that is one of eight reads about six blocks of each shard.
@@ -554,15 +554,16 @@ def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypat
     ahead = 40 * BLOCK * NBYTES
     monkeypatch.setattr(block_feed, "AHEAD_NBYTES", ahead)
     alive, most = [0], [0]
-    check = FetchedRecords.__post_init__
+    fetch = ViewBlocks.fetch
 
-    def counted(fetched: FetchedRecords) -> None:
-        check(fetched)
-        alive[0] += fetched.nbytes
+    def counted(blocks: ViewBlocks, numbers: Any) -> FetchedBlock:
+        block = fetch(blocks, numbers)
+        alive[0] += block.nbytes
         most[0] = max(most[0], alive[0])
-        weakref.finalize(fetched, lambda nbytes=fetched.nbytes: alive.__setitem__(0, alive[0] - nbytes))
+        weakref.finalize(block, lambda nbytes=block.nbytes: alive.__setitem__(0, alive[0] - nbytes))
+        return block
 
-    monkeypatch.setattr(FetchedRecords, "__post_init__", counted)
+    monkeypatch.setattr(ViewBlocks, "fetch", counted)
     ref = published(uniform(8000), shard_bytes=1 << 30)
     window, lanes = 16, 8
     sizes = Blocks(records=BLOCK, window=window, lanes=lanes)

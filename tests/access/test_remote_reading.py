@@ -26,7 +26,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import CacheLayerWarning, CorruptionError, Storage
-from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.local_copies import LocalCopies
 
 CHILD = SUPPORT.joinpath("remote_child.py")
 COUNT, SHARDS = 392, 8
@@ -405,11 +405,11 @@ def test_a_local_cache_that_another_thread_gives_up_meanwhile_is_done_without(
     ref = cachelayer.open(memory.reference, local_cache=tmp_path)
     shards = ref._base.shards
 
-    def has(_: CachedShards, shard: int) -> bool:
+    def has(_: LocalCopies, shard: int) -> bool:
         shards._copies = None
         return False
 
-    monkeypatch.setattr(CachedShards, "has", has)
+    monkeypatch.setattr(LocalCopies, "has", has)
     epoch(ref)
 
 

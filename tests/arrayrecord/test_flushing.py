@@ -17,7 +17,7 @@ import cachelayer
 from cachelayer.arrayrecord import writer as shard_writer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
-from cachelayer.records.record_buffers import Frames, RecordBuffer
+from cachelayer.records.record_buffers import Frames, Records
 
 RECORDS = 100
 
@@ -96,7 +96,7 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
 ) -> None:
     monkeypatch.setattr(shard_writer, "_SYNCED_NBYTES", 1)
     writer = ShardWriter(tmp_path / "shard", tmp_path / "index", Compression())
-    writer.write(Frames.of(RecordBuffer.of([bytes(1000)])))
+    writer.write(Frames.of(Records.of([bytes(1000)])))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer.arrayrecord.blocks import PAYLOAD
+from cachelayer.records.blocks import PAYLOAD
 
 # Divisible in many ways, prime, a whole payload of a block, next to it, and much larger.
 SIZES = (2_048, 12_288, 16_384, 20_011, PAYLOAD - 16, PAYLOAD, PAYLOAD + 1, 70_000, 131_101, 196_608)

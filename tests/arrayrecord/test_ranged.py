@@ -20,7 +20,7 @@ from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
 from cachelayer.objects import paths
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import Records
 
 SIZES = st.sampled_from([0, 1, 7, 300, 3000, 65_000, 65_536, 70_000, 200_000])
 
@@ -64,12 +64,12 @@ class Remote:
         self.objects = [ShardObject(f"d/{file.name}", f"d/{paths.index_of(file.name)}", file.stats) for file in files]
         self.splits = np.cumsum([0, *(file.stats.records for file in files)])
         self.reads = Reads(published)
-        self.ranged = RangedShards(self.reads, self.objects, **options)
+        self.ranged = RangedShards(self.reads, self.objects, np.diff(self.splits), **options)
 
     def records(self, numbers: Sequence[int]) -> list[bytes]:
         wanted = np.asarray(numbers, np.int64)
         shard_of = np.searchsorted(self.splits[1:], wanted, side="right")
-        found: RecordBuffer = self.ranged.records(shard_of, wanted - self.splits[shard_of])
+        found: Records = self.ranged.records(shard_of, wanted - self.splits[shard_of])
         return found.to_list()
 
 
@@ -125,67 +125,30 @@ def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None
     assert remote.records([99, 100, 149, 0]) == [*expected([99]), b"", b"x" * 49, *expected([0])]
 
 
-@pytest.fixture(scope="module")
-def long_indices(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Shards whose indices have several pages of 64 KiB each."""
-    ref = numbered(tmp_path_factory.mktemp("long"), 60_000, 20_000 * 72)
-    assert all(file.stats.index_nbytes > 3 << 16 for file in ref._base.version.manifest.shards[:-1])
-    return ref
-
-
-def test_of_large_indices_the_first_batch_takes_rows_and_later_ones_the_whole_once(long_indices: Any) -> None:
-    remote = Remote(long_indices)
-    shards = len(remote.objects) - 1
-    first = [int(start) + 5000 for start in remote.splits[:shards]]
-    assert remote.records(first) == expected(first)
-    assert remote.reads.nbytes(".index") == shards * (64 + 16)
-    for batch in np.random.default_rng(0).permutation(len(long_indices))[: 20 * 64].reshape(20, 64):
+def test_an_index_is_fetched_whole_and_once_if_all_of_them_have_room(tmp_path: Path) -> None:
+    ref = numbered(tmp_path, 3000, 10_000)
+    remote = Remote(ref)
+    for batch in np.random.default_rng(0).permutation(3000)[: 5 * 64].reshape(5, 64):
         assert remote.records(batch.tolist()) == expected(batch)
-    whole = sum(each.stats.index_nbytes for each in remote.objects)
-    assert whole < remote.reads.nbytes(".index") < 1.1 * whole
-    assert all(remote.ranged.has_index(shard) for shard in range(shards))
-    before = remote.reads.nbytes(".index")
-    assert remote.records(first) == expected(first)
-    assert remote.reads.nbytes(".index") == before
+    remote.records(range(3000))
+    assert remote.reads.nbytes(".index") == sum(each.stats.index_nbytes for each in remote.objects)
 
 
-def test_indices_that_have_no_room_are_read_row_by_row(long_indices: Any) -> None:
-    remote = Remote(long_indices, kept_nbytes=300_000)
-    for batch in np.random.default_rng(0).permutation(len(long_indices))[: 20 * 64].reshape(20, 64):
+def test_of_indices_that_have_no_room_the_rows_are_fetched(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 3000, 10_000), kept_nbytes=20_000)
+    for first in (7, 8):
+        batch = np.arange(first, 3000, 50)
         assert remote.records(batch.tolist()) == expected(batch)
-    assert sum(remote.ranged.has_index(shard) for shard in range(len(remote.objects))) == 1
+    assert remote.reads.nbytes(".index") == 2 * len(batch) * 16 + 64 * len({*remote.splits.searchsorted(batch)})
 
 
-def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
+def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
     remote = Remote(numbered(tmp_path, 100, 1 << 20))
     name = remote.objects[0].index_name
     raw = remote.reads.whole(name)
-    assert remote.ranged.whole_index(0).tobytes() == raw
-    remote.records(range(100))
-    calls = len(remote.reads.calls)
-    assert remote.ranged.whole_index(0).tobytes() == raw
-    assert len(remote.reads.calls) == calls
-    other = Remote(numbered(tmp_path / "other", 100, 1 << 20))
-    other.reads.changed[other.objects[0].index_name] = raw[:200] + b"!" + raw[201:]
+    remote.reads.changed[name] = raw[:200] + b"!" + raw[201:]
     with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
-        other.ranged.whole_index(0)
-
-
-def test_a_copy_of_an_index_that_is_removed_is_fetched_again(tmp_path: Path) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1 << 20))
-    copies = [np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8)]
-
-    def open_copy() -> Any:
-        if not copies:
-            raise CorruptionError("missing")
-        return copies[0]
-
-    remote.ranged.use_copy(0, open_copy)
-    assert remote.records([7, 3]) == expected([7, 3])
-    assert remote.reads.nbytes(".index") == 0
-    copies.clear()
-    assert remote.records([7, 3]) == expected([7, 3])
-    assert remote.reads.nbytes(".index") > 0
+        remote.records([99])
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["changed places", "lost"])
@@ -197,15 +160,6 @@ def test_a_row_of_an_index_that_changed_places_or_is_lost_gives_no_wrong_record(
     remote.reads.changed[name] = raw.replace(first + second, bytes(16) + second if lost else second + first)
     with pytest.raises(CorruptionError, match="array_record"):
         remote.records([42])
-
-
-def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
-    remote = Remote(numbered(tmp_path, 100, 1 << 20))
-    raw = np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8).copy()
-    raw[200] ^= 1
-    with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
-        remote.ranged.use_copy(0, lambda: raw)
-    assert not remote.ranged.has_index(0)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from samples import pairwise
 
 import cachelayer
-from cachelayer.arrayrecord.blocks import BLOCK, PAYLOAD
+from cachelayer.records.blocks import BLOCK, PAYLOAD
 
 SIZES = [0, 1, 23, 24, 25, 3_072, 8_192, 8_200, 65_400, PAYLOAD, PAYLOAD + 1, BLOCK - 1, BLOCK, BLOCK + 1, 300_000]
 

@@ -15,7 +15,6 @@ from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.places import whole
 from cachelayer.arrayrecord.write_without import write_without
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.records.codec import codec_for
@@ -59,7 +58,7 @@ def test_all_other_records_stay_byte_for_byte(
     expected = [b"" if number in erased else record for number, record in enumerate(records)]
     files = ShardFiles(tmp_path / "new" / "s", tmp_path / "new" / "i", stats)
     for verify in ("never", "open", "always"):
-        read = whole(LocalShards.of_file(nullcontext(files), stats, verify).records(np.arange(COUNT)))
+        read = LocalShards.of_file(nullcontext(files), stats, verify).records(np.arange(COUNT)).copied()
         assert read.to_list() == expected
     stock = ArrayRecordReader(str(files.path))
     assert stock.num_records() == COUNT

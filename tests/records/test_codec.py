@@ -24,7 +24,7 @@ from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.column import Flat
 from cachelayer.records.conform import conform, stacked_rows
 from cachelayer.records.infer import from_element
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import LeafSpec
 
 Array = np.ndarray[Any, Any]
@@ -35,11 +35,11 @@ def records_of(codec: Codec, elements: list[Any]) -> list[bytes]:
 
 
 def elements_of(codec: Codec, records: list[bytes]) -> list[Any]:
-    return codec.elements(codec.decode(RecordBuffer.of(records)), len(records))
+    return codec.elements(codec.decode(Records.of(records)), len(records))
 
 
 def batch_of(codec: Codec, records: list[bytes]) -> Any:
-    return codec.batch(codec.decode(RecordBuffer.of(records)))
+    return codec.batch(codec.decode(Records.of(records)))
 
 
 def round_trip(spec: Any, elements: list[Any]) -> list[Any]:
@@ -177,7 +177,7 @@ def test_a_record_written_before_the_first_none_reads_the_same_after_it(
 def test_chosen_leaves_read_the_same_as_all_of_them(version: tuple[Any, list[Any]], data: st.DataObject) -> None:
     spec, elements = version
     codec = codec_for(spec)
-    records = RecordBuffer.of(records_of(codec, elements))
+    records = Records.of(records_of(codec, elements))
     count = len(tree.leaves(spec))
     chosen = data.draw(st.sets(st.integers(0, max(count - 1, 0)), max_size=count)) if count else set()
     whole, part = codec.decode(records), codec.decode(records, chosen)
@@ -474,7 +474,7 @@ def test_a_record_of_another_length_is_refused(version: tuple[Any, list[Any]], d
     change = data.draw(st.integers(-len(records[row]), 16).filter(bool))
     records[row] = records[row][:change] if change < 0 else records[row] + bytes(change)
     with pytest.raises(CorruptionError):
-        codec.decode(RecordBuffer.of(records))
+        codec.decode(Records.of(records))
 
 
 def test_a_codec_of_a_newer_release_is_refused() -> None:

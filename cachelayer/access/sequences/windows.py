@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import HeldReads, held_records
+from cachelayer.access.block_holder import FetchedBlock, HeldReads, held_records
 from cachelayer.access.dataset import Read
-from cachelayer.access.held import Held, fetched
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.sequences.documents import DocumentRows, Documents, fill_hex, segment_spec
 from cachelayer.access.sequences.pieces import Pieces, segments_of
@@ -214,7 +212,7 @@ class HeldDocuments:
         numbers: the record number of each in the base, ascending.
     """
 
-    held: Held
+    held: FetchedBlock
     numbers: Ints
 
     @property
@@ -246,7 +244,7 @@ class WindowBlocks:
         documents = self.cut.pieces(self.selection.take(numbers)).record
         # In the order of the base, neighbours lie together.
         documents = np.unique(self.cut.documents.records.selection.numbers_of(documents))
-        return HeldDocuments(fetched(partial(self.source.hold, documents, self.share)), documents)
+        return HeldDocuments(self.source.hold(documents, self.share), documents)
 
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
         """Return what reads windows out of blocks; a document that is in two blocks is read out of either."""

@@ -6,13 +6,14 @@ record has the next logical offset. Source: the Riegeli records file format spec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.memory import Bytes, Ints, Piece, splits_of
+from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Bytes, Ints, splits_of
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -48,50 +49,26 @@ def in_blocks(logical: Ints) -> tuple[Ints, Ints]:
     return block, logical - block * PAYLOAD
 
 
-def without_headers(pieces: Sequence[Piece], begin: int) -> Bytes:
+def without_headers(raw: bytes | memoryview, begin: int) -> Bytes:
     """Return a range of a file without the block headers in it.
 
     Args:
-        pieces: the bytes of the range, in order. If it is one that may be written to, the result lies in its memory.
+        raw: the bytes of the range.
         begin: the position of the first, which is in no block header.
     """
-    nbytes = sum(map(len, pieces))
-    whole = np.frombuffer(pieces[0], np.uint8) if len(pieces) == 1 else None
-    if whole is not None and nbytes <= BLOCK - begin % BLOCK:
+    whole = np.frombuffer(raw, np.uint8)
+    within = begin % BLOCK
+    if len(whole) <= BLOCK - within:
         return whole
-    logical_nbytes = int(to_logical(begin + nbytes) - to_logical(begin))
-    if whole is not None and whole.flags.writeable:
-        return _moved_up(whole, begin % BLOCK)[:logical_nbytes]
-    out = np.empty(logical_nbytes, np.uint8)
-    position, place = begin, 0
-    for piece in pieces:
-        raw = np.frombuffer(piece, np.uint8)
-        for part in _payloads(raw, position % BLOCK):
-            out[place : place + part.size].reshape(part.shape)[:] = part
-            place += part.size
-        position += len(raw)
+    head, rest = whole[: BLOCK - within], whole[BLOCK - within :]
+    blocks = len(rest) // BLOCK
+    payloads = rest[: blocks * BLOCK].reshape(blocks, BLOCK)[:, HEADER:]
+    tail = rest[blocks * BLOCK + HEADER :]
+    out = np.empty(len(head) + payloads.size + len(tail), np.uint8)
+    out[: len(head)] = head
+    out[len(head) : len(head) + payloads.size].reshape(payloads.shape)[:] = payloads
+    out[len(head) + payloads.size :] = tail
     return out
-
-
-def _moved_up(raw: Bytes, within: int) -> Bytes:
-    """Move bytes of a file over the block headers among them, given the place of the first in its block."""
-    memory, place = raw.data, BLOCK - within
-    for header in range(place, len(raw), BLOCK):
-        part = memory[header + HEADER : header + BLOCK]
-        memory[place : place + len(part)] = part
-        place += len(part)
-    return raw
-
-
-def _payloads(raw: Bytes, within: int) -> Iterator[Bytes]:
-    """Yield bytes of a file without block headers, given the place of the first in its block: whole blocks at once."""
-    if within:
-        head = min(BLOCK - within, len(raw))
-        yield raw[max(0, min(HEADER - within, head)) : head]
-        raw = raw[head:]
-    whole = len(raw) // BLOCK
-    yield raw[: whole * BLOCK].reshape(whole, BLOCK)[:, HEADER:]
-    yield raw[whole * BLOCK + HEADER :]
 
 
 def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:
@@ -102,6 +79,19 @@ def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]
     """
     wrong: NDArray[np.bool_] = (logical < 0) | (lengths < 0) | (lengths > room) | (logical > room - lengths)
     return wrong
+
+
+def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str], first: int = 0) -> None:
+    """Raise if a range does not lie in its file.
+
+    Args:
+        logical, lengths, room: see :func:`outside`.
+        name: returns the name of a range in error messages, given its number.
+        first: the least logical offset of a range.
+    """
+    wrong = outside(logical, lengths, room) | (logical < first)
+    if wrong.any():
+        raise CorruptionError(f"{name(int(wrong.argmax()))} does not lie in its file: the file or its index is damaged")
 
 
 def pieces(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:

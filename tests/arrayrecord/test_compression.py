@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import zstandard
 
-from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.compression import decompress
 from cachelayer.errors import CorruptionError
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import Records
 
 NOISE = np.random.default_rng(0).bytes(200_000)
 RECORDS = [NOISE, b"", NOISE[:1], b"text " * 60_000, NOISE[:70_000] + bytes(70_000)]
@@ -31,8 +31,8 @@ def stored(record: bytes, **options: bool) -> bytes:
 @pytest.mark.parametrize("checksum", [True, False])
 def test_records_decompress_to_what_was_compressed(*, sized: bool, checksum: bool) -> None:
     parts = [stored(record, write_content_size=sized, write_checksum=checksum) for record in RECORDS]
-    assert decompressed(RecordBuffer.of(parts), str).to_list() == RECORDS
-    assert decompressed(RecordBuffer.of(parts * 20), str).to_list() == RECORDS * 20
+    assert decompress(Records.of(parts)).to_list() == RECORDS
+    assert decompress(Records.of(parts * 20)).to_list() == RECORDS * 20
 
 
 @pytest.mark.parametrize("sized", [True, False])
@@ -42,16 +42,16 @@ def test_a_record_of_another_size_than_it_says_is_named(*, sized: bool) -> None:
     wrong = [varint(len(RECORDS[3]) + more) + frame for more in (-1, 1)]
     for damaged in (*wrong, parts[3][:-1]):
         with pytest.raises(CorruptionError, match="record 3"):
-            decompressed(RecordBuffer.of([*parts[:3], damaged, *parts[4:]]), lambda row: f"record {row}")
+            decompress(Records.of([*parts[:3], damaged, *parts[4:]]))
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_not_called_damaged() -> None:
-    records = RecordBuffer.of([stored(bytes(16 << 20))] * 40)
+    records = Records.of([stored(bytes(16 << 20))] * 40)
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), before[1]))
     try:
         with pytest.raises(MemoryError):
-            decompressed(records, str)
+            decompress(records)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

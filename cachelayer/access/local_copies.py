@@ -1,0 +1,298 @@
+"""The copies of the shards of a version in the local cache: find them, make them in the background, remove them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
+from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.objects import paths
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
+from cachelayer.objects.store import ObjectStore
+from cachelayer.records.memory import Bytes, Ints, distinct
+from cachelayer.system_threads import Pool, start
+from cachelayer.user_warnings import warn
+from cachelayer.versions.shard_table import ShardTable
+
+# While one thread checks a copy and writes it to the disk, the others download the next ones.
+_THREADS = 3
+_MOST_FAILURES = 3
+_BUSY_SECONDS = 0.1
+
+
+class LocalCopies:
+    """The copies of the shards of a version. Thread-safe.
+
+    Args:
+        folder: the local cache.
+        store: the store that the shards are downloaded from.
+        dataset_id: the dataset of the version.
+        shards: the shards.
+        verify: what to check when copies are read.
+    """
+
+    def __init__(
+        self, folder: CacheFolder, store: ObjectStore, dataset_id: str, shards: ShardTable, verify: Verify
+    ) -> None:
+        self._folder = folder
+        self._store = store
+        self._dataset_id = dataset_id
+        self._shards = shards
+        self._verify: Verify = verify
+        self._is_here = np.zeros(len(shards), np.bool_)
+        self._was_looked_up = np.zeros(len(shards), np.bool_)
+        # Damaged copies, or damaged objects: no copy is made or used in this process.
+        self._is_refused = np.zeros(len(shards), np.bool_)
+        self._has_warned = False
+        self._lock = ProcessLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._queue: deque[int] = deque()
+        self._known: set[int] = set()
+        self._threads: set[threading.Thread] = set()
+        self._failures = 0
+        self._failure: CacheLayerError | None = None
+
+    @cached_property
+    def _group(self) -> CopyGroup:
+        return self._folder.of_dataset(self._store.url, self._dataset_id)
+
+    def _names(self, number: int) -> tuple[CopyGroup, str, str]:
+        name = Path(self._shards[number].name).name
+        return self._group, name, paths.index_of(name)
+
+    def has(self, number: int) -> bool:
+        """Return whether there are complete copies of a shard and its index."""
+        group, name, index_name = self._names(number)
+        stats = self._shards[number].stats
+        return group.has(name, stats.nbytes) and group.has(index_name, stats.index_nbytes)
+
+    @property
+    def count(self) -> int:
+        """The number of shards that are known to have copies."""
+        return int(self._is_here.sum())
+
+    def find(self, shard_of: Ints) -> NDArray[np.bool_]:
+        """Return for each record whether its shard has a copy; look up each shard once."""
+        try:
+            for shard in distinct(shard_of[~self._was_looked_up[shard_of]]).tolist():
+                self._is_here[shard] |= self.has(shard)
+                self._was_looked_up[shard] = True
+        except StorageError as error:
+            self._was_looked_up[:] = True
+            self._failures = _MOST_FAILURES
+            self._warn_once(error)
+        here: NDArray[np.bool_] = self._is_here[shard_of]
+        return here
+
+    def local_shards(self) -> LocalShards:
+        """Return what reads the copies."""
+        shards = self._shards
+        return LocalShards(
+            shards.records.tolist(), shards.shard_nbytes, shards.record_nbytes, self._files, self._verify
+        )
+
+    @contextmanager
+    def _files(self, number: int) -> Iterator[ShardFiles]:
+        """Yield the copy of a shard; remove it if it turns out to differ from what was published."""
+        group, name, index_name = self._names(number)
+        try:
+            yield ShardFiles(group.path(name), group.path(index_name), self._shards[number].stats)
+        except CorruptionError:
+            self._drop(number)
+            raise
+
+    def drop_files(self, files: Iterable[str]) -> None:
+        """Remove the copies of shards that records were erased from, named without suffixes."""
+        for file in files:
+            name = Path(paths.shard(file)).name
+            for each in (name, paths.index_of(name), paths.lengths_of(name)):
+                self._group.drop(each)
+
+    def _drop(self, number: int) -> None:
+        group, name, index_name = self._names(number)
+        group.drop(name)
+        group.drop(index_name)
+
+    def refuse(self, number: int, error: CacheLayerError) -> None:
+        """Use no copy of a shard any more, because it cannot be read; remove it if it is damaged."""
+        with self._lock:
+            was_refused, self._is_refused[number] = bool(self._is_refused[number]), True
+            self._is_here[number] = False
+        if was_refused:
+            return
+        if isinstance(error, CorruptionError):
+            self._drop(number)
+            warn(f"a local copy is damaged, so its records are read over the network: {error}")
+        else:
+            self._warn_once(error)
+
+    def want(self, shards: Iterable[int]) -> None:
+        """Start to copy those of some shards that were not wanted before, and return at once."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._reset()
+            if self._failure is not None:
+                self._warn_once(self._failure)
+            if self._failures >= _MOST_FAILURES:
+                return
+            new = [number for number in shards if number not in self._known and not self._is_refused[number]]
+            self._known.update(new)
+            self._queue.extend(new)
+            for _ in range(min(len(self._queue), _THREADS - len(self._threads))):
+                thread = threading.Thread(target=self._run, name="cachelayer-copy", daemon=True)
+                try:
+                    start(thread, "to copy in")
+                except StorageError as error:
+                    self._warn_once(error)
+                    return
+                self._threads.add(thread)
+
+    def wait(self) -> None:
+        """Return when all copies that were wanted are made or have failed."""
+        # The threads of the parent are not alive in a child after a fork.
+        while threads := [thread for thread in self._threads.copy() if thread.is_alive()]:
+            for thread in threads:
+                thread.join()
+
+    def _run(self) -> None:
+        """Copy shards until none is wanted."""
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._threads.discard(threading.current_thread())
+                    return
+                number = self._queue.popleft()
+            try:
+                outcome = self._copy(number)
+            except CacheLayerError as error:
+                self._note_failure(number, error)
+                continue
+            except RuntimeError:
+                # The interpreter is exiting and starts no threads, which downloads need.
+                if threading.main_thread().is_alive():
+                    raise
+                return
+            self._failures = 0
+            if outcome is CopyOutcome.BUSY:
+                time.sleep(_BUSY_SECONDS)
+                self._queue.append(number)
+
+    def _note_failure(self, number: int, error: CacheLayerError) -> None:
+        with self._lock:
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:
+                self._queue.clear()
+            # A damaged object stays damaged; all else may be better when the shard is wanted again.
+            self._is_refused[number] |= isinstance(error, CorruptionError)
+            self._known.discard(number)
+            # The thread that reads warns of it.
+            self._failure = error
+
+    def copy_all(self, on_copied: Callable[[int], None]) -> list[int]:
+        """Copy all shards, as many as there is room for; return the numbers of those that have copies.
+
+        Args:
+            on_copied: called with the number of each shard that has a copy.
+        """
+        count = len(self._shards)
+        # Hosts that begin at once copy other shards first.
+        first = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16) % max(1, count)
+        order = [(first + number) % count for number in range(count)]
+        with Pool(_THREADS, "cachelayer-copy") as pool:
+            try:
+                for number, is_here in zip(order, pool.map(self._copy_and_wait, order), strict=True):
+                    if is_here:
+                        on_copied(number)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return [number for number in range(count) if self.has(number)]
+
+    def _copy_and_wait(self, number: int) -> bool:
+        while (outcome := self._copy(number)) is CopyOutcome.BUSY:
+            time.sleep(_BUSY_SECONDS)
+        return outcome is CopyOutcome.HERE
+
+    def _copy(self, number: int) -> CopyOutcome:
+        """Copy a shard, its index and its lengths, and check the copies; see :meth:`CopyGroup.make`."""
+        group, name, index_name = self._names(number)
+        shard = self._shards[number]
+        source = f"{self._dataset_id}/{shard.name}"
+
+        def fill_shard(path: Path) -> None:
+            if self._store.download(source, path, shard.stats.nbytes) != shard.stats.crc32c:
+                raise CorruptionError(f"{self._store.url}/{source}: the downloaded bytes do not match their CRC32C")
+
+        def fill_index(path: Path) -> None:
+            self._store.download(paths.index_of(source), path, shard.stats.index_nbytes)
+            place = f"{self._store.url}/{paths.index_of(source)}"
+            index.check(path.read_bytes(), shard.stats.index_crc32c, shard.stats.records, place)
+
+        files = [(index_name, shard.stats.index_nbytes, fill_index), (name, shard.stats.nbytes, fill_shard)]
+        for file, nbytes, fill in files:
+            outcome = group.make(file, nbytes, fill)
+            if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
+                outcome = group.make(file, nbytes, fill)
+            if outcome is not CopyOutcome.HERE:
+                return outcome
+        self._copy_lengths(number)
+        if not self._is_refused[number]:
+            self._is_here[number] = True
+        return CopyOutcome.HERE
+
+    def _drop_other_versions(self) -> bool:
+        """Remove the copies of shards that only other versions of the dataset have; return whether there were any."""
+        return self._group.make_room_without({Path(name).name for shard in self._shards for name in shard.files})
+
+    def _copy_lengths(self, number: int) -> None:
+        """Copy the lengths of a shard, if it has any and there is room for them."""
+        shard = self._shards[number]
+        file = shard.stats.lengths_file
+        if file is None:
+            return
+        group, name, _ = self._names(number)
+        source = paths.lengths_of(f"{self._dataset_id}/{shard.name}")
+
+        def fill(path: Path) -> None:
+            self._store.download(source, path, file.nbytes)
+            file.check(MappedFile.open(path).buffer, f"{self._store.url}/{source}")
+
+        group.make(paths.lengths_of(name), file.nbytes, fill)
+
+    def lengths(self, number: int) -> Bytes | None:
+        """Return the copy of the lengths of a shard, mapped and checked; None if there is none."""
+        file = self._shards[number].stats.lengths_file
+        group, name, _ = self._names(number)
+        name = paths.lengths_of(name)
+        if file is None or not group.has(name, file.nbytes):
+            return None
+        try:
+            raw = MappedFile.open(group.path(name), nbytes=file.nbytes).buffer
+            file.check(raw, str(group.path(name)))
+        except CorruptionError as error:
+            group.drop(name)
+            warn(f"a local copy is damaged, so lengths are read over the network: {error}")
+            return None
+        return raw
+
+    def _warn_once(self, error: CacheLayerError) -> None:
+        with self._lock:
+            has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
+            warn(f"local copies cannot be made or used, so records are read over the network: {error}")
