@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,39 +76,12 @@ def _without_weight(batch: Any) -> Any:
 
 
 def _epoch(dataset: Any) -> Iterator[Any]:
-    """Yield the batches of a dataset in order, read ahead by the workers that it asks for."""
+    """Yield the batches of a dataset in order. Its workers are not used."""
     count = _batch_count(dataset)
     dataset.on_epoch_begin()
-    pool: Executor
-    batch: Callable[[int], Any]
-    if dataset.workers > 0 and dataset.use_multiprocessing:
-        pool, batch = ProcessPoolExecutor(dataset.workers, initializer=_keep, initargs=(dataset,)), _kept_batch
-    else:
-        pool, batch = ThreadPoolExecutor(max(1, dataset.workers), "cachelayer-keras"), dataset.__getitem__
-    waiting: deque[Future[Any]] = deque()
-    with pool:
-        try:
-            for number in itertools.count() if count is None else range(count):
-                waiting.append(pool.submit(batch, number))
-                if len(waiting) > dataset.max_queue_size:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    for number in itertools.count() if count is None else range(count):
+        yield dataset[number]
     dataset.on_epoch_end()
-
-
-_in_this_worker: list[Any] = []
-
-
-def _keep(dataset: Any) -> None:
-    _in_this_worker[:] = [dataset]
-
-
-def _kept_batch(number: int) -> Any:
-    return _in_this_worker[0][number]
 
 
 # Out.

@@ -7,7 +7,6 @@ element spec that was cached, so that code after it need not change.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
@@ -38,8 +37,6 @@ except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 
 _DYNAMIC_BATCH = 256
-# To find the record that failed, the pipeline must run up to it again.
-_LOCATE_SECONDS = 60.0
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TfDataSource | None:
@@ -135,7 +132,6 @@ class TfDataSource:
         return self._pulled(dataset, parts.ragged_batch(_DYNAMIC_BATCH), _DYNAMIC_BATCH, self._encoded)
 
     def _pulled(self, dataset: Any, batched: Any, size: int, convert: Callable[[Any], Batch]) -> Iterator[Batch]:
-        started = time.monotonic()
         first = self._first
         iterator = iter(batched.prefetch(2))
         while True:
@@ -146,8 +142,7 @@ class TfDataSource:
             except CacheLayerError:
                 raise
             except Exception as error:
-                again = time.monotonic() - started < _LOCATE_SECONDS
-                raise _failure(dataset, self._first, first, size, error, locate=again) from error
+                raise _located(dataset, self._first, first, size, error) from error
             yield batch
             first += len(batch)
 
@@ -231,29 +226,26 @@ def _dense(tensor: Any) -> Any:
     return tensor.numpy().astype(np.int64)
 
 
-def _failure(dataset: Any, begin: int, first: int, size: int, error: Exception, *, locate: bool) -> SourceError:
-    reason = reason_of(error)
-    record = _failing_record(dataset, first - begin, size) if locate else None
-    if record is not None:
-        return SourceError(f"the tf.data pipeline failed at record {begin + record}: {reason}")
-    return SourceError(f"the tf.data pipeline failed between records {first} and {first + size - 1}: {reason}")
+def _located(dataset: Any, begin: int, first: int, size: int, error: Exception) -> SourceError:
+    """Run the pipeline again, element by element in the batch that failed, and return an error that names the record.
+
+    Args:
+        dataset: the elements from record ``begin`` on.
+        first, size: the first record of the batch, and how many it would have.
+    """
+    record = first
+    try:
+        for _ in dataset.skip(first - begin).take(size):
+            record += 1
+    except Exception as again:  # noqa: BLE001
+        return SourceError(f"the tf.data pipeline failed at record {record}: {reason_of(again)}")
+    return SourceError(f"the tf.data pipeline failed between records {first} and {record}: {reason_of(error)}")
 
 
 def reason_of(error: BaseException) -> str:
     """Return the class of a TensorFlow error and the first line of its message, without the name of the node."""
     lines = re.sub(r"^\{\{.*?\}\} ", "", str(error)).splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
-
-
-def _failing_record(dataset: Any, first: int, size: int) -> int | None:
-    """Run a dataset again, and return the record of the failed batch at which it fails; None if it does not fail."""
-    record = first
-    try:
-        for _ in dataset.skip(first).take(size):
-            record += 1
-    except Exception:  # noqa: BLE001
-        return record
-    return None
 
 
 def _static_nbytes(leaf: LeafSpec) -> int:

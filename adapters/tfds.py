@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import copy
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import element_batches, numbers, watched
+from cachelayer.builds.iterable_source import SequenceSource
 from cachelayer.builds.source import Source, Splits
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
-from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.infer import leaf_spec
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
@@ -76,79 +72,44 @@ def _only_split(builder: Any) -> Any:
             raise InvalidTypeError(f"TFDS does not read {builder.info.full_name}: {error}") from error
 
 
-class TfdsSource:
+class TfdsSource(SequenceSource):
     """The examples of a data source, read many at a time.
 
     Args:
         source: the data source, with decoders or without.
         declared: the element spec that the user declares, in place of the one that the features imply.
+
+    Raises:
+        InvalidTypeError: if a feature cannot be stored; names its path.
     """
 
-    kind = "tfds"
-
     def __init__(self, source: Any, declared: Tree | None = None) -> None:
-        self._source = source
-        self._declared = declared
-        self._first = 0
-
-    def with_element_spec(self, spec: Tree) -> TfdsSource:
-        """Return this source with an element spec that a user declares."""
-        return TfdsSource(self._source, spec)
-
-    def skipped(self, records: int) -> TfdsSource:
-        """Return this source without its first records."""
-        skipped = copy(self)
-        skipped._first += records
-        return skipped
-
-    @property
-    def length(self) -> int | None:
-        """The number of examples."""
-        return len(self._source)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The names of the dataset and the split, and the class names of each leaf, by path."""
-        info = self._source.dataset_info
+        super().__init__(source, declared or _spec_of(source), by_number=True)
+        self.kind = "tfds"
+        info = source.dataset_info
         names = dict(_class_names(info.features, ""))
-        return {METADATA: {"dataset": info.full_name, "split": str(self._source.split), "class_names": names}}
+        self.metadata = {METADATA: {"dataset": info.full_name, "split": str(source.split), "class_names": names}}
 
-    @cached_property
-    def element_spec(self) -> Tree | None:
-        """The spec that the features imply; the first example decides the spec of leaves with their own decoder.
-
-        Raises:
-            InvalidTypeError: if a feature cannot be stored; names its path.
-        """
-        if self._declared is not None:
-            return self._declared
-        if self._source.deserialize_method != DeserializeMethod.DESERIALIZE_AND_DECODE:
-            return None
-        spec = _spec(self._source.dataset_info.features.get_tensor_info(), "")
-        if not self._source.decoders or not len(self._source):
-            return spec
-        return _with_decoded(spec, self._source.decoders, self._source[0])
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Return an iterator over the examples, in batches.
-
-        Raises:
-            SourceError: if an example cannot be read or decoded; names the record.
-        """
-        spec = self.element_spec
+    def elements(self) -> Iterator[Any]:
         examples = self._examples()
-        elements = examples if spec is None else (_shaped(spec, example) for example in examples)
-        drawn = watched(iter(elements), numbers(self._first))
-        return element_batches(islice(drawn, limit), self._first)
+        return examples if self.element_spec is None else (_shaped(self.element_spec, each) for each in examples)
 
     def _examples(self) -> Iterator[Any]:
-        for start in range(self._first, len(self._source), _RECORDS_AT_ONCE):
-            numbers = range(start, min(start + _RECORDS_AT_ONCE, len(self._source)))
+        for start in range(self._first, self._count, _RECORDS_AT_ONCE):
+            numbers = range(start, min(start + _RECORDS_AT_ONCE, self._count))
             try:
-                yield from self._source.__getitems__(list(numbers))
+                yield from self.items.__getitems__(list(numbers))
             except Exception:  # noqa: BLE001
                 # Reading one by one raises at the example that fails.
-                yield from (self._source[number] for number in numbers)
+                yield from (self.items[number] for number in numbers)
+
+
+def _spec_of(source: Any) -> Tree | None:
+    """Return the spec that the features imply; the first example decides the spec of leaves with their own decoder."""
+    if source.deserialize_method != DeserializeMethod.DESERIALIZE_AND_DECODE:
+        return None
+    spec = _spec(source.dataset_info.features.get_tensor_info(), "")
+    return _with_decoded(spec, source.decoders, source[0]) if source.decoders and len(source) else spec
 
 
 def _spec(info: Any, path: str) -> Tree:

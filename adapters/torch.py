@@ -28,6 +28,7 @@ from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.user_indices import record_numbers
 from cachelayer.streams.ahead.block_plan import Chunk
+from cachelayer.streams.ahead.worker_steps import warn_of_workers
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of
@@ -39,19 +40,14 @@ try:
 
     from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler
     from cachelayer.adapters.frameworks.torch_tensors import tensor_of, tensors
-    from cachelayer.adapters.frameworks.torch_workers import WorkerBlocks, parts_of_step
+    from cachelayer.adapters.frameworks.torch_workers import WorkerBlocks
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
-__all__ = [
-    "BatchSampler",
-    "Loader",
-    "Sampler",
-    "as_source",
-    "loader",
-    "tensors",
-    "to_torch",
-]
+__all__ = ["BatchSampler", "Loader", "Sampler", "as_source", "loader", "tensors", "to_torch"]
+_MANY_WORKERS = (
+    "pass num_workers=0, and map(fn, threads=n) if fn releases the GIL; or call mirror() first, to read a local copy"
+)
 
 
 # In.
@@ -184,8 +180,7 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     Args:
         stream: a batched stream gives batches; any other gives elements.
         num_workers: the number of processes that read and map, which take turns at the steps; for heavy functions that
-            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads. If blocks are
-            fetched, each reads a part of each step instead, and so only its own blocks.
+            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads.
         multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
 
     Raises:
@@ -216,13 +211,13 @@ class Loader(Generic[T]):
         self._stream = stream
         self._workers = num_workers
         self._context = context
-        self._parts = parts_of_step(stream, num_workers) if num_workers else 0
+        warn_of_workers(stream, num_workers, _MANY_WORKERS)
         self._begin(0)
 
     def _begin(self, number: int) -> None:
         """Make the iterator of an iteration, which the next ``iter()`` returns."""
         stream = iteration(self._stream, number)
-        blocks = WorkerBlocks(stream, self._workers, self._parts, self._context) if self._workers else None
+        blocks = WorkerBlocks(stream, self._workers, self._context) if self._workers else None
         kind = StreamIterator if self._workers else _TensorIterator
         self._iterator: StreamIterator[T] = kind(reader_of(stream), blocks)
         self._number, self._is_new = number, True
