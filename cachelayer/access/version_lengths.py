@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,10 +22,6 @@ from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
-# Sums that came over a network are kept up to so many bytes: those of 134 million records.
-_KEPT_NBYTES = 1 << 30
-# What a mapped file counts as: a process has about 65,000 mappings at most.
-_MAPPED_NBYTES = 1 << 18
 # Records that are read at a time to compute their lengths, and about the most of their bytes.
 _TOGETHER = 4096
 _TOGETHER_NBYTES = 1 << 24
@@ -56,49 +51,38 @@ class VersionLengths:
         self._read = read
         self._copies = copies
         self._lock = ProcessLock()
-        self._kept: OrderedDict[tuple[int, int], tuple[Ints, int]] = OrderedDict()
-        self._kept_nbytes = 0
+        self._kept: dict[tuple[int, int], Ints] = {}
 
     def column(self, leaf: int) -> LengthColumn:
         """Return the lengths of the leaf of this number."""
         place = self._varying.numbers.index(leaf)
         totals = np.array(self._shards.length_totals(place) if len(self._shards) else [], np.int64)
-        return LengthColumn.of_shards(_LeafSums(self, place), self._records, totals)
+        return LengthColumn(self._records, totals, partial(self._sums, place))
 
-    def sums(self, leaf: int, shards: Sequence[int]) -> list[Ints]:
+    def _sums(self, leaf: int, shards: Sequence[int]) -> list[Ints]:
         """Return the running sums of a leaf in each of these shards; all that are not at hand are read at once."""
         with self._lock:
-            found = {shard: self._kept[leaf, shard][0] for shard in shards if (leaf, shard) in self._kept}
-            missing = [shard for shard in shards if shard not in found]
+            missing = [shard for shard in shards if (leaf, shard) not in self._kept]
             if missing:
-                for shard, (sums, nbytes) in zip(missing, self._sums_of(leaf, missing), strict=True):
-                    found[shard] = sums
-                    self._kept[leaf, shard] = sums, nbytes
-                    self._kept_nbytes += nbytes
-            for shard in shards:
-                self._kept.move_to_end((leaf, shard))
-            while self._kept_nbytes > _KEPT_NBYTES and len(self._kept) > 1:
-                self._kept_nbytes -= self._kept.popitem(last=False)[1][1]
-        return [found[shard] for shard in shards]
+                self._kept.update(
+                    zip([(leaf, shard) for shard in missing], self._read_sums(leaf, missing), strict=True)
+                )
+            return [self._kept[leaf, shard] for shard in shards]
 
-    def _sums_of(self, leaf: int, shards: Sequence[int]) -> list[tuple[Ints, int]]:
-        """Return the sums of a leaf in each of these shards, and how many bytes they count as."""
-        raw = {shard: copy for shard in shards if (copy := self._copy_of(shard)) is not None}
-        absent = [shard for shard in shards if shard not in raw]
-        fetched = dict(zip(absent, self._fetched(leaf, absent), strict=True))
+    def _read_sums(self, leaf: int, shards: Sequence[int]) -> list[Ints]:
+        whole = {shard: copy for shard in shards if (copy := self._copy_of(shard)) is not None}
+        absent = [shard for shard in shards if shard not in whole]
+        parts: dict[int, Bytes | None] = {
+            shard: raw[slice(*self._file(shard).place(leaf))] for shard, raw in whole.items()
+        }
+        parts.update(zip(absent, self._fetched(leaf, absent), strict=True))
         out = []
         for shard in shards:
-            begin, end = self._file(shard).place(leaf)
-            mapped = raw.get(shard)
-            part = fetched[shard] if mapped is None else mapped[begin:end]
-            sums = None if part is None else self._checked(leaf, shard, part)
+            sums = self._checked(leaf, shard, parts[shard])
             if sums is None and not isinstance(self._version.store, LocalStore):
                 # It may have been damaged on the way.
-                part = self._fetched(leaf, [shard])[0]
-                sums = None if part is None else self._checked(leaf, shard, part)
-            if sums is None:
-                mapped, sums = None, self._computed(leaf, shard)
-            out.append((sums, sums.nbytes if mapped is None else _MAPPED_NBYTES))
+                sums = self._checked(leaf, shard, self._fetched(leaf, [shard])[0])
+            out.append(self._computed(leaf, shard) if sums is None else sums)
         return out
 
     def _file(self, shard: int) -> LengthsFile:
@@ -132,10 +116,10 @@ class VersionLengths:
         except CorruptionError:
             return [None] if len(shards) == 1 else [self._fetched(leaf, [shard])[0] for shard in shards]
 
-    def _checked(self, leaf: int, shard: int, raw: Bytes) -> Ints | None:
-        """Return the sums in these bytes; None if they are damaged."""
+    def _checked(self, leaf: int, shard: int, raw: Bytes | None) -> Ints | None:
+        """Return the sums in these bytes; None if they are damaged or missing."""
         with suppress(CorruptionError):
-            return self._file(shard).check_leaf(leaf, raw, self._name(shard))
+            return None if raw is None else self._file(shard).check_leaf(leaf, raw, self._name(shard))
         return None
 
     def _computed(self, leaf: int, shard: int) -> Ints:
@@ -157,14 +141,3 @@ class VersionLengths:
                 lengths.append(self._varying.lengths(records)[:, leaf])
                 progress.update(len(records), 0)
         return splits_of(np.concatenate(lengths))
-
-
-@dataclass(frozen=True)
-class _LeafSums:
-    """The sums of one leaf of a version: :class:`cachelayer.arrayrecord.lengths.SumsReader`."""
-
-    lengths: VersionLengths
-    leaf: int
-
-    def sums(self, shards: Sequence[int]) -> list[Ints]:
-        return self.lengths.sums(self.leaf, shards)

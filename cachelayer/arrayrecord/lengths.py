@@ -7,15 +7,17 @@ manifest has the last sum and the CRC32C of each row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TypeAlias
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError
+from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.selection import Selection
 
@@ -24,16 +26,9 @@ MOST = 2**32 - 1
 LENGTH = np.dtype("<u4")
 _SUM = np.dtype("<i8")
 _AT_ONCE = 1 << 20
+Load: TypeAlias = Callable[[Sequence[int]], list[Ints]]
 _FEW_RECORDS = 1 << 20
 _FEW_PARTS = 256
-
-
-def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a ``.npy`` array; its size depends on the dtype and the number of dimensions alone."""
-    text = f"{{'descr': {dtype.descr if dtype.names else dtype.str!r}, 'fortran_order': False, 'shape': {shape}, }}"
-    # Numpy leaves room for longer numbers too, and has arrays begin at multiples of 64.
-    nbytes = -(-(len(text) - len(str(shape)) + 24 * len(shape) + 11) // 64) * 64
-    return b"\x93NUMPY\x01\x00" + (nbytes - 10).to_bytes(2, "little") + text.ljust(nbytes - 11).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -50,10 +45,13 @@ class LengthsFile:
     checksums: Sequence[int]
     totals: Sequence[int]
 
-    @property
+    @cached_property
     def header(self) -> bytes:
         """The header of the array, as numpy writes it."""
-        return npy_header(_SUM, (len(self.totals), self.records + 1))
+        out = io.BytesIO()
+        shape = (len(self.totals), self.records + 1)
+        np.lib.format.write_array_header_1_0(out, {"descr": "<i8", "fortran_order": False, "shape": shape})
+        return out.getvalue()
 
     def place(self, leaf: int) -> tuple[int, int]:
         """Return the begin and the end of a leaf's sums in the file."""
@@ -91,68 +89,47 @@ def encode_lengths(lengths: NDArray[np.integer]) -> tuple[bytes, LengthsFile]:
     return b"".join([file.header, *raw]), file
 
 
-class SumsReader(Protocol):
-    """Reads the running sums of the lengths of one leaf. Thread-safe."""
-
-    def sums(self, shards: Sequence[int]) -> list[Ints]:
-        """Return the sums of each of these shards, which are different: int64 ``[records + 1]``, read-only."""
-
-
-@dataclass(frozen=True)
-class MemorySums:
-    """Sums in memory, as of one shard; see :class:`SumsReader`."""
-
-    held: Ints
-
-    def sums(self, shards: Sequence[int]) -> list[Ints]:
-        return [self.held for _ in shards]
-
-
-_PART = np.dtype([("reader", "i8"), ("shard", "i8"), ("first", "i8"), ("records", "i8"), ("total", "i8")])
-
-
 class LengthColumn:
     """The lengths of one leaf of some records, in their order, without the records. Thread-safe.
 
     Records are numbered from 0 here. The *concatenation* is all values of the leaf, those of record 0 first. So record
     ``i`` has the offsets ``prefix(i)`` to ``prefix(i + 1)``, and records of length 0 have none. Arguments are int64
-    arrays of shape ``[k]``, in any order, and may repeat; so are results. All shards of one call are read at once.
+    arrays of shape ``[k]``, in any order, and may repeat; so are results. All parts of one call are read at once.
 
     Args:
-        readers: what reads sums.
-        parts: consecutive records of shards, one after another: the number of the reader, of the shard, and of the
-            first record in the shard, the number of records, and the sum of their lengths.
+        records: the number of records of each part; the parts lie one after another.
+        totals: the sum of their lengths.
+        load: given the numbers of different parts, returns the running sums of each, which may begin anywhere: int64
+            of shape ``[records + 1]``.
     """
 
-    def __init__(self, readers: Sequence[SumsReader], parts: NDArray[np.void]) -> None:
-        self._readers = tuple(readers)
-        self._parts = parts[parts["records"] > 0]
-        self._records = splits_of(self._parts["records"])
-        self._totals = splits_of(self._parts["total"])
-
-    @classmethod
-    def of_shards(cls, reader: SumsReader, records: Ints, totals: Ints) -> LengthColumn:
-        """Return the column of whole shards, given the number of records and the sum of the lengths of each."""
-        parts = np.zeros(len(records), _PART)
-        parts["shard"], parts["records"], parts["total"] = np.arange(len(records)), records, totals
-        return cls([reader], parts)
+    def __init__(self, records: Ints, totals: Ints, load: Load) -> None:
+        self._records = splits_of(records)
+        self._totals = splits_of(totals)
+        self._load = load
 
     @classmethod
     def of_lengths(cls, lengths: NDArray[np.integer]) -> LengthColumn:
         """Return the column of lengths in memory."""
         sums = splits_of(lengths)
-        return cls.of_shards(MemorySums(sums), np.array([len(lengths)]), sums[-1:])
+        return cls(np.array([len(lengths)]), sums[-1:], lambda parts: [sums] * len(parts))
 
     @classmethod
     def joined(cls, columns: Sequence[LengthColumn]) -> LengthColumn:
         """Return columns one after another."""
-        readers: list[SumsReader] = []
-        parts = [np.empty(0, _PART)]
-        for column in columns:
-            parts.append(column._parts.copy())
-            parts[-1]["reader"] += len(readers)
-            readers += column._readers
-        return cls(readers, np.concatenate(parts))
+        firsts = splits_of(np.array([len(column._totals) - 1 for column in columns], np.int64))
+        none = np.empty(0, np.int64)
+
+        def load(parts: Sequence[int]) -> list[Ints]:
+            found: dict[int, Ints] = {}
+            for column, first, stop in zip(columns, firsts.tolist(), firsts[1:].tolist(), strict=False):
+                own = [part for part in parts if first <= part < stop]
+                if own:
+                    found.update(zip(own, column._load([part - first for part in own]), strict=True))
+            return [found[part] for part in parts]
+
+        records = np.concatenate([none, *(np.diff(column._records) for column in columns)])
+        return cls(records, np.concatenate([none, *(np.diff(column._totals) for column in columns)]), load)
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -172,21 +149,15 @@ class LengthColumn:
             out[rows] = sums[within + 1] - sums[within]
         return out
 
-    def prefixes(self, numbers: Ints) -> Ints:
-        """Return the offset at which each record begins: the sum of all lengths before it; numbers in [0, len]."""
-        _check("record", numbers, len(self) + 1)
-        # The number of all records has a part of its own here, after the last, and is its first.
-        part_of = self._records.searchsorted(numbers, side="right") - 1
-        out: Ints = self._totals[part_of]
-        inside = np.flatnonzero(numbers > self._records[part_of])
-        for part, rows, sums in self._by_part(part_of[inside]):
-            rows = inside[rows]
-            out[rows] += sums[numbers[rows] - self._records[part]] - sums[0]
-        return out
-
     def prefix(self, number: int) -> int:
-        """Return the offset at which a record begins; ``total`` for ``len``."""
-        return int(self.prefixes(np.array([number], np.int64))[0])
+        """Return the offset at which a record begins: the sum of all lengths before it; ``total`` for ``len``."""
+        _check("record", np.array([number]), len(self) + 1)
+        part = int(self._records.searchsorted(number, side="right")) - 1
+        before, within = int(self._totals[part]), number - int(self._records[part])
+        if not within:
+            return before
+        (sums,) = self._load([part])
+        return before + int(sums[within] - sums[0])
 
     def locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
         """Return the record in which each offset of the concatenation lies, and its place in that record.
@@ -210,26 +181,27 @@ class LengthColumn:
         out.setflags(write=False)
         return out
 
-    def pieces(self, records: int = _AT_ONCE) -> Iterator[Ints]:
-        """Yield all lengths in order, those of some records at a time."""
-        for start in range(0, len(self), records):
-            stop = min(start + records, len(self))
-            first, last = self._records.searchsorted([start, stop - 1], side="right") - 1
-            shards = self._by_part(np.arange(first, last + 1))
-            found = [
-                np.diff(sums[max(0, start - self._records[part]) : stop - self._records[part] + 1])
-                for part, _, sums in shards
-            ]
-            yield found[0] if len(found) == 1 else np.concatenate(found)
+    def pieces(self) -> Iterator[Ints]:
+        """Yield all lengths in order, some at a time."""
+        for start in range(0, len(self), _AT_ONCE):
+            yield self.take(np.arange(start, min(start + _AT_ONCE, len(self))))
 
     def slice(self, start: int, stop: int) -> LengthColumn:
         """Return the column of records ``start`` to ``stop``, where 0 <= start <= stop <= len."""
-        chosen = np.flatnonzero((self._records[:-1] < stop) & (self._records[1:] > start) & (start < stop))
-        begins, ends = np.maximum(self._records[chosen], start), np.minimum(self._records[chosen + 1], stop)
-        parts = self._parts[chosen]
-        parts["first"] += begins - self._records[chosen]
-        parts["records"], parts["total"] = ends - begins, self.prefixes(ends) - self.prefixes(begins)
-        return LengthColumn(self._readers, parts)
+        splits = self._records
+        chosen = np.flatnonzero((splits[:-1] < stop) & (splits[1:] > start) & (start < stop))
+        begins, ends = np.maximum(splits[chosen], start), np.minimum(splits[chosen + 1], stop)
+        totals = self._totals[chosen + 1] - self._totals[chosen]
+        for place in {0, len(chosen) - 1} if len(chosen) else ():
+            # Only the first part and the last may be cut.
+            totals[place] = self.prefix(int(ends[place])) - self.prefix(int(begins[place]))
+        bounds = np.stack([begins - splits[chosen], ends - splits[chosen] + 1], axis=1)
+
+        def load(parts: Sequence[int]) -> list[Ints]:
+            every = self._load(chosen[list(parts)].tolist())
+            return [sums[slice(*bounds[part])] for part, sums in zip(parts, every, strict=True)]
+
+        return LengthColumn(ends - begins, totals, load)
 
     def selected(self, selection: Selection) -> LengthColumn:
         """Return the lengths of selected records: those of any but consecutive ones are read once, into memory."""
@@ -240,36 +212,18 @@ class LengthColumn:
         return LengthColumn.of_lengths(np.concatenate([np.empty(0, np.int64), *lengths]))
 
     def near(self) -> LengthColumn:
-        """Return the same lengths; if they are few, in memory as those of one shard: values are found in less time."""
-        are_few = len(self) <= _FEW_RECORDS and len(self._parts) <= _FEW_PARTS
+        """Return the same lengths; if they are few, in memory as those of one part: values are found in less time."""
+        are_few = len(self) <= _FEW_RECORDS and len(self._totals) <= _FEW_PARTS
         return LengthColumn.of_lengths(self.values()) if are_few else self
 
     def _by_part(self, part_of: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield each different part, the rows that lie in it, and its sums, which begin anywhere."""
-        numbers, rows_of = _grouped(part_of)
-        readers = self._parts["reader"][numbers].tolist()
-        sums: dict[int, Ints] = {}
-        for reader in sorted(set(readers)):
-            mine = [number for number, of in zip(numbers, readers, strict=True) if of == reader]
-            shards = self._parts["shard"][mine].tolist()
-            different = list(dict.fromkeys(shards))
-            of_shard = dict(zip(different, self._readers[reader].sums(different), strict=True))
-            sums.update((number, of_shard[shard]) for number, shard in zip(mine, shards, strict=True))
-        for number, rows in zip(numbers, rows_of, strict=True):
-            _, _, first, records, _ = self._parts[number]
-            yield number, rows, sums[number][first : first + records + 1]
-
-
-def _grouped(part_of: Ints) -> tuple[list[int], list[Ints]]:
-    """Return the different parts, and the rows of each."""
-    if len(part_of) == 0:
-        return [], []
-    if (part_of == part_of[0]).all():
-        return [int(part_of[0])], [np.arange(len(part_of))]
-    order = np.argsort(part_of, kind="stable")
-    # np.unique would do the same, but imports much more of numpy.
-    firsts = np.flatnonzero(np.diff(part_of[order], prepend=-1))
-    return part_of[order[firsts]].tolist(), np.split(order, firsts[1:])
+        """Yield each different part, the rows that lie in it, and its sums."""
+        if not len(part_of):
+            return
+        order = part_of.argsort(kind="stable")
+        firsts = np.flatnonzero(np.diff(part_of[order], prepend=-1))
+        parts = part_of[order[firsts]].tolist()
+        yield from zip(parts, np.split(order, firsts[1:]), self._load(parts), strict=True)
 
 
 def _bisect(sums: Ints, offsets: Ints, extra: int) -> Ints:

@@ -282,7 +282,6 @@ def test_far_lengths_are_those_of_near_ones_in_few_round_trips(gcs: Server, tmp_
         assert first <= shards
         assert all(".lengths" in exchange.path for exchange in proxy.exchanges())
         column.take(numbers)
-        column.prefixes(numbers)
         assert len(proxy.exchanges()) == first
         splits = np.cumsum([0, *naive(ROWS, "tokens")])
         assert (splits[numbers] + places).tolist() == offsets.tolist()
