@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer.access.mix import EndingMixture
+from cachelayer.access.mix import Mixture
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records.spec import ArraySpec
@@ -180,13 +180,13 @@ def _stream_of(rows: Any, config: TokenDataLoader.Config, size: int, shard: tupl
     options: dict[str, Any] = {"shard": shard}
     if config.shuffle:
         options |= {"shuffle": True, "seed": config.seed}
-    ends = isinstance(rows, (View, EndingMixture))
+    ends = isinstance(rows, View) or (isinstance(rows, Mixture) and rows._ends)
     if not config.infinite:
         if not ends:
             raise InvalidArgumentError("infinite=False, but the rows have no end: pass stop='first' or 'all' to mix()")
         stream: Stream[Any] = rows.stream(size, remainder="pad", **options)
         return stream
-    if isinstance(rows, EndingMixture):
+    if ends and isinstance(rows, Mixture):
         raise InvalidArgumentError("infinite=True, but the mixture ends: leave stop= out of mix()")
     # A mixture of one has no epochs to its steps, so that each is full at any size.
     endless: Stream[Any] = (cachelayer.mix([(rows, 1)]) if ends else rows).stream(size, **options)

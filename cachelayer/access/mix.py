@@ -13,7 +13,7 @@ from cachelayer.access.mixture_weights import Weights, checked_weight, is_intege
 from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
 from cachelayer.access.wrap import WrappedItems
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.block_grid import Grid
@@ -37,13 +37,13 @@ _NO_BUCKETS = (
 
 
 class EndingArguments(MixtureArguments, total=False):
-    """The keyword arguments of a stream of a mixture that ends."""
+    """The keyword arguments of a stream of a mixture; ``remainder`` only of one that ends."""
 
     remainder: Literal["drop", "keep", "pad"] | None
 
 
 class Mixture(Generic[T]):
-    """Endless streams of several datasets in given proportions. :func:`cachelayer.mix` returns it.
+    """Streams of several datasets in given proportions. :func:`cachelayer.mix` returns it.
 
     Args:
         parts: the datasets and their weights, as the user passed them.
@@ -75,31 +75,45 @@ class Mixture(Generic[T]):
         """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
         return self._records.element_spec
 
+    @property
+    def _ends(self) -> bool:
+        return self._length < ENDLESS
+
     @overload
-    def stream(self, global_batch_size: None = ..., **options: Unpack[MixtureArguments]) -> Stream[T]: ...
+    def stream(self, global_batch_size: None = ..., **options: Unpack[EndingArguments]) -> Stream[T]: ...
     @overload
-    def stream(self, global_batch_size: int, **options: Unpack[MixtureArguments]) -> BatchStream[T, Any]: ...
+    def stream(self, global_batch_size: int, **options: Unpack[EndingArguments]) -> BatchStream[T, Any]: ...
     @overload
-    def stream(self, global_batch_size: int | None, **options: Unpack[MixtureArguments]) -> Stream[Any]: ...
+    def stream(self, global_batch_size: int | None, **options: Unpack[EndingArguments]) -> Stream[Any]: ...
     @takes_stream_options(
-        "remainder",
         num_epochs="a mixture has no end: pass stop='first' or stop='all' to mix()",
         buckets=_NO_BUCKETS,
     )
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
-        """Return all datasets as an endless sequence: the same for any number of shards, resumable at any position.
+        """Return all datasets as a sequence: the same for any number of shards, resumable at any position.
 
         Each dataset goes through its own epochs, so a small dataset with a large weight repeats more often. The
         arguments are those of :meth:`cachelayer.DataRef.stream`. ``stream.records(t)`` numbers the records of all
         datasets, one dataset after another.
 
+        Without ``stop`` it is endless. With it, its end is the end of an epoch, and ``remainder`` decides about a
+        shorter last step. Further epochs, those of ``stream.epochs()``, are as long: in them each dataset goes on with
+        the epochs of its own.
+
         Raises:
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
-        return self._stream(global_batch_size, {**options, "num_epochs": None, "remainder": "drop"})
-
-    def _stream(self, global_batch_size: int | None, options: dict[str, Any]) -> Stream[Any]:
+        start = options.get("start", 0)
+        if not self._ends:
+            if "remainder" in options:
+                raise UnknownOptionError("there is no option 'remainder' here: without stop= a mixture never ends")
+            options |= {"num_epochs": None, "remainder": "drop"}
+        elif is_integer(start) and start > self._length:
+            raise InvalidArgumentError(
+                f"start {start} is past the end, {self._length}: a mixture with stop= has one epoch, and further ones "
+                "come from stream.epochs()"
+            )
         blocks = blocks_of(options.get("shuffle", False))
         options["shuffle"] = blocks is not None or options.get("shuffle", False)
         checked = make_options(self._length, global_batch_size, **options)
@@ -129,50 +143,6 @@ class Mixture(Generic[T]):
         return f"Mixture([{parts}]{stages}, digest='sha256:{self.digest}')"
 
 
-class EndingMixture(Mixture[T], Generic[T]):
-    """A mixture that ends when its datasets have been read. :func:`cachelayer.mix` returns it, with ``stop``."""
-
-    @overload
-    def stream(self, global_batch_size: None = ..., **options: Unpack[EndingArguments]) -> Stream[T]: ...
-    @overload
-    def stream(self, global_batch_size: int, **options: Unpack[EndingArguments]) -> BatchStream[T, Any]: ...
-    @overload
-    def stream(self, global_batch_size: int | None, **options: Unpack[EndingArguments]) -> Stream[Any]: ...
-    @takes_stream_options(
-        num_epochs="a mixture with stop= ends by itself; without, it never does",
-        buckets=_NO_BUCKETS,
-    )
-    def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
-        """Return the records up to the end of the mixture, which is an epoch; see :meth:`Mixture.stream`.
-
-        ``remainder`` decides about a shorter last step. Further epochs, those of ``stream.epochs()``, are as long: in
-        them each dataset goes on with the epochs of its own.
-        """
-        start = options.get("start", 0)
-        if is_integer(start) and start > self._length:
-            raise InvalidArgumentError(
-                f"start {start} is past the end, {self._length}: a mixture with stop= has one epoch, and further ones "
-                "come from stream.epochs()"
-            )
-        return self._stream(global_batch_size, options)
-
-
-@overload
-def mix(
-    parts: Iterable[tuple[View[T], Any]],
-    *,
-    schedule: Mapping[int, Sequence[Any]] | None = ...,
-    stop: None = ...,
-    by: str = ...,
-) -> Mixture[T]: ...
-@overload
-def mix(
-    parts: Iterable[tuple[View[T], Any]],
-    *,
-    schedule: Mapping[int, Sequence[Any]] | None = ...,
-    stop: Stop,
-    by: str = ...,
-) -> EndingMixture[T]: ...
 def mix(
     parts: Iterable[tuple[View[T], Any]],
     *,
@@ -210,9 +180,7 @@ def mix(
     refs = [ref for ref, _ in pairs]
     members = [ref._records for ref in refs]
     turns = scheduled(_stages([weight for _, weight in pairs], schedule), members, by)
-    if stop is None:
-        return Mixture(pairs, turns)
-    return EndingMixture(pairs, turns, _end(turns, refs, stop))
+    return Mixture(pairs, turns, ENDLESS if stop is None else _end(turns, refs, stop))
 
 
 def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, Generic, TypedDict, Unpack, overload
 
 import numpy as np
@@ -119,7 +118,7 @@ def weights_of(view: Selected, weights: Any) -> Floats:
         return _balanced(view, name, leaf)
     if not isinstance(leaf, ArraySpec) or leaf.shape or not _is_number(leaf.dtype):
         raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: a weight is one number, which is not a bool")
-    return _positive(np.concatenate([piece.astype(np.float64) for piece in _pieces(view, name)]))
+    return _positive(_leaf_of(view, name).astype(np.float64))
 
 
 def _numbers(weights: Any, records: int) -> Floats:
@@ -165,25 +164,23 @@ def _balanced(view: Selected, name: str, leaf: LeafSpec) -> Floats:
         raise InvalidArgumentError(
             f"{name!r} is {leaf.describe()}: the label of a class is an integer, a string or a bool"
         )
-    labels = np.concatenate(list(_pieces(view, name)))
-    if labels.dtype == np.object_:
-        # Sorting strings takes much longer.
-        numbers = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
-        labels = np.array([numbers[label] for label in labels.tolist()])
-    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    labels = _leaf_of(view, name)
+    counts = Counter(labels.tolist())
     if len(counts) == 1:
         raise InvalidArgumentError(f"all {len(labels)} records have one {name!r}: there are no classes to balance")
-    weights: Floats = 1.0 / counts[classes]
-    return weights
+    return np.array([1.0 / counts[label] for label in labels.tolist()])
 
 
-def _pieces(view: Selected, name: str) -> Iterator[NDArray[Any]]:
-    """Yield a leaf of all records, some at a time."""
-    spec, keys = _part_with(view.element_spec, leaf_number(view.element_spec, name))
-    number = leaf_number(spec, name)
+def _leaf_of(view: Selected, name: str) -> NDArray[Any]:
+    """Return a leaf of all records."""
+    spec = view.element_spec
+    # Only the key of a dict that has the leaf is read.
+    keys = [name.partition("/")[0]] if isinstance(spec, dict) else None
+    part = spec if keys is None else {key: spec[key] for key in keys}
+    number, found = leaf_number(part, name), []
     for first in range(0, len(view), _AT_ONCE):
         batch = view.batch(np.arange(first, min(first + _AT_ONCE, len(view))), keys)
-        values = flatten_like(spec, batch)[number]
+        values = flatten_like(part, batch)[number]
         if isinstance(values, Nullable):
             missing = np.flatnonzero(~values.valid)
             if len(missing):
@@ -192,13 +189,5 @@ def _pieces(view: Selected, name: str) -> Iterator[NDArray[Any]]:
                     "none, or pass an array of weights"
                 )
             values = values.values
-        yield np.asarray(values)
-
-
-def _part_with(spec: Tree, number: int) -> tuple[Tree, Sequence[str] | None]:
-    """Return the part of an element with a leaf, and the key of the dict by which it is read; None reads all."""
-    if not isinstance(spec, dict):
-        return spec, None
-    ends = accumulate(len(leaves(child)) for child in spec.values())
-    key = next(key for key, end in zip(spec, ends, strict=True) if number < end)
-    return {key: spec[key]}, (key,)
+        found.append(np.asarray(values))
+    return np.concatenate(found)
