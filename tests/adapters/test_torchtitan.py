@@ -97,7 +97,7 @@ def test_inputs_labels_and_positions_are_those_of_the_documents(folder: Path) ->
     assert {tensor.dtype for tensor in (*inputs.values(), labels)} == {torch.int64}
     predictions = 0
     for number in range(len(rows)):
-        for piece in rows.document(number):
+        for piece in rows.sources(number):
             tokens = ref[piece.record]["tokens"][piece.begin : piece.end].astype(np.int64)
             cells = slice(piece.offset, min(piece.offset + len(tokens), SEQ_LEN))
             count = cells.stop - cells.start
