@@ -358,7 +358,7 @@ class _WorkerIterator(_StreamedIterator):
         step = steps.nth(position, self._worker)
         if step is None:
             raise StopIteration
-        item = self._batches.batch(step) if reader.options.batched else reader.elements(step)[0]
+        item = self._batches.item(step)
         begin = steps.at(position) or step
         self._iterator.set_state(reader.identity.state(steps.turn_after(begin, self._workers)))
         return item

@@ -27,12 +27,11 @@ from cachelayer.records.infer import as_leaf
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.user_indices import record_numbers
-from cachelayer.streams.ahead.block_plan import Chunk
+from cachelayer.streams.ahead.chunks import Chunk
 from cachelayer.streams.ahead.worker_steps import warn_of_workers
 from cachelayer.streams.epochs import Iterations
-from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.iterator import StreamIterator, StreamStats
 from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of
-from cachelayer.streams.stream_stats import StreamStats
 
 try:
     import torch

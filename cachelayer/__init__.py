@@ -48,11 +48,10 @@ if TYPE_CHECKING:
     from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
     from cachelayer.records.values import Nullable, Ragged, Sparse
     from cachelayer.storage.storage import Storage, open
-    from cachelayer.streams.iterator import StreamIterator
+    from cachelayer.streams.iterator import StreamIterator, StreamStats
     from cachelayer.streams.order.block_order import Blocks
     from cachelayer.streams.order.buckets import Buckets
     from cachelayer.streams.stream import BatchStream, Stream
-    from cachelayer.streams.stream_stats import StreamStats
     from cachelayer.versions.diff import Diff
     from cachelayer.versions.gc import Collected
     from cachelayer.versions.log import LogEvent
@@ -141,9 +140,8 @@ _HOMES = {
     "cachelayer.storage.storage": ("Storage", "open"),
     "cachelayer.streams.order.block_order": ("Blocks",),
     "cachelayer.streams.order.buckets": ("Buckets",),
-    "cachelayer.streams.iterator": ("StreamIterator",),
+    "cachelayer.streams.iterator": ("StreamIterator", "StreamStats"),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),
-    "cachelayer.streams.stream_stats": ("StreamStats",),
     "cachelayer.versions.diff": ("Diff",),
     "cachelayer.versions.log": ("LogEvent",),
     "cachelayer.versions.gc": ("Collected",),

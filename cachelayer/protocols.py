@@ -160,6 +160,9 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
     def original_digest(self) -> str:
         """The digest that they had before records were erased; the digest, if they had other numbers then."""
 
+    def prefix_digest(self, records: int, /) -> str | None:
+        """Return the digest of the version that the first records are, if they are one; from the manifest alone."""
+
     @property
     def element_spec(self) -> Any:
         """The structure of an element, with leaf specs in it."""
@@ -203,9 +206,6 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         Args:
             share: the fraction of all records that the caller is going to fetch.
         """
-
-    def announce(self, indices: NDArray[np.int64], /) -> bool:
-        """Start to load records from a local disk, and return at once; return whether any was not in memory."""
 
     def stored(self) -> HasRecords[Any] | None:
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""

@@ -22,6 +22,7 @@ from cachelayer.records.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.order.exact import Order
 from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.steps import Steps
 from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
@@ -123,7 +124,9 @@ def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
 
 
 def test_states_are_restored_or_refused() -> None:
-    identity = StreamIdentity("ab" * 32, Order(10, shuffle=True, seed=3))
+    identity = StreamIdentity(
+        "ab" * 32, Order(10, shuffle=True, seed=3), Steps(10, 2, 1, "keep", 1, left_out=((2, 4),))
+    )
     for done, state in mutated(identity.state(5)):
         for given in (state, json.dumps(state)):
             try:

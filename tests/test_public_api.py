@@ -49,8 +49,8 @@ ATTRIBUTES = {
     "Padded": f"{VIEW} kept",
     "Sampled": "digest element_spec stream",
     "Mixture": "digest element_spec stream",
-    "Stream": "element_spec epoch epochs map map_batches records state with_state",
-    "StreamIterator": "failures get_state load position save set_state stats",
+    "Stream": "element_spec epoch epochs map map_batches records state with_state without",
+    "StreamIterator": "advance_to failures get_state load position save set_state stats",
 }
 
 BUILT_IN: dict[type[Exception], str] = {

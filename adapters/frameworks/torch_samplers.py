@@ -138,11 +138,11 @@ class Sampler(_ResumableSampler):
 
     def _items(self, rows: StepRows, position: int) -> Iterator[tuple[int, int]]:
         steps = rows.options.steps
-        while (several := steps.block(position, _RECORDS_AT_ONCE)) is not None:
-            ends = range(several.begin + steps.shard_count, several.end + steps.shard_count, steps.shard_count)
-            for number, end in zip(rows.numbers_of_elements(several).tolist(), ends, strict=False):
-                yield number, steps.next_start(min(end, several.end))
+        while (several := steps.several(position, _RECORDS_AT_ONCE)) is not None:
             position = steps.after(several)
+            ends = [step.end for step in steps.single(several)]
+            ends[-1] = position
+            yield from zip(rows.of(several).numbers.tolist(), ends, strict=False)
 
 
 class BatchSampler(_ResumableSampler):
@@ -182,4 +182,4 @@ class BatchSampler(_ResumableSampler):
         steps = rows.options.steps
         while (step := steps.at(position)) is not None:
             position = steps.after(step)
-            yield rows.numbers(step).tolist(), position
+            yield rows.of(step).numbers.tolist(), position

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils import data
 
 from cachelayer.adapters.frameworks.torch_tensors import tensors
-from cachelayer.streams.ahead.block_plan import Chunk
+from cachelayer.streams.ahead.chunks import Chunk
 from cachelayer.streams.ahead.worker_steps import WorkerSteps
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.stream import Stream, reader_of, step_of, with_options
@@ -32,7 +32,7 @@ class WorkerBlocks:
         # The position of the step that is loaded next.
         self._position = reader_of(stream).options.start
 
-    def block(self, position: int) -> Chunk[Any] | None:
+    def chunk(self, position: int) -> Chunk[Any] | None:
         """Return the step at a position; None at the end. After an error new processes begin at that step."""
         steps = reader_of(self._stream).options.steps
         step = steps.at(position)
@@ -77,7 +77,7 @@ class _Steps(data.Dataset):  # type: ignore[misc]
     def __getitem__(self, number: int) -> tuple[Any, tuple[Failure, ...]]:
         if self._reader is None:
             self._reader = WorkerSteps(self._stream, self._workers)
-        batch, failures = self._reader.batch_and_failures(step_of(self._stream, number))
+        batch, failures = self._reader.item_and_failures(step_of(self._stream, number))
         return tensors(batch), tuple(each.portable() for each in failures)
 
 

@@ -93,6 +93,10 @@ class Dataset(Protocol):
     def digests(self) -> tuple[str, str]:
         """The digest of the elements and their numbers, and the one before any was erased, in hexadecimal."""
 
+    def prefix_digest(self, records: int) -> str | None:  # noqa: ARG002
+        """Return the digest of the version that the first elements are, if they are one; from the manifest alone."""
+        return None
+
     @property
     @abstractmethod
     def element_spec(self) -> Tree:
@@ -153,10 +157,6 @@ class Dataset(Protocol):
         """
         return None
 
-    def announce(self, numbers: Ints) -> bool:  # noqa: ARG002
-        """Start to load elements from a local disk if they are not in memory; return whether any was not."""
-        return False
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Selected(Dataset):
@@ -201,6 +201,10 @@ class Selected(Dataset):
     @property
     def original_digest(self) -> str:
         return self.digests[1]
+
+    def prefix_digest(self, records: int) -> str | None:
+        is_whole = self.digests == self.base.digests and len(self) == len(self.base)
+        return self.base.prefix_digest(records) if is_whole else None
 
     @property
     def element_spec(self) -> Tree:
@@ -278,9 +282,6 @@ class Selected(Dataset):
         if selection is not None:
             chosen = chosen.select(np.concatenate(list(selection.pieces())))
         return self.base.block_holder(share, chosen)
-
-    def announce(self, numbers: Ints) -> bool:
-        return self.base.announce(self.selection.numbers_of(numbers))
 
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
         """Return what makes batches of elements that functions have changed.

@@ -189,6 +189,10 @@ class RecordElements(Dataset):
         now, before = (hashlib.sha256(bytes.fromhex(each) + numbers).hexdigest() for each in (now, before))
         return now, before
 
+    def prefix_digest(self, records: int) -> str | None:
+        home = self.home
+        return None if home is None or self.digests != self.source.digests else home.manifest.prefix_digest(records)
+
     @cached_property
     def _all_leaves(self) -> Codec:
         codec = self.source.codec

@@ -47,7 +47,7 @@ class Iterations:
         if number == 0 or not self.differ:
             return self.options
         begin = self._first + number * self._epochs
-        return _epochs_of(self.options, begin, begin + self._epochs)
+        return _epochs_of(self.options, begin, begin + self._epochs, self.options.start)
 
     def number_at(self, position: int) -> int:
         """Return the number of the iteration that a position lies in; at the end of one, that of the next."""
@@ -67,8 +67,9 @@ def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
     return _epochs_of(options, epoch, epoch + 1)
 
 
-def _epochs_of(options: StreamOptions, first: int, end: int) -> StreamOptions:
-    return replace(options, start=first * options.steps.records, steps=replace(options.steps, num_epochs=end))
+def _epochs_of(options: StreamOptions, first: int, end: int, base: int = 0) -> StreamOptions:
+    steps = replace(options.steps, num_epochs=end)
+    return replace(options, start=steps.epoch_begin(first, base), steps=steps)
 
 
 class Epochs(Iterator[StreamIterator[T]], Generic[T]):
@@ -86,7 +87,7 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         self._begin_at(options.start)
 
     def _begin_at(self, position: int) -> None:
-        self._epoch = position // max(1, self._records)
+        self._base, self._epoch = position, position // max(1, self._records)
         options = replace(epoch_options(self._reader.options, self._epoch), start=position)
         self._iterator: StreamIterator[T] = StreamIterator(replace(self._reader, options=options))
         self._is_new = True
@@ -99,7 +100,8 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         if self._records == 0 or (self._end is not None and following >= self._end):
             raise StopIteration
         if not self._is_new:
-            self._begin_at(following * self._records)
+            steps = self._reader.options.steps
+            self._begin_at(steps.epoch_begin(following, self._base))
         self._is_new = False
         return self._iterator
 
@@ -113,10 +115,8 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         Raises:
             StateError: if the state belongs to other records or another order, or lies past the end.
         """
-        position = self._reader.identity.position(state)
-        if self._end is not None and position > self._end * self._records:
-            raise StateError(
-                f"position {position} of the state is past the end of this stream, {self._end * self._records}: "
-                "pass a larger num_epochs"
-            )
+        endless = replace(self._reader.options.steps, num_epochs=self._end)
+        self._reader, position = self._reader.with_steps(endless).restored(state)
+        if self._reader.options.steps.earlier:
+            raise StateError("the state has advanced to more records, which epochs() does not: restore it with iter()")
         self._begin_at(position)

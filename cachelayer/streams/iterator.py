@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, cast
 
-from cachelayer.errors import StateError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
-from cachelayer.streams.ahead.block_plan import Chunk
-from cachelayer.streams.ahead.blocks import blocks_of
+from cachelayer.streams.ahead.chunks import Chunk
+from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.reading.failures import Failure, too_many, warn_of
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream_stats import StreamStats
+
+# From this share of the time on, a consumer that waits is told what to do about it.
+_MUCH = 0.1
 
 
 class Chunks(Protocol[T]):
-    """Gives an iterator its blocks."""
+    """Gives an iterator its chunks."""
 
-    def block(self, position: int) -> Chunk[T] | None:
-        """Return the block at a position, the same one on every call; None at the end."""
+    def chunk(self, position: int) -> Chunk[T] | None:
+        """Return the chunk at a position, the same one on every call; None at the end."""
 
     def forget(self) -> None:
         """Drop what was read."""
+
+
+@dataclass(frozen=True)
+class StreamStats:
+    """How long the consumer of an iterator waited for it; ``str()`` says so in one line, and what to do about it.
+
+    Args:
+        seconds: from the first call of ``next()`` until now, or until the end of the stream.
+        waited: how long the consumer was in ``next()`` without an item to take.
+        own: what remains: how long the consumer did its own work.
+    """
+
+    seconds: float
+    waited: float
+    own: float
+
+    def __str__(self) -> str:
+        if not self.seconds:
+            return "nothing read yet"
+        share = self.waited / self.seconds
+        percent = f"{share:.0%}".replace("%", " %")
+        line = f"waited for data {percent} of the time ({self.waited:.3g} of {self.seconds:.3g} s)"
+        if share < _MUCH:
+            return line
+        return (
+            f"{line}: make the functions faster, pass threads= to map() if they release the GIL, or read in several "
+            'processes; leave leaves out with fields(); if the records are not in memory, pass shuffle="blocks" or a '
+            "larger prefetch, or copy them to this host first (cachelayer mirror)"
+        )
 
 
 class StreamIterator(Iterator[T]):
@@ -37,32 +68,34 @@ class StreamIterator(Iterator[T]):
 
     Args:
         reader: reads the steps.
-        blocks: gives the blocks; by default those of the reader, some of them read ahead.
+        chunks: gives the chunks; by default those of the reader, some of them read ahead.
         finished: called when the iterator has run from the start to the end.
     """
 
     def __init__(
-        self, reader: StepReader, blocks: Chunks[Any] | None = None, finished: Callable[[], None] | None = None
+        self, reader: StepReader, chunks: Chunks[Any] | None = None, finished: Callable[[], None] | None = None
     ) -> None:
         self._reader = reader
         self._identity = reader.identity
-        self._steps = reader.options.steps
-        self._blocks: Chunks[Any] = blocks_of(reader) if blocks is None else blocks
+        self._chunks: Chunks[Any] = Prefetcher(reader) if chunks is None else chunks
+        self._reads_itself = chunks is None
         self._finished = finished
+        self._failures: list[Failure] = []
         self._has_warned = False
         self._lock = ProcessLock()
-        # Since when the consumer waits, and since when and how long it has; for the stats.
-        self._waiting: float | None = None
-        self._times = _Times()
+        # When the consumer first asked, and since when it waits; how long it has waited; the time until the last end.
+        self._begun: float | None = None
+        self._waits_since: float | None = None
+        self._waited = self._elapsed = 0.0
         # The only state that changes the position: replaced as a whole.
-        self._block: Chunk[T] = Chunk(self._steps.next_start(reader.options.start))
+        self._chunk: Chunk[T] = Chunk(reader.options.steps.next_start(reader.options.start))
 
     def __iter__(self) -> StreamIterator[T]:
         return self
 
     def __next__(self) -> T:
         while True:
-            items = self._block.items
+            items = self._chunk.items
             if not items:
                 self._follow()
                 continue
@@ -73,26 +106,28 @@ class StreamIterator(Iterator[T]):
                 continue
 
     def _follow(self) -> None:
-        """Go from an exhausted block to the one after it."""
-        begun = self._waiting = perf_counter()
-        has_ended = False
+        """Go from an exhausted chunk to the one after it."""
+        since = self._waits_since = perf_counter()
+        self._begun = since if self._begun is None else self._begun
+        has_ended, failure = False, None
         try:
             with self._lock:
-                block = self._block
-                if block.items:
+                chunk = self._chunk
+                if chunk.items:
                     return
-                failure = block.failure
+                failure = chunk.failure
                 if failure is None:
-                    following = self._blocks.block(block.end)
+                    following = self._chunks.chunk(chunk.end)
                     has_ended = following is None
-                    after = Chunk[T](block.end) if following is None else self._shown(following)
-                    self._times = replace(self._times, mapping=self._times.mapping + after.mapping)
-                    self._block = self._counted(block, after)
+                    self._chunk = Chunk(chunk.end) if following is None else self._counted(self._shown(following))
                 else:
-                    self._go_to(block.position)
+                    self._go_to(chunk.position)
         finally:
-            self._waiting = None
-            self._times = self._times.after(begun, perf_counter(), ended=has_ended)
+            now, self._waits_since = perf_counter(), None
+            self._waited += now - since
+            begun = self._begun
+            if has_ended and begun is not None:
+                self._elapsed, self._begun = self._elapsed + now - begun, None
         if has_ended:
             if self._finished is not None:
                 self._finished()
@@ -102,24 +137,25 @@ class StreamIterator(Iterator[T]):
                 raise failure
             finally:
                 # This frame is in the traceback of the error, and must not refer to it, nor to the items.
-                del failure, block
+                del failure, chunk
 
-    def _shown(self, block: Chunk[Any]) -> Chunk[T]:
-        """Return a block with the items to hand out."""
-        return block
+    def _shown(self, chunk: Chunk[Any]) -> Chunk[T]:
+        """Return a chunk with the items to hand out."""
+        return chunk
 
-    def _counted(self, block: Chunk[T], following: Chunk[T]) -> Chunk[T]:
-        """Return the block after another, as far as its failures may be replaced."""
-        before, limit = block.all_failures, self._reader.max_failures
-        over = 0 if limit is None else before.count + len(following.failures) - limit
+    def _counted(self, chunk: Chunk[T]) -> Chunk[T]:
+        """Return a chunk as far as its failures may be replaced, and count them."""
+        limit = self._reader.max_failures
+        # Those of an earlier call for this chunk, which was interrupted, do not count.
+        failures = [failure for failure in self._failures if failure.position < chunk.position] + [*chunk.failures]
+        over = 0 if limit is None else len(failures) - limit
         if over > 0:
-            found = [*before, *following.failures]
-            following = following.until(found[-over].position, too_many(found, cast(int, limit)))
-        following.all_failures = before.followed(following.failures)
-        if following.failures and not self._has_warned:
+            chunk = chunk.until(failures[-over].position, too_many(failures, cast(int, limit)))
+        if chunk.failures and not self._has_warned:
             self._has_warned = True
-            warn_of(following.failures[0], "iterator.failures lists all that fail")
-        return following
+            warn_of(chunk.failures[0], "iterator.failures lists all that fail")
+        self._failures = failures
+        return chunk
 
     @property
     def failures(self) -> list[Failure]:
@@ -129,14 +165,22 @@ class StreamIterator(Iterator[T]):
         state does not hold them: an iterator that continues in another process begins with none. After ``set_state``,
         those before the new position are left.
         """
-        return list(self._block.all_failures.until(self.position))
+        position = self.position
+        return [failure for failure in self._failures if failure.position < position]
 
     def _go_to(self, position: int) -> None:
         """Continue at a position, after what was handed out up to there."""
-        self._blocks.forget()
-        following: Chunk[T] = Chunk(self._steps.next_start(position))
-        following.all_failures = self._block.all_failures.until(position)
-        self._block = following
+        self._chunks.forget()
+        self._failures = [failure for failure in self._failures if failure.position < position]
+        self._chunk = Chunk(self._reader.options.steps.next_start(position))
+
+    def _read_with(self, reader: StepReader, position: int) -> None:
+        """Continue at a position with another reader."""
+        with self._lock:
+            if reader.options.steps != self._reader.options.steps or reader.records is not self._reader.records:
+                self._reader, self._identity = reader, reader.identity
+                self._chunks = Prefetcher(reader)
+            self._go_to(position)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restored, (type(self), self._reader, self.get_state())
@@ -144,14 +188,18 @@ class StreamIterator(Iterator[T]):
     @property
     def position(self) -> int:
         """The global position after the last item: ``stream(start=position)`` continues there."""
-        return self._block.position
+        return self._chunk.position
 
     def stats(self) -> StreamStats:
         """Return how long the consumer of this iterator waited for it so far, and what to do about it.
 
         Any thread may ask at any time, also after the end, an error or a restore, after which it counts on.
         """
-        return self._times.stats(self._waiting, perf_counter())
+        now, since, begun = perf_counter(), self._waits_since, self._begun
+        seconds = self._elapsed + (0.0 if begun is None else now - begun)
+        # Threads that share an iterator may wait for it at the same time.
+        waited = min(seconds, self._waited + (0.0 if since is None else now - since))
+        return StreamStats(seconds, waited, seconds - waited)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
@@ -160,21 +208,43 @@ class StreamIterator(Iterator[T]):
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was, on any number of shards.
 
+        Steps that :meth:`cachelayer.Stream.without` had left out are left out here too, and records to which that
+        iterator had advanced come as they would have come there.
+
         Args:
             state: what ``get_state`` returned, or its JSON.
 
         Raises:
             StateError: if it belongs to other records or another order, or lies past the end.
         """
-        position = self._identity.position(state)
-        end = self._steps.end
-        if end is not None and position > end:
-            raise StateError(
-                f"position {position} of the state is past the end of this stream, {end}: set it on stream.epochs(), "
-                "or pass a larger num_epochs, which a mixture does not have"
-            )
-        with self._lock:
-            self._go_to(position)
+        reader = self._reader
+        if self._reads_itself:
+            reader, position = reader.restored(state)
+        else:
+            position = self._identity.position(state)
+        self._read_with(reader, position)
+        self._finished = None
+
+    def advance_to(self, newer: Any) -> None:
+        """Go on over a newer version, to which records were appended; what was handed out so far stays as it is.
+
+        The epoch under way ends over the records that it began with. Then the new records come once, in an order of
+        their own, which counts as no epoch. The epochs that follow, up to ``num_epochs``, run over all records. Between
+        two epochs, the one that has just ended counts as the one under way.
+
+        A state that is saved from then on belongs to the newer version, and names the one that came before.
+
+        Args:
+            newer: a :class:`cachelayer.DataRef`, whole, that begins with the records of this stream. The manifests
+                prove it: no record is read.
+
+        Raises:
+            InvalidArgumentError: if it does not, or if the stream is of a mixture, a sample, buckets, or some records.
+            InvalidTypeError: if it has no records.
+        """
+        if not self._reads_itself or self._reader.rows is not None:
+            raise InvalidArgumentError("advance_to: worker processes or devices read these steps: make a new loader")
+        self._read_with(self._reader.advanced(newer, self.position), self.position)
         self._finished = None
 
     def save(self, directory: Any) -> Awaited:
@@ -201,40 +271,8 @@ class StreamIterator(Iterator[T]):
 class StatesIterator(StreamIterator[Any]):
     """Hands out pairs of an item and the state after it."""
 
-    def _shown(self, block: Chunk[Any]) -> Chunk[Any]:
-        return block.replaced(lambda item, position: (item, self._identity.state(position)))
-
-
-@dataclass(frozen=True)
-class _Times:
-    """The times of an iterator.
-
-    Args:
-        elapsed: the seconds up to the last end of the stream.
-        begun: when the consumer first asked after that; None if it did not.
-        waited: the seconds that it has waited.
-        mapping: the seconds that the functions took for the blocks that have come.
-    """
-
-    elapsed: float = 0.0
-    begun: float | None = None
-    waited: float = 0.0
-    mapping: float = 0.0
-
-    def after(self, since: float, now: float, *, ended: bool) -> _Times:
-        """Return the times after the consumer has waited."""
-        begun = since if self.begun is None else self.begun
-        waited = self.waited + now - since
-        if ended:
-            return replace(self, elapsed=self.elapsed + now - begun, begun=None, waited=waited)
-        return replace(self, begun=begun, waited=waited)
-
-    def stats(self, waiting: float | None, now: float) -> StreamStats:
-        begun = waiting if self.begun is None else self.begun
-        seconds = self.elapsed + (0.0 if begun is None else now - begun)
-        # Threads that share an iterator may wait for it at the same time.
-        waited = min(seconds, self.waited + (0.0 if waiting is None else now - waiting))
-        return StreamStats(seconds, waited, seconds - waited, self.mapping)
+    def _shown(self, chunk: Chunk[Any]) -> Chunk[Any]:
+        return chunk.replaced(lambda item, position: (item, self._identity.state(position)))
 
 
 def _restored(cls: type[StreamIterator[T]], reader: StepReader, state: dict[str, Any]) -> StreamIterator[T]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from cachelayer.errors import StateError
 from cachelayer.streams.order.exact import Ordering
-from cachelayer.streams.steps import MOST_POSITIONS, Steps
+from cachelayer.streams.steps import MOST_POSITIONS, Segment, Steps
 from cachelayer.user_warnings import warn
 
 FORMAT = 1
@@ -24,6 +24,9 @@ _LABELS = {
     ("buckets", "leaves"): "leaves of buckets",
     ("buckets", "bounds"): "bounds of buckets",
 }
+
+
+_NOT_COMPARED = ("original", "left_out", "segments")
 
 
 @runtime_checkable
@@ -41,13 +44,13 @@ class StreamIdentity:
     Args:
         digest: identity of the records.
         order: their order.
-        steps: the steps that begin at positions; None if one can begin at each.
+        steps: the steps that begin at positions.
         original: the digest that the records had before some were erased; None if none was.
     """
 
     digest: str
     order: Ordering
-    steps: Steps | None = None
+    steps: Steps
     original: str | None = None
 
     def state(self, position: int) -> dict[str, Any]:
@@ -59,13 +62,29 @@ class StreamIdentity:
             "order": {**self.order.described, **self._past(position)},
             "position": position,
             **({} if self.original in (None, self.digest) else {"original": self.original}),
+            **({"left_out": [list(ends) for ends in self.steps.left_out]} if self.steps.left_out else {}),
+            **({"segments": [list(segment) for segment in self.steps.earlier]} if self.steps.earlier else {}),
         }
 
     def _past(self, position: int) -> Mapping[str, Any]:
         return self.order.past(position) if isinstance(self.order, Changeable) else {}
 
     def position(self, state: Any) -> int:
-        """Return the position of a state of the same records in the same order."""
+        """Return the position of a state of the same records in the same order, and of the same steps."""
+        steps, position = self.restored(state)
+        if steps != self.steps:
+            raise StateError(
+                "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "
+                f"pass stream.without(...) with the same steps (positions {list(steps.left_out)}), or restore it with "
+                "an iterator of the stream itself"
+            )
+        return position
+
+    def restored(self, state: Any) -> tuple[Steps, int]:
+        """Return the steps and the position of a state of the same records in the same order.
+
+        They leave out what the state leaves out too, and begin with its segments, whose digests the caller checks.
+        """
         if isinstance(state, (str, bytes)):
             state = _parsed(state)
         if not isinstance(state, Mapping) or "format" not in state or "position" not in state:
@@ -77,7 +96,7 @@ class StreamIdentity:
         mine = self.state(0)
         # Records that were erased leave the numbers and the order as they are.
         differs_in_erased = not _equal(self.digest, state.get("digest")) and _equal(_original(mine), _original(state))
-        apart = {*self._past(0), "original", *(["digest"] if differs_in_erased else [])}
+        apart = {*self._past(0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
         differences = _differences(mine, state, apart)
         if differences:
             cure = _cure(mine, state)
@@ -86,7 +105,8 @@ class StreamIdentity:
         if position > MOST_POSITIONS:
             raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
         self._check_past(position, state)
-        refusal = None if self.steps is None else self.steps.refusal(position)
+        steps = self._steps_of(state)
+        refusal = steps.refusal(position)
         if refusal is not None:
             raise StateError(f"the state cannot be continued: {refusal}")
         if differs_in_erased:
@@ -95,7 +115,26 @@ class StreamIdentity:
                 "only erased records differ, so numbers and order are the same. An erased record raises an "
                 'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
             )
-        return position
+        return steps, position
+
+    def _steps_of(self, state: Mapping[str, Any]) -> Steps:
+        """Return the steps of a state: those of this stream, without what the state leaves out, after its segments."""
+        ranges = [(low, high) for low, high in _lists(state, "left_out", 2)]
+        earlier: list[Segment] = []
+        for *numbers, digest in _lists(state, "segments", 5):
+            begin, records, epoch, first = (_whole(number, 0, "segments") for number in numbers)
+            segment = Segment(begin, records, epoch, first, str(digest))
+            before = earlier[-1] if earlier else None
+            begin, least = (0, 1) if before is None else (before.begin, before.first + before.records)
+            if not (begin <= segment.begin and segment.records > 0 and segment.first + segment.records >= least):
+                raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
+            earlier.append(segment)
+        if earlier and earlier[-1].first + earlier[-1].records != self.steps.records:
+            raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
+        steps = replace(self.steps, earlier=tuple(earlier)) if earlier else self.steps
+        if self.steps.earlier and not earlier:
+            steps = replace(self.steps, earlier=())
+        return steps.without(tuple((_whole(low, 0, "left_out"), _whole(high, 0, "left_out")) for low, high in ranges))
 
     def _check_past(self, position: int, state: Mapping[str, Any]) -> None:
         """Raise if a state of the same records comes from another past than its position has here."""
@@ -125,6 +164,16 @@ def _cure(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
             listed = ", ".join(f"{name}={_shown(size)}" for name, size in wanted.items())
             return f"pass shuffle=cachelayer.Blocks({listed}), or restore it where it was saved"
     return "restore it where it was saved"
+
+
+def _lists(state: Mapping[str, Any], name: str, length: int) -> list[Any]:
+    """Return the lists that a state has under a name."""
+    lists = state.get(name, [])
+    if not isinstance(lists, (list, tuple)) or any(
+        not isinstance(inner, (list, tuple)) or len(inner) != length for inner in lists
+    ):
+        raise StateError(f"not a sampler state: its {name} is {_shown(lists)}")
+    return list(lists)
 
 
 def _whole(number: Any, least: int, name: str) -> int:

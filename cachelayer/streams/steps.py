@@ -1,39 +1,82 @@
-"""Steps: the positions that each shard hands out in each step. Arithmetic only.
+"""Steps: the positions that each shard hands out in each step. Arithmetic only, and the only place that asks what
+becomes of the rest of an epoch.
 
-A global position is ``epoch * n + k``: record k of an epoch's order. The step that begins there has the records k up to
-``min(k + G, n)`` of the epoch, where G is the global batch. Shard r of R takes its r-th contiguous part. With n = 10
-and G = 4::
+A global position is ``epoch * n + k``: record k of an epoch's order. Borders cut the positions into runs: the end of
+each epoch, the places where the records of a bucket end, and positions that are left out. The step that begins at a
+position has the next G positions, the global batch, up to the end of its run. Shard r of R takes its r-th contiguous
+part. With n = 10 and G = 4::
 
-                     step 0        step 1        step 2 (m = 2 records)
+                     step 0        step 1        step 2 (2 records)
     global           0 1 2 3       4 5 6 7       8 9
     R = 2, keep      01 | 23       45 | 67       8 | 9
     R = 4, keep      0|1|2|3       4|5|6|7       8|9|-|-         the last two get batches of 0 records
     R = 2, pad       01 | 23       45 | 67       89 | 99         mask 11 | 00
     R = 2, drop      01 | 23       45 | 67                       the next step begins at position 10
+    R = 2, wrap      01 | 23       45 | 67       89 | 10 11      positions 10 and 11 are the next epoch's first records
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
-Remainder = Literal["drop", "keep", "pad"]
-REMAINDERS: tuple[Remainder, ...] = ("drop", "keep", "pad")
+import numpy as np
+from numpy.typing import NDArray
 
+from cachelayer.locks import cached_property
+
+Remainder = Literal["drop", "keep", "pad", "wrap"]
+REMAINDERS: tuple[Remainder, ...] = ("drop", "keep", "pad", "wrap")
 
 # Positions are added and multiplied as signed 64-bit integers.
 MOST_POSITIONS = 1 << 62
 
+Indices = NDArray[np.int64]
 
-@dataclass(frozen=True)
-class Step:
-    """One step of all shards.
+
+class Step(NamedTuple):
+    """One step of all shards, or several steps in a row.
 
     Args:
         begin: the position where it begins.
-        end: the position after its last record; it lies in the same epoch.
+        end: the position after its last record.
     """
 
+    begin: int
+    end: int
+
+
+class Segment(NamedTuple):
+    """Epochs over some of the records, one after another.
+
+    Args:
+        begin: the position where the first of them begins.
+        records: number of records of an epoch.
+        epoch: the number of the first of them.
+        first: the number of the first record.
+        digest: the identity of all records up to its last; empty for those of the stream.
+    """
+
+    begin: int
+    records: int
+    epoch: int = 0
+    first: int = 0
+    digest: str = ""
+
+
+class Places(NamedTuple):
+    """Positions in a row that lie in one epoch.
+
+    Args:
+        segment: the segment.
+        epoch: the number of the epoch.
+        begin, end: the places in the epoch.
+    """
+
+    segment: Segment
+    epoch: int
     begin: int
     end: int
 
@@ -43,11 +86,15 @@ class Steps:
     """The steps of a stream.
 
     Args:
-        records: number of records, n.
+        records: number of records of an epoch, n.
         global_batch: records of a whole step over all shards, G.
         shard_count: number of shards, R; it divides G.
-        remainder: what to do with a last, shorter step of an epoch.
-        num_epochs: number of epochs from position 0 on; None for no end.
+        remainder: what to do with a step that a border cuts short.
+        num_epochs: number of epochs; None for no end.
+        cuts: the places within each epoch where a run ends, ascending; then only whole steps from the begin of a run on
+            are steps.
+        left_out: begins and ends of positions that no step has, ascending and apart.
+        earlier: the segments before the epochs of ``records``, if the stream has advanced to more records.
     """
 
     records: int
@@ -55,67 +102,235 @@ class Steps:
     shard_count: int
     remainder: Remainder
     num_epochs: int | None
+    cuts: tuple[int, ...] = ()
+    left_out: tuple[tuple[int, int], ...] = ()
+    earlier: tuple[Segment, ...] = ()
 
     @property
+    def pads(self) -> bool:
+        """True if short steps are filled up, and every batch has a mask."""
+        return self.remainder == "pad"
+
+    @property
+    def wraps(self) -> bool:
+        """True if steps go on over all borders, so that each has G records."""
+        return self.remainder == "wrap"
+
+    @property
+    def skips(self) -> bool:
+        """True if short steps are skipped."""
+        return self.remainder == "drop"
+
+    @property
+    def divides(self) -> bool:
+        """True if short steps are divided among the shards, so that batches differ in size."""
+        return self.remainder == "keep"
+
+    # Positions and epochs.
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments; the last goes on to the end."""
+        if not self.earlier:
+            return (Segment(0, self.records),)
+        before = self.earlier[-1]
+        return (*self.earlier, Segment(before.begin + before.records, self.records, before.epoch))
+
+    @cached_property
     def end(self) -> int | None:
-        """The position after the last epoch."""
-        return None if self.num_epochs is None else self.num_epochs * self.records
+        """The position after the last epoch. With "wrap" the last step reaches past it."""
+        last = self.segments[-1]
+        return None if self.num_epochs is None else last.begin + max(0, self.num_epochs - last.epoch) * self.records
 
     @property
-    def short_steps(self) -> tuple[int, ...]:
-        """The numbers of records of the steps of a whole epoch that have fewer than others."""
-        left = self.records % self.global_batch
-        return (left,) if left else ()
+    def last_state(self) -> int | None:
+        """The greatest position that a state may have; None if there is no end."""
+        return self.end if self.end is None or not self.wraps else self.end + self.global_batch - 1
 
-    def refusal(self, position: int) -> str | None:  # noqa: ARG002
-        """Return why no step can begin at a position; None if one can."""
-        return None
+    def places(self, begin: int, end: int) -> Iterator[Places]:
+        """Yield the places of positions in a row, epoch by epoch."""
+        while begin < end:
+            segment = next(segment for segment in reversed(self.segments) if segment.begin <= begin)
+            epoch, place = divmod(begin - segment.begin, segment.records)
+            stop = min(end, begin - place + segment.records)
+            yield Places(segment, segment.epoch + epoch, place, place + stop - begin)
+            begin = stop
 
-    def bucket(self, step: Step) -> int:  # noqa: ARG002
-        """Return the bucket that the records of a step come from: 0 if there are none."""
-        return 0
+    def epoch_begin(self, epoch: int, base: int = 0) -> int:
+        """Return where the first step of an epoch begins, if one begins at ``base``, and no records were appended."""
+        begin = epoch * self.records
+        if not self.wraps or begin <= base:
+            return begin
+        visible = self.size(Step(base, begin))
+        return self._after(base, -(-visible // self.global_batch) * self.global_batch)
 
-    def sizes(self, position: int) -> set[int]:
-        """Return the numbers of records that steps from a position on may have."""
-        found = {self.global_batch}
-        if self.remainder == "keep" and self.at(position) is not None:
-            epoch_end = position - position % self.records + self.records
-            more = self.end is None or epoch_end < self.end
-            for left in (epoch_end - position, self.records if more else 0):
-                found.add(left % self.global_batch or self.global_batch)
-        return found
+    def _run(self, position: int) -> tuple[int, int]:
+        """Return the begin and the end of the run that a position lies in, which may be left out."""
+        segment = next(segment for segment in reversed(self.segments) if segment.begin <= position)
+        place = (position - segment.begin) % segment.records
+        first = position - place
+        edges = (0, *self.cuts, segment.records)
+        begin, end = next((first + low, first + high) for low, high in pairwise(edges) if place < high)
+        for low, high in self.left_out:
+            if high <= position:
+                begin = max(begin, high)
+            elif low > position:
+                return begin, min(end, low)
+        return begin, end
+
+    # Steps from a position on.
 
     def next_start(self, position: int) -> int:
-        """Return where the next step from a position begins: at the next epoch if the tail of this one is dropped."""
-        if self.remainder != "drop" or self.records == 0:
-            return position
-        if self.records < self.global_batch:
-            return position if self.end is None else self.end
-        left = self.records - position % self.records
-        return position + left if left < self.global_batch else position
+        """Return where the next step from a position begins."""
+        if self.records == 0 or (self.skips and self._longest < self.global_batch and not self.earlier):
+            return position if self.end is None else max(position, self.end)
+        while self.end is None or position < self.end:
+            hidden = next((high for low, high in self.left_out if low <= position < high), None)
+            if hidden is not None:
+                position = hidden
+                continue
+            end = self._run(position)[1] if self.skips else position + self.global_batch
+            if end - position >= self.global_batch:
+                return position
+            position = end
+        return position
 
     def at(self, position: int) -> Step | None:
         """Return the step from a position; None after the last."""
+        return self.several(position, 1)
+
+    def several(self, position: int, most: int) -> Step | None:
+        """Return steps in a row from a position on, at most so many: of one run, and all but the last whole."""
         begin = self.next_start(position)
         if self.records == 0 or (self.end is not None and begin >= self.end):
             return None
-        place = begin % self.records
-        return Step(begin, begin + min(self.global_batch, self.records - place))
-
-    def block(self, position: int, least: int) -> Step | None:
-        """Return whole steps from a position on, until they hold ``least`` records a shard or the epoch ends."""
-        first = self.at(position)
-        if first is None:
-            return None
-        epoch_end = first.begin - first.begin % self.records + self.records
-        if self.remainder == "drop":
-            epoch_end -= (epoch_end - first.begin) % self.global_batch
-        wanted = first.begin + -(-least * self.shard_count // self.global_batch) * self.global_batch
-        return Step(first.begin, min(wanted, epoch_end))
+        end = self._run(begin)[1]
+        if self.wraps and end - begin < self.global_batch:
+            return Step(begin, self._after(begin, self.global_batch))
+        if self.skips or self.wraps:
+            end -= (end - begin) % self.global_batch
+        return Step(begin, min(begin + most * self.global_batch, end))
 
     def after(self, step: Step) -> int:
         """Return the position where the step after this one begins."""
         return self.next_start(step.end)
+
+    def single(self, steps: Step) -> Iterator[Step]:
+        """Yield the steps of several in a row."""
+        if steps.end - steps.begin <= self.global_batch or self.size(steps) == self.global_batch:
+            yield steps
+            return
+        for begin in range(steps.begin, steps.end, self.global_batch):
+            yield Step(begin, min(begin + self.global_batch, steps.end))
+
+    def size(self, step: Step) -> int:
+        """Return the number of records of a step: only with "wrap" it may reach over positions that are left out."""
+        return step.end - step.begin - sum(high - low for low, high in self.left_out if step.begin <= low < step.end)
+
+    def positions(self, step: Step) -> Indices:
+        """Return the positions of a step."""
+        found = np.arange(step.begin, step.end)
+        for low, high in self.left_out:
+            found = found[(found < low) | (found >= high)] if step.begin <= low < step.end else found
+        return found
+
+    def _after(self, position: int, count: int) -> int:
+        """Return the position after so many that are not left out."""
+        for low, high in self.left_out:
+            if low >= position + count:
+                break
+            if high > position:
+                count -= max(0, low - position)
+                position = high
+        return position + count
+
+    # Steps by number: of streams that have not advanced.
+
+    @property
+    def _longest(self) -> int:
+        return max(high - low for low, high in pairwise((0, *self.cuts, self.records)))
+
+    @property
+    def short_steps(self) -> tuple[int, ...]:
+        """The numbers of records of the steps of a whole epoch that have fewer than others."""
+        runs = pairwise((0, *self.cuts, self.records))
+        return () if self.wraps else tuple(rest for low, high in runs if (rest := (high - low) % self.global_batch))
+
+    def sizes(self, position: int) -> set[int]:
+        """Return the numbers of records that steps from a position on may have."""
+        found = {self.global_batch}
+        if self.divides and self.at(position) is not None:
+            begins = [position, *(high for _, high in self.left_out if high > position)]
+            begins += [begin for low, _ in self.left_out if (begin := self._run(low - 1)[0]) > position]
+            found.update((self._run(begin)[1] - begin) % self.global_batch or self.global_batch for begin in begins)
+            epoch_end = position - position % self.records + self.records
+            found.update(self.short_steps if self.cuts or self.end is None or epoch_end < self.end else ())
+        return found
+
+    def per_epoch(self, place: int = 0, offset: int = 0, stop: int | None = None) -> int:
+        """Return the number of steps from a place to the end of an epoch, or to another place, left out or not.
+
+        Args:
+            place: the place in the epoch.
+            offset: only steps with more records than this count.
+            stop: the other place.
+        """
+        edges, end = (0, *self.cuts, self.records), self.records if stop is None else stop
+        lengths = [min(high, end) - max(low, place) for low, high in pairwise(edges) if place < high and low < end]
+        if self.skips:
+            return sum(length // self.global_batch for length in lengths)
+        return sum(-((offset - length) // self.global_batch) for length in lengths)
+
+    def _between(self, start: int, stop: int, offset: int = 0) -> int:
+        """Return the number of steps between two positions that a border is at, without any that are left out."""
+        if self.wraps:
+            return -(-(stop - start) // self.global_batch)
+        (epoch, place), (last, end) = divmod(start, self.records), divmod(stop, self.records)
+        if epoch == last:
+            return self.per_epoch(place, offset, end)
+        whole = (last - epoch - 1) * self.per_epoch(0, offset)
+        return self.per_epoch(place, offset) + whole + self.per_epoch(0, offset, end)
+
+    def count(self, start: int, offset: int = 0) -> int | None:
+        """Return the number of steps from a position with more than ``offset`` records; None if there is no end."""
+        if self.end is None:
+            return None
+        if self.records == 0 or start >= self.end:
+            return 0
+        holes = [(max(low, start), min(high, self.end)) for low, high in self.left_out if start < high]
+        holes = [(low, high) for low, high in holes if low < high]
+        if self.wraps:
+            return self._between(start, self.end - sum(high - low for low, high in holes))
+        begins, ends = [start, *(high for _, high in holes)], [*(low for low, _ in holes), self.end]
+        return sum(self._between(begin, end, offset) for begin, end in zip(begins, ends, strict=True) if begin < end)
+
+    def nth(self, start: int, number: int) -> Step | None:
+        """Return step ``number``, counted from a position; None if there is no such step."""
+        if self.records == 0:
+            return None
+        if self.wraps:
+            return self.at(self._after(self.next_start(start), number * self.global_batch))
+        for low, high in self.left_out:
+            if start >= high:
+                continue
+            count = self._between(start, low) if start < low else 0
+            if number < count:
+                break
+            number, start = number - count, high
+        epoch, place = divmod(start, self.records)
+        if number >= (first := self.per_epoch(place)):
+            if (whole := self.per_epoch()) == 0:
+                return None
+            more, number = divmod(number - first, whole)
+            epoch, place = epoch + 1 + more, 0
+        for low, high in pairwise((0, *self.cuts, self.records)):
+            if place >= high:
+                continue
+            begin, count = max(place, low), self.per_epoch(max(place, low), 0, high)
+            if number < count:
+                return self.at(epoch * self.records + begin + number * self.global_batch)
+            number -= count
+        return None
 
     def turn_after(self, step: Step, workers: int) -> int:
         """Return the position where the next step of the worker begins that has this step, if workers take turns."""
@@ -124,47 +339,69 @@ class Steps:
             return found.begin
         return MOST_POSITIONS if self.end is None else self.end
 
-    def per_epoch(self, place: int = 0, offset: int = 0) -> int:
-        """Return the number of steps from record ``place`` to the end of an epoch with more than ``offset`` records."""
-        left = self.records - place
-        if self.remainder == "drop":
-            return left // self.global_batch
-        return -((offset - left) // self.global_batch)
-
-    def nth(self, start: int, number: int) -> Step | None:
-        """Return step ``number``, counted from a position; None if there is no such step."""
-        if self.records == 0:
+    def refusal(self, position: int) -> str | None:
+        """Return why no step can begin at a position; None if one can."""
+        if not self.cuts or self.records == 0 or position % self.records == 0:
             return None
-        epoch, place = divmod(start, self.records)
-        first = self.per_epoch(place)
-        if number >= first:
-            whole = self.per_epoch()
-            if whole == 0:
-                return None
-            more, number = divmod(number - first, whole)
-            epoch, place = epoch + 1 + more, 0
-        return self.at(epoch * self.records + place + number * self.global_batch)
-
-    def count(self, start: int, offset: int = 0) -> int | None:
-        """Return the number of steps from a position with more than ``offset`` records; None if there is no end."""
-        if self.num_epochs is None:
+        begin, end = self._run(position)
+        begin += (position - begin) // self.global_batch * self.global_batch
+        if begin == position:
             return None
-        if self.records == 0:
-            return 0
-        epoch, place = divmod(start, self.records)
-        if epoch >= self.num_epochs:
-            return 0
-        return self.per_epoch(place, offset) + (self.num_epochs - epoch - 1) * self.per_epoch(0, offset)
+        end = min(begin + self.global_batch, end)
+        return (
+            f"position {position} lies within a step: with buckets only the starts of steps are valid, the nearest "
+            f"are {begin} and {end}"
+        )
 
-    def part(self, step: Step, shard_index: int) -> tuple[int, int]:
-        """Return the part of a step that a shard takes, as offsets from the begin of the step.
+    def containing(self, position: int, start: int) -> Step | None:
+        """Return the step that a position lies in, if one begins at ``start``; None if it lies in none."""
+        base = start if self.wraps else max(start if start <= position else 0, self._run(position)[0])
+        if position < base:
+            return None
+        step = self.at(self._after(base, self.size(Step(base, position)) // self.global_batch * self.global_batch))
+        return step if step is not None and step.begin <= position < step.end else None
 
-        With remainder "pad" the part may reach past the step's records: those rows are padding.
-        """
-        size = step.end - step.begin
-        share = self.global_batch // self.shard_count
-        if size == self.global_batch or self.remainder == "pad":
-            return shard_index * share, (shard_index + 1) * share
-        even, extra = divmod(size, self.shard_count)
+    # Shards.
+
+    def rows(self, size: int) -> int:
+        """Return the number of rows of the global batch of a step with so many records."""
+        return self.global_batch if self.pads else size
+
+    def part(self, size: int, shard_index: int) -> tuple[int, int]:
+        """Return the rows that a shard takes of a step with so many records; those after them are padding."""
+        even, extra = divmod(self.rows(size), self.shard_count)
         first = shard_index * even + min(shard_index, extra)
         return first, first + even + (shard_index < extra)
+
+    # Changes.
+
+    def without(self, ranges: Iterable[tuple[int, ...]]) -> Steps:
+        """Return the steps without some more positions: begins and ends, in any order."""
+        merged: list[tuple[int, int]] = []
+        for low, high in sorted([*self.left_out, *ranges]):
+            if merged and low <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(high, merged[-1][1])
+            elif low < high:
+                merged.append((low, high))
+        return replace(self, left_out=tuple(merged))
+
+    def advanced(self, position: int, records: int, digest: str, newer: str) -> Steps:
+        """Return the steps over more records, from the end of the epoch on that a position lies in.
+
+        The new records come in one epoch of their own, which is none of ``num_epochs``; then all come. At the end of an
+        epoch, that epoch is the one that a position lies in.
+
+        Args:
+            position: the position.
+            records: the number of all records.
+            digest, newer: the identity of the records of the present epochs, and of all.
+        """
+        index = max((number for number, segment in enumerate(self.segments) if segment.begin < position), default=0)
+        segment = self.segments[index]
+        if not segment.digest:
+            segment = segment._replace(digest=digest)
+        epochs = max(1, -(-(position - segment.begin) // segment.records))
+        first = segment.first + segment.records
+        begin = segment.begin + epochs * segment.records
+        new = Segment(begin, records - first, segment.epoch + (0 if segment.first else epochs), first, newer)
+        return replace(self, records=records, earlier=(*self.segments[:index], segment, new))

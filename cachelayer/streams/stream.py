@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,20 +204,38 @@ class Stream(Generic[T]):
 
     def __getitem__(self, step: int) -> T:
         """Return the batch of a step, counted from ``start``; the element if the stream has no batches."""
-        found = self._step(step)
-        if self._options.batched:
-            return cast(T, self._reader.batch(found))
-        elements = self._reader.elements(found)
-        if len(elements) == 0:
+        position = self._step(step)
+        if not (self._options.batched or len(self._reader.read_rows.of(position).numbers)):
             raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
-        return cast(T, elements[0])
+        return cast(T, self._reader.item(position))
 
     def records(self, step: int) -> NDArray[np.int64]:
         """Return the record number of each row in the batch of a step, as int64. Padding rows repeat the last one.
 
         If an element failed, and another stands in for it, this is the record that failed.
         """
-        return self._reader.read_rows.numbers(self._step(step))
+        return self._reader.read_rows.of(self._step(step)).numbers
+
+    def without(self, *, steps: Sequence[int] = (), records: Sequence[int] = ()) -> Self:
+        """Return the stream without some steps: to skip those at which a loss jumped, for example.
+
+        No step is read in their place, so all others keep their records, and their random numbers. A state that was
+        saved before restores into this stream, on any number of shards; and states of this stream carry what is left
+        out.
+
+        Args:
+            steps: numbers of steps, as :meth:`records` takes them: counted from ``start``, and from 0.
+            records: record numbers: the steps in which one of them comes are left out, in all epochs of the stream.
+                Without batches, only their own elements are.
+
+        Raises:
+            RecordIndexError: if there is no such step or record.
+            InvalidArgumentError: if records are given, and the stream has no end.
+        """
+        options, ranges = self._options, [tuple(self._step(integer("a step", step))) for step in steps]
+        if len(records):
+            ranges += options.ranges_of(np.array([integer("a record", record) for record in records], np.int64))
+        return type(self)(self._reader.with_steps(options.steps.without(ranges)))
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state of an iterator before a step: for programs that keep the number of steps, and no state.

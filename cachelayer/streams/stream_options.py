@@ -11,15 +11,16 @@ from math import gcd
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, check_options, integer
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
 from cachelayer.streams.order.block_grid import MOST_LANES
 from cachelayer.streams.order.block_order import BlockOrder, Blocks, grid_of
-from cachelayer.streams.order.bucket_order import BucketOrder, BucketPlan, BucketSteps
+from cachelayer.streams.order.bucket_order import BucketOrder, BucketPlan
 from cachelayer.streams.order.buckets import Buckets, BucketTable
 from cachelayer.streams.order.exact import Order, Ordering
-from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
+from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Segment, Steps
 from cachelayer.user_warnings import warn
 
 MOST_ROWS = 1 << 30
@@ -29,6 +30,8 @@ _MOST_READERS = 1.5
 
 M = TypeVar("M", bound=Callable[..., Any])
 Shuffle = bool | Literal["blocks"] | Blocks
+# Places of an epoch that are looked at at once for records.
+_SEARCHED = 1 << 18
 _DEFAULTS = {
     "shuffle": False,
     "reshuffle": True,
@@ -69,6 +72,29 @@ class StreamOptions:
     start: int
     prefetch: int
 
+    def order_of(self, segment: Segment) -> Ordering:
+        """Return the order of the epochs of a segment."""
+        return self.order if segment is self.steps.segments[-1] else order_over(self.order, segment.records)
+
+    def ranges_of(self, records: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return the begins and ends of the steps with some records; without batches, of the records' positions."""
+        steps = self.steps
+        if steps.end is None:
+            raise InvalidArgumentError("without(records=...) of a stream that has no end: pass num_epochs=, or steps=")
+        wrong = records[(records < 0) | (records >= self.order.records)]
+        if len(wrong):
+            raise RecordIndexError(f"record {wrong[0]}: there are {self.order.records} records")
+        found: list[tuple[int, int]] = []
+        for places in steps.places(self.start, steps.end):
+            for begin in range(places.begin, places.end, _SEARCHED):
+                end = min(begin + _SEARCHED, places.end)
+                numbers = self.order.at(places.epoch, np.arange(begin, end))
+                first = places.epoch * steps.records + begin
+                for position in (np.flatnonzero(np.isin(numbers, records)) + first).tolist():
+                    step = steps.containing(position, self.start) if self.batched else (position, position + 1)
+                    found += [] if step is None else [(step[0], step[1])]
+        return found
+
     def __str__(self) -> str:
         """Return what differs from the defaults, as the arguments of a call."""
         order = {name: value for name, value in self.order.described.items() if name != "version"}
@@ -98,7 +124,7 @@ def make_options(
     reshuffle: bool = True,
     num_epochs: int | None = 1,
     shard: Any = (0, 1),
-    remainder: Literal["drop", "keep", "pad"] | None = None,
+    remainder: Remainder | None = None,
     start: int = 0,
     prefetch: int = 2,
     buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
@@ -151,6 +177,15 @@ def make_options(
     return options if table is None else _in_buckets(options, table)
 
 
+def order_over(order: Ordering, records: int) -> Ordering:
+    """Return an order of the same kind over another number of records: exact, or in blocks of the same sizes."""
+    if isinstance(order, BlockOrder):
+        return BlockOrder(grid_of(Blocks(**order.sizes), records, 1), order.seed, order.reshuffle)
+    if type(order) is not Order:
+        raise InvalidArgumentError("only a stream of one dataset, in an exact order or in blocks, has more records")
+    return replace(order, records=records)
+
+
 def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
     """Return the options of a stream whose batches come each from one bucket."""
     order, steps = options.order, options.steps
@@ -160,9 +195,9 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
             "out"
         )
     plan = BucketPlan(table.sizes, steps.global_batch, order.seed if order.shuffle else None, order.reshuffle)
-    stepping = BucketSteps(
-        steps.records, steps.global_batch, steps.shard_count, steps.remainder, steps.num_epochs, plan=plan
-    )
+    if steps.wraps:
+        raise InvalidArgumentError("remainder='wrap' and buckets: a step has records of one bucket: pass another")
+    stepping = replace(steps, cuts=plan.short_begins)
     refusal = stepping.refusal(options.start)
     if refusal is not None:
         raise InvalidArgumentError(f"start {options.start}: {refusal}")

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
+import numpy as np
+
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.json_values import Sha256, Whole
@@ -126,6 +128,17 @@ class Manifest:
     def digest(self) -> str:
         """SHA-256 of the data, in hexadecimal."""
         return self.shards_digest if self.kept is None else self.kept.digest
+
+    def prefix_digest(self, records: int) -> str | None:
+        """Return the digest that a version of the first shards has; None if no shard ends after so many records."""
+        if records == self.records:
+            return self.digest
+        ends = np.cumsum(self.shards.records)
+        last = int(ends.searchsorted(records))
+        if self.kept is not None or last == len(ends) or ends[last] != records:
+            return None
+        erased = tuple(record for record in self.erased if record < records)
+        return replace(self, shards=ShardTable.of(self.shards[: last + 1]), erased=erased).shards_digest
 
     def without_records(self, records: Iterable[int], shards: ShardTable, reason: str) -> Manifest:
         """Return the manifest that replaces this one after records were erased. It keeps all others.

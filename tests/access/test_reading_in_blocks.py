@@ -156,11 +156,11 @@ def test_workers_that_take_turns_read_the_steps_of_the_stream(kind: str, workers
         for worker in range(workers):
             steps = WorkerSteps(stream, workers)
             for number in numbers[worker::workers]:
-                assert_same(steps.batch(step_of(stream, number)), expected[number])
+                assert_same(steps.item(step_of(stream, number)), expected[number])
         # Out of turn, as after a restore.
         steps = WorkerSteps(stream, workers)
         for number in np.random.default_rng(0).permutation(numbers).tolist()[:15]:
-            assert_same(steps.batch(step_of(stream, number)), expected[number])
+            assert_same(steps.item(step_of(stream, number)), expected[number])
 
 
 def test_workers_read_local_records_too(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_workers_read_local_records_too(tmp_path: Path) -> None:
     for worker in range(2):
         steps = WorkerSteps(stream, 2)
         for number in range(worker, len(stream), 2):
-            assert_same(steps.batch(step_of(stream, number)), stream[number])
+            assert_same(steps.item(step_of(stream, number)), stream[number])
 
 
 def test_a_worker_fetches_each_block_once(requests: Requests) -> None:
@@ -176,7 +176,7 @@ def test_a_worker_fetches_each_block_once(requests: Requests) -> None:
     stream = in_blocks(ref, 48, remainder="drop")
     steps = WorkerSteps(stream, 3)
     for number in range(2, len(stream), 3):
-        steps.batch(step_of(stream, number))
+        steps.item(step_of(stream, number))
     asked = requests.of_records()
     assert len(set(asked)) == len(asked) <= 2 * MANY // BLOCK
 

@@ -32,9 +32,15 @@ def test_an_epoch_is_that_of_any_run_whatever_start_and_number_of_epochs(case: A
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CacheLayerWarning)
         found = numbers(case.n).stream(case.batch, **arguments).epoch(epoch)
-        run = numbers(case.n).stream(case.batch, **{**arguments, "num_epochs": epoch + 1, "start": epoch * case.n})
-        assert str(list(found)) == str(list(run))
-    assert found.get_state()["position"] == (epoch + 1) * case.n
+        start = epoch * case.n
+        if case.remainder == "wrap":
+            start = -(-start // case.batch) * case.batch
+        if start > (epoch + 1) * case.n:
+            return
+        run = numbers(case.n).stream(case.batch, **{**arguments, "num_epochs": epoch + 1, "start": start})
+        same = iter(run)
+        assert str(list(found)) == str(list(same))
+    assert found.position == same.position >= (epoch + 1) * case.n
 
 
 def test_epochs_follow_one_another_without_end_unless_their_number_is_given() -> None:

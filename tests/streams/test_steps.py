@@ -30,7 +30,7 @@ def test_following_steps_visits_those_of_the_model(case: Case) -> None:
         found.append(step)
         position = steps.after(step)
     assert found == expected_steps(case)
-    assert steps.next_start(position) == case.end
+    assert steps.next_start(position) == case.positions()[-1]
 
 
 @given(cases(), st.integers(0, 200))
@@ -63,7 +63,7 @@ def test_parts_are_contiguous_and_cover_the_step(shards_and_case: tuple[int, Cas
     shards, case = shards_and_case
     steps = steps_of(case, shards)
     for step in expected_steps(case):
-        parts = [steps.part(step, shard) for shard in range(shards)]
+        parts = [steps.part(step.end - step.begin, shard) for shard in range(shards)]
         assert parts[0][0] == 0
         assert all(one[1] == other[0] for one, other in pairwise(parts))
         assert parts[-1][1] == (case.batch if case.remainder == "pad" else step.end - step.begin)
@@ -72,21 +72,19 @@ def test_parts_are_contiguous_and_cover_the_step(shards_and_case: tuple[int, Cas
         assert sizes[0] - sizes[-1] <= 1
 
 
-@given(cases(remainders=("keep", "drop")), st.integers(1, 30))
-def test_a_block_is_whole_steps_of_one_epoch(case: Case, least: int) -> None:
+@given(cases(), st.integers(1, 30))
+def test_several_steps_are_some_in_a_row_of_one_run(case: Case, most: int) -> None:
     steps = steps_of(case)
     expected = expected_steps(case)
-    block = steps.block(case.start, least)
+    several = steps.several(case.start, most)
     if not expected:
-        assert block is None
+        assert several is None
         return
-    assert block is not None
-    inside = [step for step in expected if step.begin < block.end]
-    assert (block.begin, block.end) == (expected[0].begin, inside[-1].end)
-    assert block.begin // case.n == (block.end - 1) // case.n
-    following = expected[len(inside) : len(inside) + 1]
-    ended = not following or following[0].begin // case.n > block.begin // case.n
-    assert ended or block.end - block.begin >= least
+    assert several is not None
+    inside = list(steps.single(several))
+    assert inside == expected[: len(inside)]
+    assert 1 <= len(inside) <= most
+    assert len(inside) == 1 or several.begin // case.n == (several.end - 1) // case.n
 
 
 def test_an_endless_stream_has_every_step_and_no_count() -> None:

@@ -41,7 +41,6 @@ def test_the_parts_sum_to_the_time(ref: Any, batch: int | None, prefetch: int) -
         busy(0.001)
     stats = iterator.stats()
     assert stats.waited + stats.own == pytest.approx(stats.seconds)
-    assert stats.mapping >= 0.4
     assert 0 < stats.waited < stats.seconds
     assert stats.own >= 0.001 * len(ref[:200].stream(batch))
     assert json.loads(json.dumps(dataclasses.asdict(stats)))["seconds"] == stats.seconds
@@ -71,10 +70,9 @@ def test_another_thread_sees_that_an_iterator_waits_while_it_waits(ref: Any, pre
 @pytest.mark.parametrize(
     ("stats", "verdict"),
     [
-        (StreamStats(0, 0, 0, 0), "nothing read yet"),
-        (StreamStats(100.0, 5.0, 95.0, 90.0), "waited for data 5 % of the time (5 of 100 s)"),
-        (StreamStats(10.0, 9.0, 1.0, 8.0), "waited for data 90 % .* the functions take the most .* threads="),
-        (StreamStats(10.0, 9.0, 1.0, 1.0), "waited for data 90 % .* reading takes the most: .* mirror"),
+        (StreamStats(0, 0, 0), "nothing read yet"),
+        (StreamStats(100.0, 5.0, 95.0), "waited for data 5 % of the time (5 of 100 s)"),
+        (StreamStats(10.0, 9.0, 1.0), "waited for data 90 % .* threads= .* mirror"),
     ],
 )
 def test_the_verdict_says_what_to_do(stats: StreamStats, verdict: str) -> None:

@@ -42,7 +42,7 @@ class Case:
     def order(self) -> list[int]:
         """The record at each position."""
         records: list[int] = []
-        for epoch in range(self.epochs):
+        for epoch in range(self.epochs + (self.batch // self.n + 1 if self.remainder == "wrap" and self.n else 0)):
             if self.seed is None:
                 records += range(self.n)
             else:
@@ -54,7 +54,8 @@ class Case:
         order, position, found = self.order(), self.start, []
         while position < self.end:
             epoch_end = (position // self.n + 1) * self.n
-            records = order[position : min(position + self.batch, epoch_end)]
+            stop = position + self.batch
+            records = order[position : stop if self.remainder == "wrap" else min(stop, epoch_end)]
             if len(records) == self.batch or self.remainder != "drop":
                 found.append((position, records))
             position += len(records)
@@ -62,7 +63,9 @@ class Case:
 
     def positions(self) -> list[int]:
         """Where an iterator stands before each step, and after the last."""
-        return [position for position, _ in self.steps()] + [self.end]
+        steps = self.steps()
+        wraps = self.remainder == "wrap" and steps
+        return [position for position, _ in steps] + [steps[-1][0] + self.batch if wraps else self.end]
 
     def batches(self, shard: int, shards: int) -> list[Batch]:
         return [self._part(records, shard, shards) for _, records in self.steps()]
@@ -79,7 +82,7 @@ class Case:
 
 @st.composite
 def cases(
-    draw: st.DrawFn, *, shards: int = 1, most: int = 40, remainders: tuple[str, ...] = ("keep", "drop", "pad")
+    draw: st.DrawFn, *, shards: int = 1, most: int = 40, remainders: tuple[str, ...] = ("keep", "drop", "pad", "wrap")
 ) -> Case:
     """Any stream whose batches ``shards`` shards can share."""
     n, epochs = draw(st.integers(0, most)), draw(st.integers(0, 3))

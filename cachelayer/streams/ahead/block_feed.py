@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import BlockHolder
+from cachelayer.protocols import BlockHolder, HeldBlock, RecordReads
 from cachelayer.streams.ahead.background import Background, is_lost
-from cachelayer.streams.ahead.block_rows import BlockRows, Fetch
-from cachelayer.streams.order.exact import BlockSpans
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Step
 from cachelayer.user_warnings import warn
 
@@ -36,54 +35,66 @@ REQUESTS = 48
 """Blocks that are fetched at once."""
 MOST_AHEAD = 1 << 17
 """Steps are looked at ahead of need up to so many records of the shard."""
+_LOOKED_AT = 1024
+"""Elements of a shard whose blocks are looked up at once, ahead of need."""
 
 
-class Feed(Protocol):
-    """Loads the blocks that steps need, ahead of need. For one thread at a time.
-
-    If a method is interrupted at any point, the next call makes up for it.
-    """
-
-    def reached(self, position: int) -> None:
-        """Let go of what is needed only before a position: the caller has all records up to there."""
-
-    def load(self, steps: Sequence[Step]) -> Mapping[int, BlockRows] | None:
-        """Load the blocks of some steps, and those that come after them.
-
-        Returns:
-            For the begin of each step, the blocks that its records are read from; None to read them where they lie.
-        """
-
-    def pending(self, steps: Sequence[Step]) -> Future[Any] | None:
-        """Return what should end before some steps are read; None if they may be read at any time."""
-
-
-@dataclass(frozen=True)
-class FeedSteps:
-    """The steps of an iterator that reads blocks.
+# With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
+@dataclass(frozen=True, eq=False, slots=True)
+class Fetch:
+    """A request of blocks that is under way or has been answered.
 
     Args:
-        at: returns the step from a position, or a few at once; None at the end.
-        after: returns the position after a step.
-        spans: returns the block of each row of a step; ``last`` counts from the epoch of the step.
-        records: number of records of an epoch.
-        record_nbytes: approximate bytes of a record.
-        share: the fraction of the records of a step that the iterator reads.
-        most_ahead: the most positions to look ahead for blocks; 0 to load only what a step needs.
+        outcome: what a thread makes of it.
+        again: fetches the same blocks.
     """
 
-    at: Callable[[int], Step | None]
-    after: Callable[[Step], int]
-    spans: Callable[[Step], BlockSpans]
-    records: int
-    record_nbytes: int
-    share: float
-    most_ahead: int
+    outcome: Future[HeldBlock]
+    again: Callable[[], HeldBlock]
 
-    def blocks(self, step: Step) -> BlockSpans:
-        """Return the block of each row of a step; ``last`` is a global position."""
-        spans = self.spans(step)
-        return BlockSpans(spans.begin, spans.end, spans.last + (step.begin - step.begin % self.records))
+    def block(self, check: Callable[[], None]) -> HeldBlock:
+        """Wait for the block, and return it; call ``check`` during the wait."""
+        while not self.outcome.done():
+            # Nobody may fetch it any more.
+            check()
+            wait([self.outcome], 0.2)
+        # Another thread that shares the iterator may have gone elsewhere.
+        return self.again() if self.outcome.cancelled() else self.outcome.result()
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRows:
+    """The rows of some steps, and the blocks in which their records lie.
+
+    Args:
+        holder: what fetched the blocks.
+        fetches: the requests of the blocks, each of some row.
+        owner: for each row, the request that brings its block.
+        shift: for each row, what to add to the number of its record for its row in there.
+    """
+
+    holder: BlockHolder[Any]
+    fetches: Sequence[Fetch]
+    owner: Indices
+    shift: Indices
+
+    def reads(self, rows: slice, numbers: Indices, check: Callable[[], None]) -> RecordReads[Any]:
+        """Wait for the blocks of some rows, and return what reads their records.
+
+        Args:
+            rows: which of the rows.
+            numbers: the number of the record of each of them.
+            check: called during the wait; raises if nobody waits any longer.
+        """
+        fetches, owner, shift = self.fetches, self.owner, self.shift
+        if rows != slice(None):
+            used, owner = np.unique(owner[rows], return_inverse=True)
+            fetches, shift = [fetches[number] for number in used.tolist()], shift[rows]
+        blocks = [fetch.block(check) for fetch in fetches]
+        if True in [block.damaged for block in blocks]:
+            # The object may have been mended since.
+            blocks = [fetch.again() if block.damaged else block for fetch, block in zip(fetches, blocks, strict=True)]
+        return self.holder.reads(blocks, owner, numbers + shift)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,41 +114,29 @@ class _Use:
     first: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Needs:
-    """The blocks that a step needs.
-
-    Args:
-        lasts: the global position of the last record that is read of each.
-        begins, ends: the records of each.
-        owner: for each row of the step, the number of its block.
-    """
-
-    lasts: Indices
-    begins: Indices
-    ends: Indices
-    owner: Indices
-
-    @classmethod
-    def of(cls, spans: BlockSpans) -> _Needs:
-        lasts, firsts, owner = np.unique(spans.last, return_index=True, return_inverse=True)
-        return cls(lasts, spans.begin[firsts], spans.end[firsts], owner)
-
-
 class BlockFeed:
-    """Fetches blocks in threads that end with this object; a :class:`Feed`.
+    """Fetches blocks in threads that end with this object. For one thread at a time.
 
     It holds the blocks whose last record has not been handed out (the windows of this shard), and those that come next:
     together as many bytes as its windows ever held at a time, and :data:`AHEAD_NBYTES` more, and the blocks of a step.
 
     Args:
         holder: fetches blocks.
-        steps: the steps that are read.
+        reader: reads the steps.
+        workers: the number of workers that take turns at the steps.
     """
 
-    def __init__(self, holder: BlockHolder[Any], steps: FeedSteps) -> None:
+    def __init__(self, holder: BlockHolder[Any], reader: StepReader, workers: int = 1) -> None:
         self._holder = holder
-        self._steps = steps
+        self._steps = reader.options.steps
+        self._spans = reader.read_rows.spans
+        self._record_nbytes = max(1, reader.records.record_nbytes)
+        share = max(1, reader.read_rows.share)
+        self._at_once = 1 if reader.options.batched else _LOOKED_AT
+        self._workers = workers
+        # No record comes twice, as far as possible.
+        most = min(len(reader.records), MOST_AHEAD * self._steps.global_batch // share)
+        self._most_ahead = most if reader.options.prefetch else 0
         self._worker: Background | None = None
         # Several threads may share an iterator.
         self._lock = ProcessLock()
@@ -146,46 +145,35 @@ class BlockFeed:
         self._begin_at(0)
 
     def _begin_at(self, position: int) -> None:
-        # By the global position of the last record of the block.
+        # By the position of the last record of the block.
         self._uses: dict[int, _Use] = {}
-        # Of the same blocks, because to sum up what the blocks themselves say would be to look at each in every step;
-        # and a heap of the positions of their last records, some of which may be gone.
-        self._nbytes: dict[int, int] = {}
+        # A heap of these positions, some of which may be gone.
         self._lasts: list[int] = []
-        # Of steps ahead.
-        self._needs: dict[tuple[int, int], _Needs] = {}
+        self._nbytes = self._most_live = 0
         self._reached = self._horizon = position
-        self._most_live = 0
-        # The epoch whose blocks are fetched, and what fetches them.
 
     @property
     def held_nbytes(self) -> int:
         """Approximate bytes of the blocks that are held or on the way."""
-        return sum(self._nbytes.values())
+        return self._nbytes
 
     def reached(self, position: int) -> None:
-        """Drop the blocks of which no record from a position on is needed."""
+        """Drop the blocks of which no record from a position on is needed: the caller has all records up to there."""
         with self._lock:
             if self._pid != os.getpid():
                 # The threads of the parent do not exist here.
-                self._worker = None
+                self._worker, self._pid = None, os.getpid()
                 self._begin_at(position)
-                self._pid = os.getpid()
             if not self._reached <= position <= self._horizon:
                 for last in list(self._uses):
                     self._drop(last)
                 self._begin_at(position)
             self._reached = position
             while self._lasts and self._lasts[0] < position:
-                self._drop(self._lasts[0])
-                heappop(self._lasts)
-            for key in [key for key in self._needs if key[1] <= position]:
-                del self._needs[key]
+                self._drop(heappop(self._lasts))
             # Blocks are fetched in the order in which they are needed: the last ones are ahead.
-            ahead = sum(
-                [use.nbytes for use in takewhile(lambda use: use.first >= position, reversed(self._uses.values()))]
-            )
-            self._most_live = max(self._most_live, self.held_nbytes - ahead)
+            uses = takewhile(lambda use: use.first >= position, reversed(self._uses.values()))
+            self._most_live = max(self._most_live, self._nbytes - sum(use.nbytes for use in uses))
             if self._most_live > memory_nbytes() // 2 and not self._has_warned:
                 self._has_warned = True
                 warn(
@@ -195,77 +183,82 @@ class BlockFeed:
 
     def _drop(self, last: int) -> None:
         use = self._uses.pop(last, None)
-        self._nbytes.pop(last, None)
         if use is not None:
+            self._nbytes -= use.nbytes
             use.fetch.outcome.cancel()
 
-    def _keep(self, last: int, use: _Use) -> None:
-        heappush(self._lasts, last)
-        self._nbytes[last] = use.nbytes
-        self._uses[last] = use
-
-    def load(self, steps: Sequence[Step]) -> Mapping[int, BlockRows]:
+    def load(self, steps: Step) -> BlockRows:
         """Return the blocks of the rows of some steps; fetch those that are not on the way, and the next ones."""
         with self._lock:
-            rows = {step.begin: self._rows(step) for step in steps}
+            lasts, owner = self._fetch(steps)
+            uses = [self._uses[last] for last in lasts]
+            self._horizon = max(self._horizon, self._after(steps))
             self._fetch_ahead()
-            return rows
+            shifts = np.array([use.shift for use in uses], np.int64)
+            return BlockRows(self._holder, [use.fetch for use in uses], owner, shifts[owner])
 
-    def pending(self, steps: Sequence[Step]) -> None:
-        """Return None: a step waits for each of its blocks."""
-
-    def _rows(self, step: Step) -> BlockRows:
-        """Return the blocks of the rows of a step; fetch those that are not on the way."""
-        needs = self._needs.pop((step.begin, step.end), None) or _Needs.of(self._steps.blocks(step))
-        lasts = needs.lasts.tolist()
-        known = self._uses
-        # There are hundreds of blocks, nearly all of which have come.
-        uses: list[_Use] = [known.get(last) for last in lasts]  # type: ignore[misc]
-        missing = [row for row, use in enumerate(uses) if use is None or is_lost(use.fetch.outcome)]
-        if missing:
-            self._fetch(step, needs, missing)
-            uses = [known[last] for last in lasts]
-        shifts = np.array([use.shift for use in uses], np.int64)
-        self._horizon = max(self._horizon, self._steps.after(step))
-        return BlockRows(self._holder, [use.fetch for use in uses], needs.owner, shifts[needs.owner])
+    def _after(self, steps: Step) -> int:
+        if self._workers > 1:
+            return self._steps.turn_after(steps, self._workers)
+        return self._steps.after(steps)
 
     def _fetch_ahead(self) -> None:
         """Fetch the blocks that come next, as far as there is room."""
-        end = self._reached + self._steps.most_ahead
-        if self._horizon >= end or self._steps.at(self._horizon) is None:
-            return
-        known = self._uses
-        room = self._most_live + AHEAD_NBYTES - self.held_nbytes
-        while room > 0 and self._horizon < end and (step := self._steps.at(self._horizon)) is not None:
-            needs = self._needs[step.begin, step.end] = _Needs.of(self._steps.blocks(step))
-            # Those that are lost are fetched again by the steps that need them.
-            room -= self._fetch(
-                step, needs, [row for row, last in enumerate(needs.lasts.tolist()) if last not in known]
-            )
-            self._horizon = self._steps.after(step)
+        end = self._reached + self._most_ahead
+        while self._horizon < end and self._nbytes < self._most_live + AHEAD_NBYTES:
+            steps = self._steps.several(self._horizon, self._at_once)
+            if steps is None:
+                return
+            self._fetch(steps)
+            self._horizon = self._after(steps)
 
-    def _fetch(self, step: Step, needs: _Needs, rows: Sequence[int]) -> int:
-        """Fetch some of the blocks that a step needs; return their approximate bytes."""
-        nbytes = 0
+    def _fetch(self, steps: Step) -> tuple[list[int], Indices]:
+        """Fetch the blocks of some steps that are not on the way.
+
+        Returns:
+            The last positions of all blocks of the steps; for each row, which of these is its block.
+        """
+        spans = self._spans(steps)
+        lasts, firsts, owner = np.unique(spans.last, return_index=True, return_inverse=True)
+        begins, ends = spans.begin[firsts].tolist(), spans.end[firsts].tolist()
         single: list[tuple[int, int]] = []
-        for row in rows:
-            last, begin, end = needs.lasts.item(row), needs.begins.item(row), needs.ends.item(row)
+        for last, begin, end in zip(lasts.tolist(), begins, ends, strict=True):
+            use = self._uses.get(last)
+            if use is not None and not is_lost(use.fetch.outcome):
+                continue
             if end - begin == 1:
                 single.append((last, begin))
-                continue
-            nbytes += (size := (end - begin) * self._steps.record_nbytes)
-            fetch = self._submit(np.arange(begin, end))
-            self._keep(last, _Use(fetch, -begin, size, step.begin))
+            else:
+                self._keep(last, self._submit(np.arange(begin, end)), -begin, end - begin, steps.begin)
         if single:
             fetch = self._submit(np.array([number for _, number in single], np.int64))
             for row, (last, number) in enumerate(single):
-                self._keep(last, _Use(fetch, row - number, self._steps.record_nbytes, step.begin))
-        return nbytes + len(single) * self._steps.record_nbytes
+                self._keep(last, fetch, row - number, 1, steps.begin)
+        return lasts.tolist(), owner
+
+    def _keep(self, last: int, fetch: Fetch, shift: int, records: int, first: int) -> None:
+        self._drop(last)
+        heappush(self._lasts, last)
+        self._uses[last] = use = _Use(fetch, shift, records * self._record_nbytes, first)
+        self._nbytes += use.nbytes
 
     def _submit(self, numbers: Indices) -> Fetch:
         if self._worker is None:
-            worker = Background("cachelayer-blocks", REQUESTS)
-            weakref.finalize(self, worker.close)
-            self._worker = worker
+            self._worker = Background("cachelayer-blocks", REQUESTS)
+            weakref.finalize(self, self._worker.close)
         fetch = partial(self._holder.fetch, numbers)
         return Fetch(self._worker.submit(fetch), fetch)
+
+
+def feed_of(reader: StepReader, workers: int = 1) -> BlockFeed | None:
+    """Return what fetches the blocks of a stream; None if its order has none, or records are read where they lie.
+
+    Args:
+        reader: reads the steps.
+        workers: the number of workers that take turns at the steps; the blocks are those of one of them.
+    """
+    steps = reader.options.steps
+    if steps.records == 0 or reader.options.order.blocks_at(0, np.empty(0, np.int64)) is None:
+        return None
+    holder = reader.records.block_holder(max(1, reader.read_rows.share) / steps.global_batch)
+    return None if holder is None else BlockFeed(holder, reader, workers)

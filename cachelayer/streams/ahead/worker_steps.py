@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from cachelayer.streams.ahead.block_feed import BlockFeed
-from cachelayer.streams.ahead.block_rows import BlockRows
-from cachelayer.streams.ahead.blocks import feed_of, loaded
+from cachelayer.streams.ahead.block_feed import BlockRows, feed_of
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream import Stream, reader_of
@@ -15,14 +12,14 @@ from cachelayer.user_warnings import warn
 
 
 class WorkerSteps:
-    """Reads the batches of a stream, step by step, for a worker that takes turns with others at the steps.
+    """Reads the items of a stream, step by step, for a worker that takes turns with others at the steps.
 
-    In an order in blocks, the blocks of this worker's next steps are fetched ahead of need, or announced to the system,
-    as an iterator has them fetched, and held until no later step needs them. The steps may be read in any order, but
-    after a step that is not this worker's next one the blocks are fetched anew.
+    In an order in blocks, the blocks of this worker's next steps are fetched ahead of need, as an iterator has them
+    fetched, and held until no later step needs them. The steps may be read in any order, but after a step that is not
+    this worker's next one the blocks are fetched anew.
 
     Args:
-        stream: a stream with batches.
+        stream: the stream.
         workers: the number of workers. This worker's next step is the one that comes so many steps later.
     """
 
@@ -30,26 +27,23 @@ class WorkerSteps:
         self._reader = reader_of(stream)
         self._feed = feed_of(self._reader, workers)
 
-    def batch(self, step: Step) -> Any:
-        return self._reader.batch(step, self._blocks(step))
+    def item(self, step: Step) -> Any:
+        return self._reader.item(step, self._fetched(step))
 
-    def batch_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
-        """Return the batch of a step, and the elements that others stand in for, without a warning."""
-        return self._reader.batch_and_failures(step, self._blocks(step))
+    def item_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
+        """Return the item of a step, and the elements that others stand in for, without a warning."""
+        return self._reader.item_and_failures(step, self._fetched(step))
 
-    def _blocks(self, step: Step) -> Mapping[int, BlockRows] | None:
+    def _fetched(self, step: Step) -> BlockRows | None:
         if self._feed is None:
             return None
         self._feed.reached(step.begin)
-        pending, blocks = loaded(self._feed, [step])
-        if pending is not None:
-            pending.result()
-        return blocks
+        return self._feed.load(step)
 
 
 def fetches_blocks(stream: Stream[Any]) -> bool:
     """Return whether an iterator over the stream fetches blocks, as it does from an object store."""
-    return isinstance(feed_of(reader_of(stream)), BlockFeed)
+    return feed_of(reader_of(stream)) is not None
 
 
 def warn_of_workers(stream: Stream[Any], workers: int, fix: str) -> None:

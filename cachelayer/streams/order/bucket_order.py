@@ -20,7 +20,6 @@ from cachelayer.locks import cached_property
 from cachelayer.streams.order.buckets import BucketTable
 from cachelayer.streams.order.exact import Order
 from cachelayer.streams.order.permutation import Indices, permuted, round_keys
-from cachelayer.streams.steps import Step, Steps
 
 BUCKET_ORDER_VERSION = 3
 
@@ -129,75 +128,6 @@ class BucketOrder(Order):
             start = end
         return np.concatenate(numbers)
 
-
-@dataclass(frozen=True, kw_only=True)
-class BucketSteps(Steps):
-    """The steps of a stream whose batches come each from one bucket.
-
-    Args:
-        plan: which steps each epoch has.
-    """
-
-    plan: BucketPlan
-
-    @property
-    def short_steps(self) -> tuple[int, ...]:
-        """The numbers of records of the short steps of an epoch."""
-        return tuple(self.plan.short.values())
-
-    def refusal(self, position: int) -> str | None:
-        """Return why no step can begin at a position; None if one can."""
-        if self.records == 0 or position % self.records == 0:
-            return None
-        epoch, place = divmod(position, self.records)
-        step = self.plan.step_at(place)
-        begin, end = (epoch * self.records + self.plan.begin(number) for number in (step, step + 1))
-        if begin == position:
-            return None
-        return (
-            f"position {position} lies within a step: with buckets only the starts of steps are valid, the nearest "
-            f"are {begin} and {end}"
-        )
-
-    def bucket(self, step: Step) -> int:
-        """Return the bucket that the records of a step come from."""
-        epoch, place = divmod(step.begin, self.records)
+    def bucket(self, epoch: int, place: int) -> int:
+        """Return the bucket that the records of a step come from, of which one is at a place of an epoch."""
         return self.plan.bucket(epoch, self.plan.step_at(place))[0]
-
-    def per_epoch(self, place: int = 0, offset: int = 0) -> int:  # noqa: ARG002
-        """Return the number of steps from a place to the end of an epoch."""
-        steps = self.plan.whole + (0 if self.remainder == "drop" else len(self.plan.short))
-        return max(0, steps - self.plan.step_at(place))
-
-    def _steps_before(self, position: int) -> int:
-        epoch, place = divmod(position, self.records)
-        return (epoch + 1) * self.per_epoch() - self.per_epoch(place)
-
-    def nth(self, start: int, number: int) -> Step | None:
-        """Return step ``number``, counted from a position; None if there is no such step."""
-        if self.per_epoch() == 0:
-            return None
-        epoch, step = divmod(self._steps_before(start) + number, self.per_epoch())
-        if self.num_epochs is not None and epoch >= self.num_epochs:
-            return None
-        first = epoch * self.records
-        return Step(first + self.plan.begin(step), first + self.plan.begin(step + 1))
-
-    def at(self, position: int) -> Step | None:
-        """Return the step from a position; None after the last."""
-        return self.nth(position, 0)
-
-    def next_start(self, position: int) -> int:
-        """Return where the next step from a position begins: short steps that are dropped are skipped."""
-        step = self.at(position)
-        return step.begin if step is not None else max(position, self.end or 0)
-
-    def count(self, start: int, offset: int = 0) -> int | None:  # noqa: ARG002
-        """Return the number of steps from a position; None if there is no end."""
-        if self.num_epochs is None or self.records == 0:
-            return None if self.num_epochs is None else 0
-        return max(0, self.num_epochs * self.per_epoch() - self._steps_before(start))
-
-    def sizes(self, position: int) -> set[int]:  # noqa: ARG002
-        """Return the numbers of records that steps from a position on may have."""
-        return {self.global_batch, *(self.short_steps if self.remainder == "keep" else ())}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Event
 
 from cachelayer.errors import (
     CorruptionError,
@@ -96,37 +97,27 @@ def failure_of(record: int, position: int, error: Exception, stand_in: int) -> F
     return Failure(record, position, bare(error), stand_in)
 
 
-@dataclass(frozen=True, eq=False)
-class Failures:
-    """The failures of an iterator, in order of position: those of one block after another. Immutable.
+class Dropped(BaseException):
+    """Raised in a thread that reads what nobody waits for any longer."""
+
+
+class Reading:
+    """Reading some steps: whether anybody still waits for them, and the elements that others stand in for.
 
     Args:
-        before: those of the blocks before.
-        last: those of the last block.
+        closed: set when nobody waits any longer; None if the consumer itself reads.
     """
 
-    before: Failures | None = None
-    last: tuple[Failure, ...] = ()
-    count: int = 0
+    __slots__ = ("closed", "failures")
 
-    def followed(self, more: tuple[Failure, ...]) -> Failures:
-        return Failures(self, more, self.count + len(more)) if more else self
+    def __init__(self, closed: Event | None = None) -> None:
+        self.closed = closed
+        self.failures: list[Failure] = []
 
-    def until(self, position: int) -> Failures:
-        if all(each.position < position for each in self.last):
-            return self
-        return NONE.followed(tuple(each for each in self if each.position < position))
-
-    def __iter__(self) -> Iterator[Failure]:
-        parts: list[tuple[Failure, ...]] = []
-        part: Failures | None = self
-        while part is not None:
-            parts.append(part.last)
-            part = part.before
-        return (each for last in reversed(parts) for each in last)
-
-
-NONE = Failures()
+    def check(self) -> None:
+        """Raise if nobody waits any longer; called before each call of a user's function, and during long waits."""
+        if self.closed is not None and self.closed.is_set():
+            raise Dropped
 
 
 def too_many(failures: Iterable[Failure], limit: int) -> ElementError:

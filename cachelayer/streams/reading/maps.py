@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Stacker
-from cachelayer.streams.ahead.block_plan import Reading
-from cachelayer.streams.reading.failures import Notice, noted
+from cachelayer.streams.reading.failures import Notice, Reading, noted
 from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]
@@ -53,11 +52,11 @@ class ElementMap:
             elements: the elements.
             numbers, positions: the record number and the global position of each.
             seed: the seed of the stream.
-            reading: counts the seconds, and says whether anybody still waits.
+            reading: says whether anybody still waits.
             attempt: how many other records were tried before at these positions: each draws other random numbers.
         """
         run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
-        made = reading.timed(run, elements, positions, seed, reading, attempt)
+        made = run(elements, positions, seed, reading, attempt)
         if self.declared is None:
             return made
         try:

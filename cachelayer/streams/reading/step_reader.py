@@ -1,30 +1,35 @@
-"""Read the steps of a shard: its records, after the user's functions, stacked to batches and masked."""
+"""Read the steps of a shard: its records, after the user's functions, as elements or stacked to batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Failed, PaddedRecords, RandomAccess, RecordReads, Stacker
-from cachelayer.streams.ahead.block_plan import Reading
-from cachelayer.streams.ahead.block_rows import BlockRows, joined
+from cachelayer.protocols import Failed, PaddedRecords, RandomAccess, RecordReads, Stacker, has_records, records_of
+from cachelayer.streams.order.bucket_order import BucketOrder
 from cachelayer.streams.order.stand_ins import one, stand_ins
-from cachelayer.streams.reading.failures import Failure, bare, failure_of, is_of_element, none_left, too_many
+from cachelayer.streams.reading.failures import Failure, Reading, bare, failure_of, is_of_element, none_left, too_many
 from cachelayer.streams.reading.maps import ElementMap, called, returned_none
-from cachelayer.streams.reading.step_rows import StepRows
+from cachelayer.streams.reading.step_rows import Rows, StepRows
 from cachelayer.streams.state import StreamIdentity
-from cachelayer.streams.steps import Step
-from cachelayer.streams.stream_options import StreamOptions
+from cachelayer.streams.steps import Step, Steps
+from cachelayer.streams.stream_options import StreamOptions, order_over
 
 Indices = NDArray[np.int64]
 Collate = Callable[..., Any]
+
+
+class FetchedRows(Protocol):
+    """The rows of some steps, whose records are fetched together or on the way."""
+
+    def reads(self, rows: slice, numbers: Indices, check: Callable[[], None], /) -> RecordReads[Any]:
+        """Wait for some of these rows, and return what reads their records."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class StepReader:
         options: which records to read, and in which order.
         maps: functions of elements, in the order in which they are called.
         batch_maps: functions of batches.
-        rows: given the size of a global batch, returns the rows to read; None for those of the shard.
+        rows: given the number of rows of a global batch, returns those to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         buckets: for each bucket, the records padded to its bound; empty if there are no buckets.
         sent: given an item and the number of rows of its global batch, returns what to hand out; None to hand it out.
@@ -50,15 +55,6 @@ class StepReader:
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
     buckets: Sequence[PaddedRecords[Any]] = ()
     sent: Callable[[Any, int], Any] | None = None
-
-    @cached_property
-    def _stacking(self) -> Stacker:
-        # Elements of all buckets have the same leaves of fixed shape, only other shapes.
-        return (self.buckets[0] if self.buckets else self.records).stacking()
-
-    def _reads_of(self, step: Step) -> RecordReads[Any]:
-        """Return the records as the batch of a step has them."""
-        return self.buckets[self.options.steps.bucket(step)] if self.buckets else self.records
 
     @property
     def identity(self) -> StreamIdentity:
@@ -80,6 +76,47 @@ class StepReader:
         """True if functions change what is handed out, so that the stream may have another spec than the records."""
         return bool(self.maps or self.batch_maps)
 
+    def with_steps(self, steps: Steps) -> StepReader:
+        """Return the reader of other steps."""
+        return replace(self, options=replace(self.options, steps=steps))
+
+    def restored(self, state: Any) -> tuple[StepReader, int]:
+        """Return the reader that goes on from a state, with the steps of the state, and its position.
+
+        Raises:
+            StateError: if it belongs to other records or another order, or lies past the end.
+        """
+        steps, position = self.identity.restored(state)
+        for segment in steps.earlier:
+            if self.records.prefix_digest(segment.first + segment.records) != segment.digest:
+                raise StateError(
+                    f"the state has advanced from records with the digest {segment.digest!r}, with which these do not "
+                    "begin: restore it over the version that advance_to() was given"
+                )
+        if steps.last_state is not None and position > steps.last_state:
+            raise StateError(
+                f"position {position} of the state is past the end of this stream, {steps.end}: set it on "
+                "stream.epochs(), or pass a larger num_epochs, which a mixture does not have"
+            )
+        return self.with_steps(steps), position
+
+    def advanced(self, newer: Any, position: int) -> StepReader:
+        """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
+        if not has_records(newer):
+            raise InvalidTypeError(f"advance_to takes a DataRef of a newer version, not a {type(newer).__name__}")
+        records, old = records_of(newer), self.records
+        if records.digest == old.digest:
+            return self
+        if self.buckets or len(old) == 0 or records.prefix_digest(len(old)) != old.digest:
+            raise InvalidArgumentError(
+                f"advance_to({newer!r}): it does not begin with the {len(old)} records of this stream, of digest "
+                f"{old.digest!r}: pass the whole version that append() made of them, for a stream over a whole version "
+                "without buckets or mixing"
+            )
+        order = order_over(self.options.order, len(records))
+        steps = self.options.steps.advanced(position, len(records), old.digest, records.digest)
+        return replace(self, records=records, options=replace(self.options, order=order, steps=steps))
+
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
         """Return the reader of some rows of each global batch, for a process that holds part of a sharded array.
 
@@ -93,167 +130,160 @@ class StepReader:
             )
         return replace(self, rows=rows)
 
-    def batch(self, step: Step, blocks: Mapping[int, BlockRows] | None = None) -> Any:
-        """Return the batch of a step; with remainder "pad", the batch and its mask.
+    def item(self, step: Step, fetched: FetchedRows | None = None) -> Any:
+        """Return the batch of a step, or the element of this shard; with remainder "pad", the batch and its mask.
 
         Args:
             step: the step.
-            blocks: for the begin of the step, the blocks that its records are read from; None to read them one by one.
+            fetched: what its records are read from; None to read them where they lie.
         """
-        batch, failures = self.batch_and_failures(step, blocks)
-        self._notice(failures)
-        return batch
-
-    def batch_and_failures(
-        self, step: Step, blocks: Mapping[int, BlockRows] | None = None
-    ) -> tuple[Any, tuple[Failure, ...]]:
-        """Return the batch of a step, as :meth:`batch` does, and the elements that others stand in for."""
-        reading = Reading()
-        reading.blocks = blocks
-        return self._finished(step, self._read(step, reading), reading), tuple(reading.failures)
-
-    def _notice(self, failures: Sequence[Failure]) -> None:
-        """Warn of failures that no iterator counts, once in a process."""
+        item, failures = self.item_and_failures(step, fetched)
         limit = self.max_failures
         if failures and limit is not None:
             if len(failures) > limit:
                 raise too_many(failures, limit)
             next(function.notice for function in self.maps if function.max_failures is not None)(failures[0])
+        return item
 
-    def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
-        """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
-        # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
-        together = len(steps) > 1 and not (self.maps and self.buckets)
-        read = reading.tried(lambda: self._read_at_once(steps, reading)) if together else None
-        if read is None:
-            out.extend(self._finished(step, self._read(step, reading), reading) for step in steps)
-        else:
-            out.extend(self._finished(step, batch, reading) for step, batch in zip(steps, read, strict=True))
-
-    def _read_at_once(self, steps: Sequence[Step], reading: Reading) -> Iterable[Any]:
-        numbers = self.read_rows.numbers_of(steps)
-        together = np.concatenate(numbers)
-        if self.buckets:
-            batches = zip(steps, numbers, self.records.read_batches(numbers), strict=True)
-            return [self.buckets[self.options.steps.bucket(step)].padded(rows, batch) for step, rows, batch in batches]
-        source = self._source(steps, together, reading)
-        if not self.maps:
-            return source.read_batches(numbers)
-        splits = list(accumulate(map(len, numbers), initial=0))
-        positions = np.concatenate([self.read_rows.positions(step) for step in steps])
-        elements, collate = self._collated(together, positions, reading, source, self.records)
-        parts = [elements[start:stop] for start, stop in pairwise(splits)]
-        return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
-
-    def elements(self, step: Step) -> Sequence[Any]:
+    def item_and_failures(self, step: Step, fetched: FetchedRows | None = None) -> tuple[Any, tuple[Failure, ...]]:
+        """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
         reading = Reading()
-        found = self._mapped(self.read_rows.numbers(step), self.read_rows.positions(step), reading, self.records)
-        self._notice(reading.failures)
-        return found
+        [item] = self._read([step], self.read_rows.of(step), slice(None), reading, fetched)
+        return self._finished(step, item, reading), tuple(reading.failures)
 
-    def _source(self, steps: Sequence[Step], numbers: Indices, reading: Reading) -> RecordReads[Any]:
-        if reading.blocks is None:
-            return self._reads_of(steps[0])
-        return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading.check)
+    def read(self, steps: Step, out: list[Any], reading: Reading, fetched: FetchedRows | None = None) -> None:
+        """Append the items of some steps in a row, read at once if that works; raise an error where its item would be.
 
-    def block(self, block: Step, out: list[Any], reading: Reading) -> None:
-        """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
-        numbers, positions = self.read_rows.places_of_elements(block)
-
-        def read(rows: slice) -> Sequence[Any]:
-            blocks = reading.blocks
-            source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading.check)
-            return self._mapped(numbers[rows], positions[rows], reading, source)
-
-        found = reading.tried(lambda: read(slice(None))) if len(numbers) > 1 else None
-        if found is not None:
-            out.extend(found)
+        Args:
+            steps: the steps.
+            out: gets the items.
+            reading: gets the failures.
+            fetched: what the records are read from; None to read them where they lie.
+        """
+        rows, single = self.read_rows.of(steps), list(self.options.steps.single(steps))
+        # Functions get the elements of one bucket.
+        items: Sequence[Any] | None = None
+        if len(single) > 1 and not (self.maps and self.buckets):
+            try:
+                items = self._read(single, rows, slice(None), reading, fetched)
+            except Exception:  # noqa: BLE001 - it comes again when the steps are read one by one
+                reading.failures.clear()
+        if items is not None and not self.options.batched:
+            out.extend(items)
             return
-        for row in range(len(numbers)):
-            out.extend(read(slice(row, row + 1)))
+        for row, (step, part) in enumerate(zip(single, rows.parts, strict=True)):
+            if items is not None:
+                out.append(self._finished(step, items[row], reading))
+            elif part.start < part.stop or self.options.batched:
+                alone = self._read([step], rows.of(part), part, reading, fetched)
+                out.append(self._finished(step, alone[0], reading))
 
-    def _read(self, step: Step, reading: Reading) -> Any:
-        """Return the batch of a step, before functions of batches and the mask."""
-        numbers = self.read_rows.numbers(step)
-        source = self._source([step], numbers, reading)
-        if not self.maps:
-            return source.read(numbers)
-        found = self._collated(numbers, self.read_rows.positions(step), reading, source, self._reads_of(step))
-        return self._stacked(step, *found, reading)
-
-    def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
-        """Return the batch of the elements of a step."""
-        if len(elements):
-            return collate(elements)
-        # An empty batch takes its structure from one of the step's elements.
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        number = self.options.order(epoch, place, place + 1)
-        # Another shard counts it if it fails.
-        apart = Reading(reading.closed)
-        reads = self._reads_of(step)
-        element, collate = self._collated(number, one(step.begin), apart, reads, reads)
-        return collate(element, 0)
-
-    def _mapped(
-        self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
+    def _read(
+        self, steps: Sequence[Step], rows: Rows, part: slice, reading: Reading, fetched: FetchedRows | None
     ) -> Sequence[Any]:
-        """Return the elements of these record numbers, at these global positions, after all functions."""
-        return self._elements(numbers, positions, reading, source, self.records, None)
+        """Return the elements of some steps in a row, or their batches before functions of batches and the mask.
 
-    def _collated(
-        self,
-        numbers: Indices,
-        positions: Indices,
-        reading: Reading,
-        source: RecordReads[Any],
-        others: RecordReads[Any],
-    ) -> tuple[Sequence[Any], Collate]:
-        """Return the same elements, and the function that stacks them, which depends on the elements as read."""
+        Args:
+            steps: the steps.
+            rows: the rows of these steps.
+            part: which of the rows of ``fetched`` they are.
+            reading: gets the failures.
+            fetched: what the records are read from; None to read them where they lie.
+        """
+        source: RecordReads[Any] = self.records
+        if fetched is not None:
+            source = fetched.reads(part, rows.numbers, reading.check)
+        if not self.options.batched:
+            return self._elements(rows, reading, source, self.records, None)
+        parts = rows.parts
+        if self.maps:
+            return self._mapped_batches(steps, rows, reading, source)
+        if len(parts) == 1 and not self.buckets:
+            return [source.read(rows.numbers)]
+        batches = source.read_batches([rows.numbers[part] for part in parts])
+        if not self.buckets:
+            return list(batches)
+        return [
+            self._padded(step).padded(rows.numbers[part], batch)
+            for step, part, batch in zip(steps, parts, batches, strict=True)
+        ]
+
+    def _padded(self, step: Step) -> PaddedRecords[Any]:
+        """Return the records padded as those of a step are."""
+        [places] = self.options.steps.places(step.begin, step.end)
+        order = cast(BucketOrder, self.options.order)
+        return self.buckets[order.bucket(places.epoch, places.begin)]
+
+    # The user's functions.
+
+    @cached_property
+    def _stacking(self) -> Stacker:
+        # Elements of all buckets have the same leaves of fixed shape, only other shapes.
+        return (self.buckets[0] if self.buckets else self.records).stacking()
+
+    def _mapped_batches(
+        self, steps: Sequence[Step], rows: Rows, reading: Reading, source: RecordReads[Any]
+    ) -> Sequence[Any]:
+        """Return the batch of each of some steps, of elements that functions have changed."""
+        others: RecordReads[Any] = self.records
+        if self.buckets:
+            source = others = self._padded(steps[0])
         collators = list[Collate]()
-        elements = self._elements(numbers, positions, reading, source, others, collators)
-        return elements, self._stacking.joined(collators)
+        elements = self._elements(rows, reading, source, others, collators)
+        collate = self._stacking.joined(collators) if collators else None
+        return [
+            self._empty(step, others) if collate is None or part.start == part.stop else collate(elements[part])
+            for step, part in zip(steps, rows.parts, strict=True)
+        ]
+
+    def _empty(self, step: Step, reads: RecordReads[Any]) -> Any:
+        """Return a batch of no elements, which takes its structure from one of the step's elements."""
+        rows = StepRows(self.options, lambda _: np.arange(1)).of(step)
+        collators = list[Collate]()
+        # Another shard counts it if it fails.
+        element = self._elements(rows, Reading(), reads, reads, collators)
+        return self._stacking.joined(collators)(element, 0)
 
     def _elements(
         self,
-        numbers: Indices,
-        positions: Indices,
+        rows: Rows,
         reading: Reading,
         source: RecordReads[Any],
         others: RecordReads[Any],
         collators: list[Collate] | None,
     ) -> Sequence[Any]:
-        """Return the elements of some records after all functions, with others in place of those that fail.
+        """Return the elements of some rows after all functions, with others in place of those that fail.
 
         Args:
-            numbers, positions: the record number and the global position of each.
-            reading: the reading of the block, which gets the failures.
+            rows: the rows.
+            reading: gets the failures.
             source: reads these records; perhaps out of blocks that are at hand.
             others: reads any record.
             collators: gets the functions that together stack the elements; None if nothing is stacked.
         """
+        numbers, positions, _ = rows
+        if len(numbers) == 0:
+            return []
+        limit = self.max_failures
         try:
-            return self._made(source.__getitems__(numbers), numbers, positions, 0, reading, collators)
+            return self._call_maps(source.__getitems__(numbers), numbers, positions, 0, reading, collators)
         except Exception as error:
-            if self.max_failures is None or not is_of_element(error):
+            if limit is None or not is_of_element(error):
                 raise
         # Once more one by one, to find those that fail.
         failed: Failed = {}
-        read = source.elements(numbers, failed)
-        elements = list[Any]()
-        for row, (number, position) in enumerate(zip(numbers.tolist(), positions.tolist(), strict=True)):
-            made, failure = None, failed.get(row)
-            if failure is None:
-                made, failure = self._tried(read[row], number, position, 0, reading, collators)
-            if failure is not None:
-                failed[row] = failure
-            elements.append(made)
+        read, elements = source.elements(numbers, failed), list[Any]()
+        for row, element in enumerate(read):
+            if row not in failed:
+                element, failure = self._try_maps(element, numbers[row], positions[row], 0, reading, collators)
+                if failure is not None:
+                    failed[row] = failure
+            elements.append(element)
         # Rows of padding repeat a position, and count once.
         first = {int(positions[row]): row for row in sorted(failed, reverse=True)}
-        if len(first) > self.max_failures:
-            raise too_many(
-                [failure_of(int(numbers[row]), position, failed[row], -1) for position, row in sorted(first.items())],
-                self.max_failures,
-            )
+        if len(first) > limit:
+            found = [failure_of(int(numbers[row]), at, failed[row], -1) for at, row in sorted(first.items())]
+            raise too_many(found, limit)
         for row in sorted(failed):
             number, position = int(numbers[row]), int(positions[row])
             elements[row], stand_in = self._stand_in(number, position, failed[row], reading, others, collators)
@@ -273,20 +303,23 @@ class StepReader:
     ) -> tuple[Any, int]:
         """Return the element that stands in for a record that failed, and its own record number."""
         tried = [number]
-        for attempt, candidate in enumerate(stand_ins(self.options.order, self.options.steps.records, position), 1):
+        [places] = self.options.steps.places(position, position + 1)
+        order, first, records = self.options.order_of(places.segment), places.segment.first, places.segment.records
+        place = places.epoch * records + places.begin
+        for attempt, candidate in enumerate(stand_ins(order, records, place), 1):
+            tried.append(candidate + first)
             failed: Failed = {}
-            read = others.elements(one(candidate), failed)
-            tried.append(candidate)
+            read = others.elements(one(tried[-1]), failed)
             if failed:
                 error = failed[0]
                 continue
-            made, failure = self._tried(read[0], candidate, position, attempt, reading, collators)
+            element, failure = self._try_maps(read[0], tried[-1], position, attempt, reading, collators)
             if failure is None:
-                return made, candidate
+                return element, tried[-1]
             error = failure
         raise none_left(position, tried, error)
 
-    def _tried(
+    def _try_maps(
         self,
         element: Any,
         number: int,
@@ -298,14 +331,14 @@ class StepReader:
         """Return what all functions make of an element, or the error of the one that fails, if it replaces failures."""
         failing: list[ElementMap] = []
         try:
-            made = self._made([element], one(number), one(position), attempt, reading, collators, failing)
+            [out] = self._call_maps([element], one(number), one(position), attempt, reading, collators, failing)
         except Exception as error:
             if not failing or failing[0].max_failures is None or not is_of_element(error):
                 raise
             return None, bare(error)
-        return made[0], None
+        return out, None
 
-    def _made(
+    def _call_maps(
         self,
         elements: Sequence[Any],
         numbers: Indices,
@@ -320,39 +353,41 @@ class StepReader:
         collate = None if collators is None else self._stacking.collator(elements, self.kinds)
         for function in self.maps:
             try:
-                made = function(elements, numbers, positions, seed, reading, attempt)
+                changed = function(elements, numbers, positions, seed, reading, attempt)
                 if function.declared is None:
-                    self._refuse_none(elements, made, numbers, positions)
+                    self._refuse_none(elements, changed, numbers, positions)
             except Exception:
                 if failing is not None:
                     failing.append(function)
                 raise
-            elements = made
+            elements = changed
             if collate is not None and function.declared is not None:
                 collate = function.declared.collator(elements, self.kinds)
         if collators is not None and collate is not None:
             collators.append(collate)
         return elements
 
-    def _refuse_none(self, elements: Sequence[Any], made: Sequence[Any], numbers: Indices, positions: Indices) -> None:
+    def _refuse_none(self, before: Sequence[Any], after: Sequence[Any], numbers: Indices, positions: Indices) -> None:
         """Raise if a function returned None for an element. Only records that are wrapped are read to find it out."""
-        if not any(element is None for element in made) or getattr(self.records.element_spec, "nullable", False):
+        if not any(element is None for element in after) or getattr(self.records.element_spec, "nullable", False):
             return
-        for row, (before, after) in enumerate(zip(elements, made, strict=True)):
-            if after is None and before is not None:
+        for row, (given, changed) in enumerate(zip(before, after, strict=True)):
+            if changed is None and given is not None:
                 raise returned_none("map()", f"at global position {positions[row]}", int(numbers[row]))
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
+        """Return what is handed out: a batch after functions of batches, with its mask; or an element as it is."""
+        if not self.options.batched:
+            return batch
         for function in self.batch_maps:
             reading.check()
-            made = reading.timed(called, function, batch)
-            if made is None and batch is not None:
+            changed = called(function, batch)
+            if changed is None and batch is not None:
                 raise returned_none("map_batches()", f"of the batch at global position {step.begin}", None)
-            batch = made
-        padded = self.options.steps.remainder == "pad"
-        size = step.end - step.begin
-        item = (batch, self.read_rows.rows(step) < size) if padded else batch
+            batch = changed
+        steps = self.options.steps
+        item = (batch, self.read_rows.mask(step)) if steps.pads else batch
         if self.sent is None:
             return item
         reading.check()
-        return self.sent(item, self.options.steps.global_batch if padded else size)
+        return self.sent(item, steps.rows(steps.size(step)))

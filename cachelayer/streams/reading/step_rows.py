@@ -1,18 +1,43 @@
-"""The records, positions and blocks of the rows that are read of each step, by arithmetic alone."""
+"""The records and positions of the rows that are read of each step, by arithmetic alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.order.exact import BlockSpans, shares
-from cachelayer.streams.steps import Step
+from cachelayer.streams.order.exact import BlockSpans
+from cachelayer.streams.steps import Places, Step
 from cachelayer.streams.stream_options import StreamOptions
 
 Indices = NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """The rows that are read of some steps.
+
+    Args:
+        numbers: the record number of each.
+        positions: the global position of each.
+        splits: where the rows of each step begin, and the number of all.
+    """
+
+    numbers: Indices
+    positions: Indices
+    splits: list[int]
+
+    @property
+    def parts(self) -> list[slice]:
+        """The rows of each step."""
+        return [slice(begin, end) for begin, end in pairwise(self.splits)]
+
+    def of(self, part: slice) -> Rows:
+        """Return the rows of one step."""
+        return Rows(self.numbers[part], self.positions[part], [0, part.stop - part.start])
 
 
 @dataclass(frozen=True)
@@ -21,7 +46,7 @@ class StepRows:
 
     Args:
         options: which records to read, and in which order.
-        chosen: given the size of a global batch, returns the rows to read; None for those of the shard.
+        chosen: given the number of rows of a global batch, returns the rows to read; None for those of the shard.
     """
 
     options: StreamOptions
@@ -29,96 +54,90 @@ class StepRows:
 
     @property
     def share(self) -> int:
-        """Number of records that are read in a whole step."""
-        steps = self.options.steps
-        return steps.global_batch // steps.shard_count if self.chosen is None else len(self.chosen(steps.global_batch))
+        """Number of rows that are read of a whole step."""
+        return len(self.rows(self.options.steps.global_batch))
 
-    def numbers(self, step: Step) -> Indices:
-        """Return the record numbers of a step, one for each row; padding rows repeat the step's last record."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        size = step.end - step.begin
-        arranged = self.options.order.arranged(epoch, place, place + size)
-        if arranged is not None:
-            offsets = self._offsets(step)
-            if len(offsets) < size:
-                return self.options.order.at(epoch, place + offsets)
-            found: Indices = self.options.order(epoch, place, place + size)[offsets]
-            return found
-        if self.chosen is None:
-            first, last = self.options.steps.part(step, self.options.shard_index)
-            if last <= size:
-                return self.options.order(epoch, place + first, place + last)
-        rows = np.minimum(self.rows(step), size - 1)
-        if len(rows) == 0:
-            return rows
-        first, last = int(rows.min()), int(rows.max()) + 1
-        numbers: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
+    def rows(self, size: int) -> Indices:
+        """Return the rows of a global batch that are read of a step with so many records; those after are padding."""
+        steps = self.options.steps
+        if self.chosen is not None:
+            return self.chosen(steps.rows(size))
+        return np.arange(*steps.part(size, self.options.shard_index))
+
+    def mask(self, step: Step) -> NDArray[np.bool_]:
+        """Return which rows of a step are no padding."""
+        size = self.options.steps.size(step)
+        return self.rows(size) < size
+
+    def of(self, steps: Step) -> Rows:
+        """Return the rows of some steps in a row. Padding repeats the record at the last position of its step."""
+        positions, splits = self._positions(steps)
+        return Rows(self._numbers(steps, positions), positions, splits)
+
+    def _positions(self, several: Step) -> tuple[Indices, list[int]]:
+        """Return the positions of the rows of some steps, and where the rows of each step begin."""
+        steps = self.options.steps
+        size, batch = steps.size(several), steps.global_batch
+        count, rest = divmod(size, batch)
+        # Of steps whose rows come in the order of their positions, all whole ones at once.
+        if count > 1 and self._arranged(several.begin, batch) is None:
+            rows = self.rows(batch)
+            positions = (several.begin + np.arange(0, count * batch, batch)[:, None] + rows).reshape(-1)
+            sizes = [len(rows)] * count
+            if rest:
+                last = self._of_step(Step(several.end - rest, several.end))
+                positions = np.concatenate([positions, last])
+                sizes.append(len(last))
+        else:
+            parts = [self._of_step(step) for step in steps.single(several)]
+            positions, sizes = parts[0] if len(parts) == 1 else np.concatenate(parts), list(map(len, parts))
+        return positions, list(accumulate(sizes, initial=0))
+
+    def _of_step(self, step: Step) -> Indices:
+        """Return the positions of the rows of a step."""
+        size = self.options.steps.size(step)
+        rows = self.rows(size)
+        if size < step.end - step.begin:
+            return self.options.steps.positions(step)[rows]
+        offsets = np.minimum(rows, size - 1)
+        arranged = self._arranged(step.begin, size)
+        # Padding comes after all records, wherever the last of them is arranged.
+        return step.begin + (offsets if arranged is None else np.where(rows < size, arranged[offsets], offsets))
+
+    def _arranged(self, begin: int, size: int) -> Indices | None:
+        """Return the offset from the begin of a step of each of its rows; None if they come in order."""
+        first, *more = self.options.steps.places(begin, begin + size)
+        if more or size == 1:
+            return None
+        return self.options.order_of(first.segment).arranged(first.epoch, first.begin, first.end)
+
+    def _numbers(self, steps: Step, positions: Indices) -> Indices:
+        """Return the record number at each position of some steps."""
+        places = list(self.options.steps.places(steps.begin, steps.end))
+        if len(places) == 1:
+            return self._at(places[0], positions - (steps.begin - places[0].begin))
+        numbers, begin = np.empty_like(positions), steps.begin
+        for part in places:
+            end = begin + part.end - part.begin
+            inside = (begin <= positions) & (positions < end)
+            numbers[inside] = self._at(part, positions[inside] - (begin - part.begin))
+            begin = end
         return numbers
 
-    def numbers_of(self, steps: Sequence[Step]) -> list[Indices]:
-        """Return what :meth:`numbers` returns for each of some steps."""
-        options, first, last = self.options, steps[0], steps[-1]
-        epoch, place = divmod(first.begin, options.steps.records)
-        size, stop = options.steps.global_batch, place + last.end - first.begin
-        are_whole = stop - place == len(steps) * size and stop <= options.steps.records
-        if not are_whole or not self._reads_all(first):
-            return [self.numbers(step) for step in steps]
-        found = options.order(epoch, place, stop).reshape(len(steps), size)
-        arranged = [options.order.arranged(epoch, begin, begin + size) for begin in range(place, stop, size)]
-        return [numbers if rows is None else numbers[rows] for numbers, rows in zip(found, arranged, strict=True)]
+    def _at(self, places: Places, wanted: Indices) -> Indices:
+        """Return the record numbers at some places of an epoch."""
+        numbers = self.options.order_of(places.segment).at(places.epoch, wanted)
+        return numbers + places.segment.first if places.segment.first else numbers
 
-    def numbers_of_elements(self, block: Step) -> Indices:
-        """Return the record numbers of this shard's elements in several steps of one element a shard."""
-        return self.places_of_elements(block)[0]
-
-    def places_of_elements(self, block: Step) -> tuple[Indices, Indices]:
-        """Return the record numbers and the global positions of such elements."""
-        epoch, place = divmod(block.begin, self.options.steps.records)
-        offsets = self._offsets_of_elements(block)
-        return self.options.order.at(epoch, place + offsets), block.begin + offsets
-
-    def positions(self, step: Step) -> Indices:
-        """Return the global positions of the rows of a step; padding rows have that of the step's last record."""
-        return step.begin + self._offsets(step)
-
-    def rows(self, step: Step) -> Indices:
-        """Return the rows of a step's global batch that are read; those past its records are padding."""
-        if self.chosen is None:
-            return np.arange(*self.options.steps.part(step, self.options.shard_index))
-        padded = self.options.steps.remainder == "pad"
-        return self.chosen(self.options.steps.global_batch if padded else step.end - step.begin)
-
-    def blocks(self, step: Step) -> BlockSpans | None:
-        """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        return self.options.order.blocks_at(epoch, place + self._offsets(step))
-
-    def blocks_of_elements(self, block: Step) -> BlockSpans | None:
-        """Return the blocks of the elements that this shard reads in several steps of one element a shard."""
-        epoch, place = divmod(block.begin, self.options.steps.records)
-        return self.options.order.blocks_at(epoch, place + self._offsets_of_elements(block))
-
-    def _reads_all(self, step: Step) -> bool:
-        """Return whether the rows of a step that are read are its records, each once."""
-        part = self.options.steps.part(step, self.options.shard_index)
-        return self.chosen is None and part == (0, step.end - step.begin)
-
-    def _offsets(self, step: Step) -> Indices:
-        """Return the offsets of the positions of the rows that are read from the begin of the step."""
-        epoch, place = divmod(step.begin, self.options.steps.records)
-        size = step.end - step.begin
-        arranged = self.options.order.arranged(epoch, place, place + size)
-        if arranged is not None and self._reads_all(step):
-            return arranged
-        rows = self.rows(step)
-        if arranged is None:
-            return np.minimum(rows, size - 1)
-        # Padding comes after all records, and repeats the one at the last position, wherever that is arranged.
-        return np.where(rows < size, arranged[np.minimum(rows, size - 1)], size - 1)
-
-    def _offsets_of_elements(self, block: Step) -> Indices:
-        """Return the offsets of the positions of this shard's elements from the begin of several steps."""
-        epoch, place = divmod(block.begin, self.options.steps.records)
-        stop = place + block.end - block.begin
-        steps = self.options.steps
-        return shares(self.options.order, epoch, place, stop, self.options.shard_index, steps.shard_count)
+    def spans(self, steps: Step) -> BlockSpans:
+        """Return the block of each row of some steps, ``last`` as a position, of an order that has blocks."""
+        positions, _ = self._positions(steps)
+        out, begin = np.empty((3, len(positions)), np.int64), steps.begin
+        for part in self.options.steps.places(steps.begin, steps.end):
+            shift, end = begin - part.begin, begin + part.end - part.begin
+            inside = (begin <= positions) & (positions < end)
+            order, first = self.options.order_of(part.segment), part.segment.first
+            spans = cast(BlockSpans, order.blocks_at(part.epoch, positions[inside] - shift))
+            out[:, inside] = spans.begin + first, spans.end + first, spans.last + shift
+            begin = end
+        return BlockSpans(*out)
