@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.batches import BATCH_NBYTES
-from cachelayer.builds.element_copies import approximate_nbytes
 from cachelayer.builds.iterable_source import errors_named, failure_at
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import as_leaf, from_element
+from cachelayer.records.infer import approximate_nbytes, as_leaf, from_element
 from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec, RaggedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged

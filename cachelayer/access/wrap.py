@@ -108,7 +108,7 @@ class WrappedItems(Dataset):
 
     def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         elements = self.elements(numbers)
-        spec = self.declared or (from_elements(elements) if elements else self.element_spec)
+        spec = self.declared or (from_elements(elements, first=1) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))
         if names is None:

@@ -89,17 +89,17 @@ def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tupl
 
 
 def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
-    """Return the options; if their element spec lacks keys of the first element, with these keys."""
+    """Return the options; if their element spec lacks keys of the first elements, with these keys."""
     if not isinstance(source, IterableSource) or type(source) not in _PEEKABLE:
         return options
     # If elements may be left out, the first one may be such an element.
     if options.on_error == "skip" or not may_lack_keys(options.element_spec):
         return options
     try:
-        specs = [completed(options.element_spec, first) for first in source.peek(options.element_spec)]
+        spec = completed(options.element_spec, source.peek(options.element_spec))
     except ElementError as error:
-        raise error.at(record=0) from error.__cause__
-    return replace(options, element_spec=specs[0]) if specs else options
+        raise error.at(record=error.record or 0) from error.__cause__
+    return replace(options, element_spec=spec)
 
 
 def check_fits(name: str, spec: Tree, added: Tree | None) -> None:

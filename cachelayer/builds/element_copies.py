@@ -50,18 +50,3 @@ def snapshot(value: Any) -> Any:
     except InvalidTypeError:
         return value
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
-
-
-def approximate_nbytes(value: Any) -> int:
-    """Return the approximate size of a snapshot in bytes."""
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, dict):
-        return sum(map(approximate_nbytes, value.values()))
-    if isinstance(value, (tuple, list)):
-        return sum(map(approximate_nbytes, value))
-    if isinstance(value, (bytes, str)):
-        return len(value)
-    if isinstance(value, Ragged):
-        return value.flat_values.nbytes
-    return value.values.nbytes if isinstance(value, Sparse) else 8

@@ -18,7 +18,6 @@ from cachelayer.builds.batches import (
     BATCH_SECONDS,
     MAX_BATCH_RECORDS,
     Batch,
-    ElementBatch,
     Framed,
     counted,
 )
@@ -32,7 +31,6 @@ from cachelayer.records.media import check_files
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.wider_spec import as_code, wider
 from cachelayer.user_warnings import warn
 
 OnError = Literal["raise", "skip"]
@@ -132,18 +130,9 @@ class Encoder:
                 good.append(self._encoded(element))
             except ElementError as error:
                 if not self._skips:
-                    error.hint = " ".join(filter(None, (error.hint, self._proposal(element, record))))
                     raise error.at(record=record) from error.__cause__
                 left_out.append(str(error.at(record=record)))
         return Frames.joined(good)
-
-    def _proposal(self, element: Batch, record: int) -> str:
-        """Return how to declare a spec that fits an element which did not; empty if that is unlikely to be the fix."""
-        if not isinstance(element, ElementBatch):
-            return ""
-        proposed = wider(self._codec.spec, element.items[0], may_add=record == 0)
-        code = "" if proposed is None else as_code(proposed)
-        return f"If it should fit, pass element_spec={code}." if code else ""
 
     def take(self, chunk: EncodedChunk) -> list[Frames]:
         """Return the records of the next chunk, and count them as if they had been encoded here."""

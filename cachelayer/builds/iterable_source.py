@@ -21,9 +21,10 @@ from cachelayer.builds.batches import (
     ElementBatch,
     stack_alike,
 )
-from cachelayer.builds.element_copies import approximate_nbytes, snapshot
+from cachelayer.builds.element_copies import snapshot
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.progress import current
+from cachelayer.records.infer import approximate_nbytes, is_enough, lacks_keys
 from cachelayer.records.tree import Tree
 
 FAILURES = (Exception, GeneratorExit)
@@ -71,15 +72,25 @@ class IterableSource:
         """
         return chain(self._peeked, watched(self.elements(), islice(records, len(self._peeked), None)))
 
-    def peek(self, spec: Tree) -> list[Any]:  # noqa: ARG002
-        """Return a list of the first element, which the build still gets; an empty list if there is none.
+    def peek(self, spec: Tree) -> list[Any]:
+        """Return copies of the first elements, which the build still gets; empty if there are none.
 
         Args:
-            spec: the spec that a user declares; a source may return nothing if it is complete.
+            spec: the spec that a user declares; if the first element has no key that it lacks, no other is drawn.
         """
         if not self._peeked:
-            self._peeked = list(islice(self.drawn(count(self._first)), 1))
+            self._peeked = self._first_elements(spec)
         return self._peeked
+
+    def _first_elements(self, spec: Tree) -> list[Any]:
+        first: list[Any] = []
+        nbytes = 0
+        for element in watched(map(snapshot, self.elements()), count(self._first)):
+            first.append(element)
+            nbytes += approximate_nbytes(element)
+            if is_enough(len(first), nbytes) or not lacks_keys(spec, element):
+                break
+        return first
 
     def refuse_endless(self, limit: int | None) -> None:
         """Raise if the source is known to be endless and there is no limit."""
@@ -124,8 +135,8 @@ class SequenceSource(IterableSource):
                 f"the length of the {self.kind} was {self._count} when the build began, and is {len(self.items)} now"
             )
 
-    def peek(self, spec: Tree) -> list[Any]:  # noqa: ARG002
-        return list(islice(self.drawn(count(self._first)), 1))
+    def peek(self, spec: Tree) -> list[Any]:
+        return self._first_elements(spec)
 
     def skipped(self, records: int) -> SequenceSource:
         """Return a source of these items that begins at a later one."""

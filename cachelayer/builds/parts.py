@@ -7,9 +7,8 @@ processes. Each part begins a shard of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,15 +17,14 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import encode
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import from_elements
+from cachelayer.records.infer import FIRST_ELEMENTS, from_elements
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 
 _SAMPLE = 64
 _LOOK_AHEAD = 10_000
-_LOOKS_AHEAD = (1, 100, _LOOK_AHEAD)
 FILLED = 0.8
 """How full to make the shard of a part if the sizes of its records are unknown in advance."""
 
@@ -46,6 +44,22 @@ class Part:
     first: int = 0
     records: int | None = None
     name: str = ""
+
+
+@contextmanager
+def errors_of(part: Part) -> Iterator[None]:
+    """Add the part to errors whose record numbers do not tell it."""
+    try:
+        yield
+    except ElementError as error:
+        if not part.name:
+            raise
+        hint = f"It is in {part.name}. {error.hint}".strip()
+        raise type(error)(error.expected, error.got, path=error.path, record=error.record, hint=hint) from error
+    except SourceError as error:
+        if not part.name:
+            raise
+        raise type(error)(f"{part.name}: {error}") from error
 
 
 @runtime_checkable
@@ -145,40 +159,27 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 
 
 def spec_of(parts: Parts) -> Tree | None:
-    """Return the spec of the elements of a source in parts: the declared one, else that of the first element."""
-    unknown: ElementError | None = None
-    for number in range(parts.count):
-        source = parts.part(number).source
-        if source.element_spec is not None:
-            return source.element_spec
-        try:
-            found = _inferred(partial(_first, parts, number))
-        except ElementError as error:
-            # A leaf is None in all elements of this part: another part may show its dtype.
-            unknown = error
-        else:
-            if found is not None:
-                return found
-    if unknown is not None:
-        raise unknown
-    return None
+    """Return the spec of the elements of a source in parts: the declared one, else that of its first elements."""
+    if not parts.count:
+        return None
+    first = parts.part(0)
 
+    def batches(limit: int) -> Iterator[Batch]:
+        for number in range(parts.count):
+            part = parts.part(number) if number else first
+            with errors_of(part):
+                yield from part.source.batches(limit)
 
-def _first(parts: Parts, number: int, limit: int) -> Iterator[Batch]:
-    return parts.part(number).source.batches(limit)
+    return first.source.element_spec if first.source.element_spec is not None else _inferred(batches)
 
 
 def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
     """Return the spec of a source's first elements, reading as few as possible; None if it has no element."""
-    for limit in _LOOKS_AHEAD:
-        try:
-            spec, seen = infer_spec(batches(limit))
-        except ElementError:
-            if limit == _LOOK_AHEAD:
-                raise
-        else:
-            return None if next(seen, None) is None else spec
-    return None
+    try:
+        return from_elements(islice(_elements(batches(FIRST_ELEMENTS)), FIRST_ELEMENTS))
+    except ElementError:
+        # A leaf is None in all of them: a later one may show what it is.
+        return from_elements(_elements(batches(_LOOK_AHEAD)))
 
 
 def divide(source: Source, options: BuildOptions) -> tuple[Parts | None, BuildOptions]:
@@ -212,20 +213,17 @@ def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
     """Return the spec of the first elements, None if there are none, and an iterator over all batches."""
     seen: list[Batch] = []
 
-    def elements() -> Iterator[Any]:
-        looked_at = 0
+    def watched() -> Iterator[Batch]:
         for batch in batches:
-            batch = batch.elements() if isinstance(batch, RowBatch) else batch
             seen.append(batch)
-            if not isinstance(batch, ElementBatch):
-                raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
-            yield from batch.items
-            # None so far: a later element may show what the leaf is.
-            looked_at += len(batch)
-            if looked_at >= _LOOK_AHEAD:
-                return
+            yield batch
 
-    found = elements()
-    first = list(islice(found, 1))
-    spec = from_elements(chain(first, found)) if first else None
+    spec = from_elements(_elements(watched()))
     return spec, chain(seen, batches)
+
+
+def _elements(batches: Iterator[Batch]) -> Iterator[Any]:
+    for batch in batches:
+        if not isinstance(batch, (ElementBatch, RowBatch)):
+            raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
+        yield from batch.views() if isinstance(batch, RowBatch) else batch.items

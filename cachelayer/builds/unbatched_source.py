@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any
 
 import numpy as np
 
 from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records, counted
-from cachelayer.builds.element_copies import approximate_nbytes
 from cachelayer.builds.iterable_source import (
     IterableSource,
     element_batches,
@@ -22,7 +21,7 @@ from cachelayer.builds.iterable_source import (
 from cachelayer.errors import ElementError
 from cachelayer.progress import current
 from cachelayer.records import tree
-from cachelayer.records.infer import lacks_keys
+from cachelayer.records.infer import FIRST_ELEMENTS, approximate_nbytes, lacks_keys
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, wrong_row
 
@@ -43,9 +42,10 @@ class UnbatchedSource(IterableSource):
         self._source = source
 
     def peek(self, spec: Tree) -> list[Any]:
-        """Return a list of the first row of the first batch; empty if it has no row, or no key that spec lacks."""
+        """Return the first rows of the first batches; empty if there are none, or they have no key that spec lacks."""
         batches = [with_string_columns(batch) for batch in self._source.peek(spec) if lacks_keys(spec, batch)]
-        return [row for batch in batches for row in RowBatch(batch, min(1, row_count(batch))).elements().items]
+        rows = chain.from_iterable(RowBatch(batch, row_count(batch)).views() for batch in batches)
+        return list(islice(rows, FIRST_ELEMENTS))
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         self._source.refuse_endless(limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count, groupby, takewhile
 from operator import itemgetter
@@ -13,11 +13,11 @@ from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import counted
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import Encoder, LeftOut, encode_with_workers, marked
-from cachelayer.builds.parts import Part, Parts, Ranges, infer_spec
+from cachelayer.builds.parts import Part, Parts, Ranges, errors_of, infer_spec
 from cachelayer.builds.shard_pipeline import Note, ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Skippable, Source
-from cachelayer.errors import ElementError, SourceError
+from cachelayer.errors import SourceError
 from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_for
 from cachelayer.records.memory import keep_freed_memory
@@ -92,7 +92,7 @@ def write_parts(
         encoded = _encoded_here(parts, numbers, options, progress)
     with ShardPipeline(target, *how, progress, note) as pipeline, closing(encoded) as sequence:
         for number, part, encoder, frames in sequence:
-            with _errors_of(part):
+            with errors_of(part):
                 for each in frames:
                     pipeline.write(each)
             left_out = encoder.left_out
@@ -123,22 +123,6 @@ def _encoded_by_workers(parts: Ranges, numbers: Iterable[int], options: BuildOpt
             part = parts.part(number)
             encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
             yield number, part, encoder, (frames for _, chunk in group for frames in encoder.take(chunk))
-
-
-@contextmanager
-def _errors_of(part: Part) -> Iterator[None]:
-    """Add the part to errors whose record numbers do not tell it."""
-    try:
-        yield
-    except ElementError as error:
-        if not part.name:
-            raise
-        hint = f"It is in {part.name}. {error.hint}".strip()
-        raise type(error)(error.expected, error.got, path=error.path, record=error.record, hint=hint) from error
-    except SourceError as error:
-        if not part.name:
-            raise
-        raise type(error)(f"{part.name}: {error}") from error
 
 
 @dataclass(frozen=True)

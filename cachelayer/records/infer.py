@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +15,11 @@ from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentErro
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, map_structure
 from cachelayer.records.values import NoArray, Ragged, Sparse
+
+FIRST_ELEMENTS = 64
+"""How many elements tell the spec of all if none is declared."""
+_FIRST_NBYTES = 16 << 20
+_LOOK_AHEAD = 10_000
 
 # Types are looked up by name, so that their modules need not be imported.
 _REMEDIES = {
@@ -57,26 +64,50 @@ def from_element(element: Any) -> Tree:
     return map_structure(element, _leaf_of)
 
 
-def from_elements(elements: Iterable[Any]) -> Tree:
-    """Return the spec of the first element; a leaf that is None there comes from the first element that has it."""
+def from_elements(elements: Iterable[Any], first: int = FIRST_ELEMENTS) -> Tree:
+    """Return the spec of the first elements; None if there are none.
+
+    Dimensions in which arrays of one dtype differ are None. A leaf that is None in all of them comes from the first
+    later element that has it, if that is among the first 10,000.
+
+    Args:
+        elements: the elements; no more are taken than are needed.
+        first: how many elements to look at; fewer, but at least 2, if they have more than 16 MiB.
+    """
     spec: Tree = None
-    unresolved = True
-    for record, element in enumerate(elements):
+    record, nbytes = -1, 0
+    for record, element in enumerate(islice(elements, _LOOK_AHEAD)):
         try:
-            spec = from_element(element) if record == 0 else _fill(spec, element)
+            spec = from_element(element) if record == 0 else _merged(spec, element)
         except ElementError as error:
             raise error.at(record=record) from error.__cause__
-        unresolved = bool(null_paths(spec))
-        if not unresolved:
-            break
-    if unresolved:
-        raise ElementError(
-            "a value in one of the first elements",
-            "None in all of them",
-            path=null_paths(spec)[0],
-            hint="Pass element_spec= to say what this leaf is.",
-        )
+        nbytes += approximate_nbytes(element)
+        if is_enough(record + 1, nbytes, first) and not null_paths(spec):
+            return spec
+    for path in null_paths(spec) if record >= 0 else ():
+        hint = "Pass element_spec= to say what this leaf is."
+        raise ElementError("a value in one of the first elements", "None in all of them", path=path, hint=hint)
     return spec
+
+
+def is_enough(elements: int, nbytes: int, first: int = FIRST_ELEMENTS) -> bool:
+    """Return whether so many elements of so many bytes tell the spec of all: the first 64, or those of 16 MiB."""
+    return elements >= first or (elements > 1 and nbytes >= _FIRST_NBYTES)
+
+
+def approximate_nbytes(value: Any) -> int:
+    """Return the approximate size of an element in bytes."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(map(approximate_nbytes, value.values()))
+    if isinstance(value, (tuple, list)):
+        return sum(map(approximate_nbytes, value))
+    if isinstance(value, (bytes, str)):
+        return len(value)
+    if isinstance(value, Ragged):
+        return value.flat_values.nbytes
+    return value.values.nbytes if isinstance(value, Sparse) else 8
 
 
 def may_lack_keys(spec: Tree) -> bool:
@@ -95,23 +126,16 @@ def lacks_keys(spec: Tree, element: Any) -> bool:
     return False
 
 
-def declares_part(spec: Tree, whole: Tree) -> bool:
-    """Return whether a declared spec says nothing else than a whole spec, in which nulls may have been found since."""
-    if not _declares(spec, whole):
-        return False
-    if isinstance(spec, dict):
-        return all(declares_part(child, whole[key]) for key, child in spec.items())
-    if isinstance(spec, (tuple, list)):
-        return type(spec) is type(whole) and all(map(declares_part, spec, whole))
-    return bool(spec == whole or (isinstance(spec, LeafSpec) and spec.as_nullable() == whole))
+def completed(spec: Tree, elements: Sequence[Any]) -> Tree:
+    """Return a declared spec with the keys that it lacks, as the first elements have them; in the order of the first.
 
-
-def completed(spec: Tree, element: Any) -> Tree:
-    """Return a declared spec with the keys that it lacks, as an element has them; in the order of the element.
-
-    If the element lacks a key of the spec, or has another structure, the spec is not meant for it and stays as it is.
+    If the first element lacks a key of the spec, or has another structure, the spec is not meant for it and stays as it
+    is.
     """
-    return _completed(spec, element, "") if _declares(spec, element) else spec
+    if not elements or not _declares(spec, elements[0]):
+        return spec
+    undeclared = [_undeclared(spec, element) for element in elements if _declares(spec, element)]
+    return _completed(spec, from_elements(undeclared))
 
 
 def _declares(spec: Tree, element: Any) -> bool:
@@ -125,28 +149,23 @@ def _declares(spec: Tree, element: Any) -> bool:
     return True
 
 
-def _completed(spec: Tree, element: Any, path: str) -> Tree:
+def _undeclared(spec: Tree, element: Any) -> Tree:
+    """Return what a spec does not declare of an element, with an empty tuple in place of what it declares."""
+    if isinstance(spec, dict):
+        return {key: _undeclared(spec[key], child) if key in spec else child for key, child in element.items()}
+    if isinstance(spec, (tuple, list)):
+        return [_undeclared(child, part) for child, part in zip(spec, element, strict=True)]
+    return ()
+
+
+def _completed(spec: Tree, undeclared: Tree) -> Tree:
     if isinstance(spec, dict):
         # A complete spec keeps its own order.
-        keys = spec if len(spec) == len(element) else element
-        return {
-            key: _completed(spec[key], element[key], at) if key in spec else _shown_by(element[key], at)
-            for key in keys
-            for at in [f"{path}[{key!r}]"]
-        }
+        keys = spec if len(spec) == len(undeclared) else undeclared
+        return {key: _completed(spec[key], undeclared[key]) if key in spec else undeclared[key] for key in keys}
     if isinstance(spec, (tuple, list)):
-        parts = [
-            _completed(child, part, path + step) for (step, child), part in zip(children(spec), element, strict=True)
-        ]
+        parts = [_completed(child, part) for child, part in zip(spec, undeclared, strict=True)]
         return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
-    return spec
-
-
-def _shown_by(value: Any, path: str) -> Tree:
-    spec = map_structure(value, _leaf_of, path)
-    for unknown in null_paths(spec):
-        hint = "Add it to element_spec, which lacks it, to say what this leaf is."
-        raise ElementError("a value in the first element", "None", path=path + unknown, hint=hint)
     return spec
 
 
@@ -155,16 +174,26 @@ def null_paths(spec: Tree) -> list[str]:
     return [path for path, leaf in leaf_values(spec) if leaf is None]
 
 
-def _fill(spec: Tree, element: Any, path: str = "") -> Tree:
-    """Fill in leaves of this element where the spec holds None. If structures differ, the encoder raises later."""
+def _merged(spec: Tree, element: Any, path: str = "") -> Tree:
+    """Return a spec that fits one more element, if only dimensions differ. If more does, the encoder raises later."""
     if spec is None:
         return map_structure(element, _leaf_of, path)
     if isinstance(spec, dict) and isinstance(element, Mapping):
-        return {key: _fill(child, element.get(key), f"{path}[{key!r}]") for key, child in spec.items()}
+        return {key: _merged(child, element.get(key), f"{path}[{key!r}]") for key, child in spec.items()}
     if isinstance(spec, (tuple, list)) and isinstance(element, (tuple, list)) and len(spec) == len(element):
-        filled = [_fill(child, part, path + step) for (step, child), part in zip(children(spec), element, strict=True)]
-        return type(spec)(*filled) if hasattr(spec, "_fields") else type(spec)(filled)
-    return spec
+        parts = zip(children(spec), element, strict=True)
+        merged = [_merged(child, part, path + step) for (step, child), part in parts]
+        return type(spec)(*merged) if hasattr(spec, "_fields") else type(spec)(merged)
+    if not isinstance(spec, LeafSpec) or isinstance(element, (dict, tuple, list)):
+        return spec
+    try:
+        leaf = leaf_spec(element)
+    except CacheLayerError:
+        return spec
+    if type(leaf) is not type(spec) or len(leaf.shape) != len(spec.shape):
+        return spec
+    dims = tuple(one if one == other else None for one, other in zip(spec.shape, leaf.shape, strict=True))
+    return replace(spec, shape=dims) if replace(leaf, shape=spec.shape) == spec else spec
 
 
 def _leaf_of(path: str, value: Any) -> LeafSpec | None:

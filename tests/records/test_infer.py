@@ -88,6 +88,38 @@ def test_what_is_none_first_is_taken_from_the_first_that_has_it() -> None:
     assert spec["b"] == (ArraySpec(bytes), [ArraySpec(str), ArraySpec("int64")])
 
 
+@pytest.mark.parametrize(
+    ("values", "spec"),
+    [
+        ([np.zeros(2), np.zeros(3)], ArraySpec("float64", (None,))),
+        ([np.zeros((2, 3)), np.zeros((5, 3))], ArraySpec("float64", (None, 3))),
+        ([np.zeros((2, 3)), None, np.zeros((5, 4))], ArraySpec("float64", (None, None))),
+        ([np.zeros(2), np.zeros(3, "f")], ArraySpec("float64", (2,))),
+        ([np.zeros(2), np.zeros((2, 2))], ArraySpec("float64", (2,))),
+        ([np.zeros(2), object()], ArraySpec("float64", (2,))),
+        ([np.zeros(2), [0.0]], ArraySpec("float64", (2,))),
+        ([[1, 2], [1]], [ArraySpec("int64"), ArraySpec("int64")]),
+        ([Sparse(np.zeros((0, 1), np.int64), np.zeros(0), np.array([n])) for n in (3, 4)],
+         SparseSpec("float64", (None,))),
+        ([Ragged(np.zeros((3, n), "f"), np.array([0, 3])) for n in (2, 5)], RaggedSpec("f", (None, None, None))),
+    ],
+)  # fmt: skip
+def test_dimensions_that_differ_in_the_first_elements_are_unknown(values: list[Any], spec: Any) -> None:
+    assert from_elements({"a": value} for value in values) == {"a": spec}
+
+
+def test_sixty_four_elements_tell_the_spec_or_those_of_sixteen_mebibytes_but_at_least_two() -> None:
+    def drawn(sizes: list[int]) -> tuple[Any, int]:
+        elements = iter([np.zeros(size, np.uint8) for size in sizes])
+        return from_elements(elements).shape, len(sizes) - len(list(elements))
+
+    assert drawn([1] * 63 + [2] * 9) == ((None,), 64)
+    assert drawn([1] * 64 + [2] * 9) == ((1,), 64)
+    assert drawn([1, 1 << 24, 2]) == ((None,), 2)
+    assert drawn([1 << 24, 2, 2]) == ((None,), 2)
+    assert from_elements([]) is None
+
+
 def test_a_later_leaf_that_cannot_be_stored_is_named_with_its_record_and_whole_path() -> None:
     with pytest.raises(ElementError) as caught:
         from_elements([{"a": Point(0, [None])}, {"a": Point(0, [{"b": object()}])}])
