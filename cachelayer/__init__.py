@@ -37,9 +37,8 @@ from cachelayer.errors import (
 
 if TYPE_CHECKING:
     from cachelayer.access.array_record_source import ArrayRecordDataSource
-    from cachelayer.access.concat import concat
     from cachelayer.access.dataref import DataRef, Mirrored
-    from cachelayer.access.mix import Mixture, mix
+    from cachelayer.access.mix import Mixture, concat, mix
     from cachelayer.access.sampling import Sampled
     from cachelayer.access.view import Packed, Padded, RecordSpan, View
     from cachelayer.access.wrap import wrap
@@ -127,9 +126,8 @@ __all__ = [
 
 _HOMES = {
     "cachelayer.access.array_record_source": ("ArrayRecordDataSource",),
-    "cachelayer.access.concat": ("concat",),
     "cachelayer.access.dataref": ("DataRef", "Mirrored"),
-    "cachelayer.access.mix": ("Mixture", "mix"),
+    "cachelayer.access.mix": ("Mixture", "concat", "mix"),
     "cachelayer.access.sampling": ("Sampled",),
     "cachelayer.access.view": ("Packed", "Padded", "RecordSpan", "View"),
     "cachelayer.access.wrap": ("wrap",),

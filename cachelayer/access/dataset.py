@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachelayer.access.stacking import Stacking
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -20,6 +19,7 @@ from cachelayer.records.infer import declared
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import varying_leaf
 from cachelayer.streams.reading.failures import bare, is_of_element
@@ -147,6 +147,10 @@ class Dataset(Protocol):
     def stored(self) -> Dataset | None:
         """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
         return None
+
+    def declared(self) -> Dataset:
+        """Return the same elements, all of which are known to have the element spec."""
+        return self
 
     def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:  # noqa: ARG002
         """Return what fetches blocks of elements; None if they are best read where they lie.

@@ -1,4 +1,4 @@
-"""Mix datasets in given proportions: ``cachelayer.mix`` and what it returns."""
+"""Concatenate and mix datasets: ``cachelayer.concat``, ``cachelayer.mix`` and what it returns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, overload
 
-from cachelayer.access.concat import join
 from cachelayer.access.dataset import Selected
+from cachelayer.access.joined import join
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
-from cachelayer.access.wrap import WrappedItems
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
@@ -34,6 +33,31 @@ _NO_BUCKETS = (
     "a mixture has no epochs in which each bucket would end: mix packed() or windows() of the datasets, or stream each "
     "dataset with buckets of its own"
 )
+
+
+def concat(refs: Iterable[View[T]]) -> View[T]:
+    """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
+
+    Args:
+        refs: DataRefs, views of them, or results of ``concat``. Their element specs may differ only in which leaves may
+            be None. Windows, packs and padded records can be among them: then all element specs must be equal.
+
+    Raises:
+        InvalidArgumentError: if there are no datasets, or their specs differ; the message names the leaf.
+        InvalidTypeError: for other objects.
+    """
+    if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
+        raise InvalidTypeError(f"concat takes a list of DataRefs, not a {type(refs).__name__}: pass concat([a, b])")
+    members = []
+    for ref in refs:
+        if not isinstance(ref, View) or ref._records.facts.reading_cost == "foreign":
+            raise InvalidTypeError(
+                f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
+            )
+        members.append(ref._records)
+    if not members:
+        raise InvalidArgumentError("nothing to join: pass one DataRef or more")
+    return View(Selected.all(join(members)))
 
 
 class EndingArguments(MixtureArguments, total=False):
@@ -60,7 +84,9 @@ class Mixture(Generic[T]):
             hashlib.sha256(b"mixture" + b"".join(map(bytes.fromhex, digests))).hexdigest()
             for digests in zip(*(member.digests for member in members), strict=True)
         )
-        self._records = replace(Selected.all(join(list(map(_declared, members)))), named=(now, before))
+        self._records = replace(
+            Selected.all(join([member.changed(member.base.declared()) for member in members])), named=(now, before)
+        )
 
     @property
     def digest(self) -> str:
@@ -228,8 +254,3 @@ def _end(turns: Turns, refs: Sequence[View[Any]], stop: Stop) -> int:
             f"stop={stop!r}: {refs[ends.index(None)]!r} is never read to its end: it has weight 0 in the last stage"
         )
     return min(reached) if stop == "first" else max(reached)
-
-
-def _declared(member: Selected) -> Selected:
-    """Return the same elements; those of a wrapped object are checked against the spec of its first."""
-    return member.changed(member.base.with_spec()) if isinstance(member.base, WrappedItems) else member

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.concat import Joined
 from cachelayer.access.dataset import Selected
+from cachelayer.access.joined import Joined
 from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cachelayer.access.concat import JoinedRecords, source_of
+from cachelayer.access.joined import JoinedRecords, source_of
 from cachelayer.access.record_elements import RecordElements, RecordSource, refuse_erased
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_records import VersionRecords

@@ -41,7 +41,7 @@ class WrappedItems(Dataset):
 
     def __init__(self, obj: Any, identity: str, declared: tree.Tree | None = None) -> None:
         self._obj = obj
-        self.declared = declared
+        self._spec = declared
         self._lock = ProcessLock()
         self.identity = identity
         self._records = len(obj)
@@ -61,13 +61,13 @@ class WrappedItems(Dataset):
     @property
     def facts(self) -> Facts:
         # Sizes are unknown before items are read. This guess leads to blocks of a few hundred items.
-        return Facts(self.identity, {}, 4096, 4096, 1024, "foreign", is_declared=self.declared is not None)
+        return Facts(self.identity, {}, 4096, 4096, 1024, "foreign", is_declared=self._spec is not None)
 
     @property
     def element_spec(self) -> tree.Tree:
         """The declared spec; if there is none, the spec of item 0."""
-        if self.declared is not None or not self._records:
-            return self.declared
+        if self._spec is not None or not self._records:
+            return self._spec
         return from_element(self.element(0))
 
     def element(self, number: int) -> Any:
@@ -108,7 +108,7 @@ class WrappedItems(Dataset):
 
     def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         elements = self.elements(numbers)
-        spec = self.declared or (from_elements(elements, first=1) if elements else self.element_spec)
+        spec = self._spec or (from_elements(elements, first=1) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))
         if names is None:
@@ -116,9 +116,9 @@ class WrappedItems(Dataset):
         check_keys(spec, names)
         return with_keys(batch, spec, names)
 
-    def with_spec(self) -> WrappedItems:
-        """Return the same items with a declared spec, by default that of item 0: each is checked when it is read."""
-        return self if self.declared is not None else WrappedItems(self._obj, self.identity, self.element_spec)
+    def declared(self) -> WrappedItems:
+        # Each item is checked against the spec of item 0 when it is read.
+        return self if self._spec is not None else WrappedItems(self._obj, self.identity, self.element_spec)
 
 
 def _copied(item: Any) -> Any:

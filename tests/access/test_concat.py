@@ -15,8 +15,8 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, DataRef, InvalidArgumentError, InvalidTypeError, Nullable, StateError, Storage
-from cachelayer.access.concat import JoinedRecords, Parts
 from cachelayer.access.dataset import Selected
+from cachelayer.access.joined import JoinedRecords, Parts
 from cachelayer.errors import CorruptionError
 from cachelayer.records.selection import Selection
 

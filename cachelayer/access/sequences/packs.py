@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Read
-from cachelayer.access.sequences.documents import DocumentRows, Documents, segment_spec
+from cachelayer.access.sequences.documents import DocumentRows, Documents, Pieces, segment_spec, segments_of
 from cachelayer.access.sequences.pack_planner import PLAN_VERSION, Long, Packing, plan
-from cachelayer.access.sequences.pieces import Pieces, segments_of
 from cachelayer.arguments import check_options
 from cachelayer.arrayrecord.pack_plan import PIECE, Plan, read_plan, write_plan
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidTypeError, StorageError

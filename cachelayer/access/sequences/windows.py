@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from cachelayer.access.block_holder import FetchedBlock, HeldReads, held_records
 from cachelayer.access.dataset import Read
 from cachelayer.access.record_elements import RecordElements, RecordSource
-from cachelayer.access.sequences.documents import DocumentRows, Documents, fill_hex, segment_spec
-from cachelayer.access.sequences.pieces import Pieces, segments_of
+from cachelayer.access.sequences.documents import DocumentRows, Documents, Pieces, fill_hex, segment_spec, segments_of
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BlockHolder

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachelayer.access.sequences.pieces import Pieces
+from cachelayer.access.sequences.documents import Pieces
 from cachelayer.access.sequences.windows import Windowing
 from cachelayer.arrayrecord.lengths import LengthColumn
 

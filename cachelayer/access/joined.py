@@ -1,4 +1,4 @@
-"""Concatenate datasets: ``cachelayer.concat``."""
+"""Datasets one after another: what :func:`cachelayer.concat` shows, and mixtures read."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from numpy.typing import NDArray
 from cachelayer.access.block_holder import FetchedBlock
 from cachelayer.access.dataset import Dataset, Facts, Selected, StoredLeaves, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource
-from cachelayer.access.stacking import is_plain
-from cachelayer.access.view import View
-from cachelayer.access.wrap import WrappedItems
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.errors import ErasedRecordError, InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ErasedRecordError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Sources, T
+from cachelayer.protocols import Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.common_spec import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import LeafSpec
+from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
-from cachelayer.streams.stream import Stream
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -383,31 +380,6 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
         for row, value in zip(own.tolist(), codec.elements(codec.batch_columns(values), len(own)), strict=True):
             listed[row] = value
     return codec.batch(codec.columns(listed))
-
-
-def concat(refs: Iterable[View[T]]) -> View[T]:
-    """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
-
-    Args:
-        refs: DataRefs, views of them, or results of ``concat``. Their element specs may differ only in which leaves may
-            be None. Windows, packs and padded records can be among them: then all element specs must be equal.
-
-    Raises:
-        InvalidArgumentError: if there are no datasets, or their specs differ; the message names the leaf.
-        InvalidTypeError: for other objects.
-    """
-    if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
-        raise InvalidTypeError(f"concat takes a list of DataRefs, not a {type(refs).__name__}: pass concat([a, b])")
-    members = []
-    for ref in refs:
-        if not isinstance(ref, View) or isinstance(ref._records.base, WrappedItems):
-            raise InvalidTypeError(
-                f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
-            )
-        members.append(ref._records)
-    if not members:
-        raise InvalidArgumentError("nothing to join: pass one DataRef or more")
-    return View(Selected.all(join(members)))
 
 
 def join(members: Sequence[Selected]) -> Dataset:
