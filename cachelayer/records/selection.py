@@ -5,124 +5,87 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.user_indices import numbers_or_mask, record_number, record_numbers, sliced
-
-Numbers = NDArray[np.int64]
-Bits = NDArray[np.uint8]
+from cachelayer.records.user_indices import Numbers, numbers_or_mask, record_number, record_numbers, sliced
 
 # How many numbers are computed at a time when all are needed.
 _PIECE = 1 << 16
-# A number takes as many bits as this, and a row of a bitmap two.
-_NUMBER = 64
-
-_U = [np.uint64(number) for number in range(9)]
-_FIVES, _THREES, _NIBBLES, _ONES, _HIGHS = (
-    np.uint64(byte * 0x0101010101010101) for byte in (0x55, 0x33, 0x0F, 1, 0x80)
-)
-_BYTE = np.uint64(0xFF)
+# The bits of a number, and of a row of a bitmap.
+_NUMBER, _BLOCK = 64, 512
 # For each byte, the places of its set bits, in order.
 _PLACES = np.argsort(~np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), kind="stable")
 
 
-class Bitmap:
-    """A set of rows, found by their ranks: a bit for each row, and a count for each word of 64.
+class Bitmap(Sequence[int]):
+    """Ascending numbers, or some of them: a bit for each number that there may be, and a count every 512.
 
     Args:
-        bits: bit i, counted from the lowest bit of the first byte, is set if row i is in the set. They fill whole
-            words; see :func:`no_bits`.
+        bits: uint8 of shape ``[blocks, 64]``: bit i, from the lowest of the first byte, is set for the number i.
+        ranks: which of these numbers are meant, in order; None for all.
     """
 
-    def __init__(self, bits: Bits) -> None:
+    def __init__(self, bits: NDArray[np.uint8], ranks: range | None = None) -> None:
         self._bits = bits
-        self._words: NDArray[np.uint64] = bits.view("<u8")
-        self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bitwise_count(self._words), dtype=np.int64)])
+        counts = np.bitwise_count(bits.view(np.uint64)).sum(axis=1)
+        self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+        self._ranks = range(int(self._before[-1])) if ranks is None else ranks
 
     @classmethod
     def of_mask(cls, mask: NDArray[np.bool_]) -> Bitmap:
-        """Return the set of the rows for which a mask is True."""
-        bits = no_bits(len(mask))
+        """Return the numbers for which a mask is True."""
+        bits = np.zeros((-(-len(mask) // _BLOCK), _BLOCK // 8), np.uint8)
         packed = np.packbits(mask, bitorder="little")
-        bits[: len(packed)] = packed
+        bits.reshape(-1)[: len(packed)] = packed
         return cls(bits)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bitmap, (self._bits,)
+        return Bitmap, (self._bits, self._ranks)
 
     def __len__(self) -> int:
-        return int(self._before[-1])
-
-    def row(self, rank: int) -> int:
-        """Return the row of one rank, in [0, len)."""
-        place = int(self._before.searchsorted(rank, side="right")) - 1
-        word = int(self._words[place])
-        for _ in range(rank - int(self._before[place])):
-            word &= word - 1
-        return place * 64 + (word & -word).bit_length() - 1
-
-    def take(self, ranks: Numbers) -> Numbers:
-        """Return the rows of these ranks, each in [0, len)."""
-        if len(ranks) > 1 and int(ranks[-1]) - int(ranks[0]) == len(ranks) - 1 and (np.diff(ranks) == 1).all():
-            return self._rows_between(int(ranks[0]), int(ranks[-1]) + 1)
-        place = self._before.searchsorted(ranks, side="right") - 1
-        wanted = (ranks - self._before[place]).view(np.uint64)
-        octets = self._words[place]
-        # Each byte of ``counts`` holds the number of bits set up to the same byte of the word. Source: Vigna: Broadword
-        # implementation of rank/select queries, 2008.
-        counts = octets - (octets >> _U[1] & _FIVES)
-        counts = (counts & _THREES) + (counts >> _U[2] & _THREES)
-        counts = (counts + (counts >> _U[4]) & _NIBBLES) * _ONES
-        octet = np.bitwise_count(((wanted * _ONES | _HIGHS) - counts) & _HIGHS).astype(np.uint64) << _U[3]
-        wanted = wanted - ((counts << _U[8]) >> octet & _BYTE)
-        rows: Numbers = (place << 6) + octet.view(np.int64) + _PLACES[octets >> octet & _BYTE, wanted]
-        return rows
-
-    def _rows_between(self, start: int, stop: int) -> Numbers:
-        """Return the rows of consecutive ranks, whose words are unpacked at once."""
-        first, last = (int(self._before.searchsorted(rank, side="right")) - 1 for rank in (start, stop - 1))
-        rows = np.flatnonzero(np.unpackbits(self._bits[first * 8 : last * 8 + 8], bitorder="little"))
-        begin = start - int(self._before[first])
-        return rows[begin : begin + stop - start] + first * 64
-
-
-def no_bits(size: int) -> Bits:
-    """Return the bits of an empty set of rows below ``size``, in whole words."""
-    return np.zeros(-(-size // 64) * 8, np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class Marked(Sequence[int]):
-    """The numbers in a bitmap, all or some of them, ascending or descending.
-
-    Args:
-        bitmap: the numbers.
-        places: the ranks of those that are meant, in order.
-    """
-
-    bitmap: Bitmap
-    places: range
-
-    def __len__(self) -> int:
-        return len(self.places)
+        return len(self._ranks)
 
     @overload
     def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, index: slice) -> Marked: ...
-    def __getitem__(self, index: int | slice) -> int | Marked:
+    def __getitem__(self, index: slice) -> Bitmap: ...
+    def __getitem__(self, index: int | slice) -> int | Bitmap:
         if isinstance(index, slice):
-            return replace(self, places=self.places[index])
-        return self.bitmap.row(self.places[index])
+            return Bitmap(self._bits, self._ranks[index])
+        return int(self.take(np.array([range(len(self))[index]]))[0])
 
     def take(self, places: Numbers) -> Numbers:
         """Return the numbers at these places, each in [0, len)."""
-        return self.bitmap.take(_of_range(self.places, places))
+        ranks = _of_range(self._ranks, places)
+        if len(ranks) > _BLOCK and (np.diff(ranks) == 1).all():
+            return self._consecutive(int(ranks[0]), int(ranks[-1]) + 1)
+        block = self._before.searchsorted(ranks, side="right") - 1
+        words = self._bits.view(np.uint64)[block]
+        word, rank = _group_of(words, ranks - self._before[block])
+        octets = words[np.arange(len(ranks)), word].view(np.uint8).reshape(-1, 8)
+        octet, rank = _group_of(octets, rank)
+        numbers: Numbers = block * _BLOCK + word * 64 + octet * 8 + _PLACES[octets[np.arange(len(ranks)), octet], rank]
+        return numbers
+
+    def _consecutive(self, start: int, stop: int) -> Numbers:
+        """Return the numbers of consecutive ranks, whose blocks are unpacked at once."""
+        first, last = (int(self._before.searchsorted(rank, side="right")) - 1 for rank in (start, stop - 1))
+        numbers = np.flatnonzero(np.unpackbits(self._bits[first : last + 1], bitorder="little"))
+        begin = start - int(self._before[first])
+        return numbers[begin : begin + stop - start] + first * _BLOCK
+
+
+def _group_of(groups: NDArray[Any], ranks: Numbers) -> tuple[Numbers, Numbers]:
+    """Return which of eight groups of bits has the bit of each rank, and its rank in that group."""
+    counts = np.cumsum(np.bitwise_count(groups), axis=1, dtype=np.int64)
+    group = (counts <= ranks[:, None]).sum(axis=1)
+    before = np.where(group > 0, counts[np.arange(len(ranks)), group - 1], 0)
+    return group, ranks - before
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +96,7 @@ class Selection:
         numbers: the record numbers of the base.
     """
 
-    numbers: range | Numbers | Marked
+    numbers: range | Numbers | Bitmap
 
     @classmethod
     def all(cls, records: int) -> Selection:
@@ -143,14 +106,10 @@ class Selection:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @property
-    def _is_whole(self) -> bool:
-        """True if indices are the base's own numbers."""
-        numbers = self.numbers
-        return isinstance(numbers, range) and numbers.start == 0 and numbers.step == 1
-
     def slice(self, rows: slice) -> Selection:
-        return Selection(sliced(self.numbers, rows))
+        rows_range = sliced(rows, len(self))
+        start, stop, step = rows_range.start, rows_range.stop, rows_range.step
+        return Selection(self.numbers[slice(start, stop if stop >= 0 else None, step)])
 
     def select(self, indices: Any) -> Selection:
         """Return the records of these indices, in their order; or those of a mask or a slice."""
@@ -160,7 +119,7 @@ class Selection:
         if wanted.dtype == np.bool_:
             return self._of_mask(wanted)
         # A copy, so that later changes to the caller's array do not change the selection.
-        numbers = wanted.copy() if self._is_whole else _taken(self.numbers, wanted)
+        numbers = self.numbers_of(wanted.copy())
         numbers.setflags(write=False)
         return Selection(numbers)
 
@@ -175,14 +134,14 @@ class Selection:
         first, count = int(mask.argmax()) if len(mask) else 0, int(np.count_nonzero(mask))
         if mask[first : first + count].all():
             return Selection(numbers[first : first + count])
-        greatest = max(numbers[0], numbers[-1]) + 1
-        if isinstance(numbers, np.ndarray) or count * _NUMBER < greatest:
-            return Selection(_taken(numbers, np.flatnonzero(mask)))
-        # They only grow or only fall, so the bitmap of the base says which they are.
-        of_base = np.zeros(greatest, np.bool_)
-        of_base[_taken(numbers, np.flatnonzero(mask))] = True
-        places = range(count) if numbers[0] < numbers[-1] else range(count - 1, -1, -1)
-        return Selection(Marked(Bitmap.of_mask(of_base), places))
+        chosen = self.numbers_of(np.flatnonzero(mask))
+        if isinstance(numbers, np.ndarray) or count * _NUMBER < max(numbers[0], numbers[-1]):
+            return Selection(chosen)
+        # They only grow or only fall, so the set of them is enough.
+        of_base = np.zeros(int(chosen.max()) + 1, np.bool_)
+        of_base[chosen] = True
+        bitmap = Bitmap.of_mask(of_base)
+        return Selection(bitmap if numbers[0] < numbers[-1] else bitmap[::-1])
 
     @property
     def has_repeats(self) -> bool:
@@ -198,13 +157,16 @@ class Selection:
         Args:
             sizes: the number of records of each segment; together they are the whole base.
         """
+        ends, records = np.cumsum(np.asarray(sizes, np.int64)).tolist(), len(self)
         if len(sizes) == 1:
-            return [range(len(self))]
-        ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
-        if not isinstance(self.numbers, np.ndarray):
-            return self._runs(ends)
-        segment_of = np.searchsorted(ends, self.numbers, side="right")
-        return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
+            return [range(records)]
+        if isinstance(self.numbers, np.ndarray):
+            segment_of = np.searchsorted(ends, self.numbers, side="right")
+            return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
+        falls = records > 1 and self.numbers[0] > self.numbers[-1]
+        growing: Any = self.numbers[::-1] if falls else self.numbers
+        runs = pairwise([0, *(bisect_left(growing, end) for end in ends)])
+        return [range(records - stop, records - start) if falls else range(start, stop) for start, stop in runs]
 
     def segment_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Return how many rows lie in each segment of the base; their sum alone if the rows mix the segments."""
@@ -213,27 +175,14 @@ class Selection:
         in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
         return tuple(map(len, rows)) if in_order else (len(self),)
 
-    def _runs(self, ends: Sequence[int]) -> list[range | Numbers]:
-        """Return the rows that lie in each segment, for numbers that only grow or only fall.
-
-        Args:
-            ends: the number after the last record of each segment.
-        """
-        records = len(self)
-        falls = records > 1 and self.numbers[0] > self.numbers[-1]
-        growing: Any = self.numbers[::-1] if falls else self.numbers
-        splits = [0, *(bisect_left(growing, end) for end in ends)]
-        runs = pairwise(splits)
-        return [range(records - stop, records - start) if falls else range(start, stop) for start, stop in runs]
-
     def take(self, indices: Any) -> Numbers:
         """Return the base's record numbers of these indices, or of a mask or a slice."""
-        wanted = record_numbers(indices, len(self))
-        return wanted if self._is_whole or len(wanted) == 0 else _taken(self.numbers, wanted)
+        return self.numbers_of(record_numbers(indices, len(self)))
 
     def numbers_of(self, rows: Numbers) -> Numbers:
         """Return the base's record numbers of these rows, each in [0, len)."""
-        return rows if self._is_whole else _taken(self.numbers, rows)
+        numbers = self.numbers
+        return _of_range(numbers, rows) if isinstance(numbers, range) else numbers.take(rows)
 
     def rows_of(self, numbers: Numbers) -> Numbers:
         """Return the rows of which the base's record number is one of these, ascending."""
@@ -256,7 +205,7 @@ class Selection:
     def pieces(self) -> Iterator[Numbers]:
         """Yield the base's record numbers, some at a time; at least one piece, which may be empty."""
         for start in range(0, max(1, len(self)), _PIECE):
-            yield _taken(self.numbers, np.arange(start, min(start + _PIECE, len(self))))
+            yield self.numbers_of(np.arange(start, min(start + _PIECE, len(self))))
 
     def digest(self, base_digest: str, base_records: int) -> str:
         """Return the digest of the view, which is that of the base if the view is the whole base in order.
@@ -291,12 +240,6 @@ class Selection:
                 return None
             expected = int(piece[-1]) + step
         return first, step, count
-
-
-def _taken(numbers: range | Numbers | Marked, places: Numbers) -> Numbers:
-    if isinstance(numbers, range):
-        return _of_range(numbers, places)
-    return numbers.take(places)
 
 
 def _of_range(numbers: range, places: Numbers) -> Numbers:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 
 Numbers = NDArray[np.int64]
-
-_MOST = np.iinfo(np.int64).max
 _ACCEPTED = "pass a sequence of integers, or a mask with one bool for each record"
 
 
@@ -35,28 +33,26 @@ def record_numbers(indices: Any, records: int) -> Numbers:
 def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
     """Return record numbers as :func:`record_numbers` does, but a mask unchanged: bool of shape ``[records]``."""
     if isinstance(indices, slice):
-        indices = sliced(range(records), indices)
+        indices = sliced(indices, records)
     if isinstance(indices, range):
-        for number in (indices[0], indices[-1]) if indices else ():
-            record_number(number, records)
-        array = np.arange(indices.start, indices.stop, indices.step) if indices else np.empty(0, np.int64)
+        # The largest and the smallest of them are its ends.
+        ends = [record_number(number, records) for number in (indices[0], indices[-1])] if indices else []
+        array: NDArray[Any] = np.arange(indices.start, indices.stop, indices.step) if ends else np.empty(0, np.int64)
         return _in_bounds(array, records)
     array = _as_array(indices)
     if array.ndim != 1:
         raise InvalidArgumentError(f"indices of shape {list(array.shape)}: pass one dimension")
-    if len(array) == 0 and array.dtype != np.bool_:
-        return np.empty(0, np.int64)
     if array.dtype == np.bool_:
         if len(array) != records:
             raise InvalidArgumentError(f"a mask of shape [{len(array)}]: pass one bool for each record, [{records}]")
         return array
-    if array.dtype == np.object_:
-        # Integers that no word holds.
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    if array.dtype == np.object_ or array.dtype == np.uint64:
+        # Integers that int64 may not hold.
         array = np.array([record_number(number, records) for number in array])
     if array.dtype.kind not in "iu":
         raise InvalidTypeError(f"indices of dtype {array.dtype}: {_ACCEPTED}")
-    if array.dtype == np.uint64 and int(array.max()) > _MOST:
-        raise outside(int(array.max()), records)
     return _in_bounds(array.astype(np.int64, copy=False), records)
 
 
@@ -69,37 +65,30 @@ def record_number(index: Any, records: int) -> int:
             "read() and select() take several numbers, or a mask"
         )
     if not -records <= number < records:
-        raise outside(number, records)
+        raise RecordIndexError(f"record {number} of {records}: indices lie in [{-records}, {records})")
     return number + records if number < 0 else number
 
 
-def sliced(numbers: Any, rows: slice) -> Any:
+def sliced(rows: slice, records: int) -> range:
+    """Return the record numbers that a slice chooses."""
     try:
-        return numbers[slice(rows.start, rows.stop, _step(rows.step, len(numbers)))]
+        numbers = range(records)[rows]
     except TypeError as error:
         raise InvalidTypeError(f"{rows}: {error}") from None
     except ValueError as error:
         raise InvalidArgumentError(f"{rows}: {error}") from None
-
-
-def _step(step: Any, records: int) -> int | None:
-    """Return the step of a slice of so many numbers, cut to one that fits in int64 and chooses the same."""
-    most = max(1, records)
-    return None if step is None else max(-most, min(operator.index(step), most))
-
-
-def outside(number: int, records: int) -> RecordIndexError:
-    """Return the error for a record number that does not exist."""
-    return RecordIndexError(f"record {number} of {records}: indices lie in [{-records}, {records})")
+    if len(numbers) > 1:
+        return numbers
+    # The step of one number may be larger than int64 holds.
+    return range(numbers[0], numbers[0] + 1) if numbers else range(0)
 
 
 def _in_bounds(numbers: Numbers, records: int) -> Numbers:
     # As unsigned integers, negative numbers are the largest: one comparison checks both ends.
     if len(numbers) == 0 or int(numbers.view(np.uint64).max()) < records:
         return numbers
-    least, most = int(numbers.min()), int(numbers.max())
-    if least < -records or most >= records:
-        raise outside(least if least < -records else most, records)
+    for number in (numbers.min(), numbers.max()):
+        record_number(number, records)
     return np.where(numbers < 0, numbers + records, numbers)
 
 
@@ -108,9 +97,9 @@ def _as_array(indices: Any) -> NDArray[Any]:
     kind = type(indices).__name__
     if kind == "MaskedArray":
         raise InvalidTypeError("a masked array hides numbers: pass a plain array of the numbers that you mean")
-    # Records and streams are iterable too, but must be refused before any of them is read.
-    is_records = hasattr(indices, "element_spec") or hasattr(indices, "get_state") or hasattr(indices, "with_state")
     if not hasattr(indices, "__array__"):
+        # Records and streams are iterable too, but must be refused before any of them is read.
+        is_records = any(hasattr(indices, name) for name in ("element_spec", "get_state", "with_state"))
         if is_records or isinstance(indices, (str, bytes, Mapping, Set)) or not isinstance(indices, Iterable):
             raise InvalidTypeError(f"indices {_shown(indices)} of type {kind}: {_ACCEPTED}")
         indices = list(indices)
@@ -131,9 +120,9 @@ def _as_array(indices: Any) -> NDArray[Any]:
 
 def _integer(value: Any) -> int | None:
     """Return an integer as an int, None for anything else; a bool, or an array of one, is not an integer."""
-    if type(value) is int or isinstance(value, np.integer):
-        return int(value)
-    if isinstance(value, (bool, np.bool_)) or str(getattr(value, "dtype", "")).endswith("bool"):
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
         return None
     try:
         return operator.index(value)

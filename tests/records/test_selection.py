@@ -130,7 +130,7 @@ def test_rows_of_a_bitmap_are_found_by_their_rank(size: int, share: float, seed:
     for bitmap in (Bitmap.of_mask(mask), pickle.loads(pickle.dumps(Bitmap.of_mask(mask)))):
         assert len(bitmap) == len(rows)
         assert bitmap.take(ranks).tolist() == rows[ranks].tolist()
-        assert [bitmap.row(int(rank)) for rank in ranks] == rows[ranks].tolist()
+        assert [bitmap[int(rank)] for rank in ranks] == rows[ranks].tolist()
         assert bitmap.take(np.arange(first, len(rows))).tolist() == rows[first:].tolist()
 
 
