@@ -176,7 +176,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         written = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             with pa.OSFile(str(written), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-                size = batch_records(records.read_nbytes, ROWS_AT_ONCE)
+                size = batch_records(records.facts.read_nbytes, ROWS_AT_ONCE)
                 for start in range(0, len(records), size):
                     rows = np.arange(start, min(start + size, len(records)))
                     writer.write_table(table_of(features, records.read(rows), len(rows)))
@@ -243,7 +243,7 @@ def _has_whole_records(records: RandomAccess[Any]) -> bool:
 
 def _features_of(records: RandomAccess[Any]) -> datasets.Features:
     """Return the features that were cached, or else those that the element spec implies."""
-    kept = records.metadata.get(METADATA) if _has_whole_records(records) else None
+    kept = records.facts.metadata.get(METADATA) if _has_whole_records(records) else None
     return _features_of_spec(records.element_spec) if kept is None else datasets.Features.from_dict(kept)
 
 

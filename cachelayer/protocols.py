@@ -19,6 +19,30 @@ Failed = dict[int, Exception]
 ReadingCost = Literal["stored", "decoded", "foreign"]
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a dataset before any of it is read.
+
+    Args:
+        name: its name in errors.
+        metadata: that of the version that it comes from; see :attr:`cachelayer.DataRef.metadata`.
+        record_nbytes: approximate bytes of a stored record. The default sizes of a shuffle in blocks follow from it,
+            so it depends on what is stored alone: not on where it lies, nor on how much of it is read.
+        read_nbytes: approximate bytes that are read of a record.
+        records_per_read: how many records a stream with smaller batches should read at once.
+        reading_cost: what is known about the cost of reading an element.
+        is_declared: True if all elements are known to have the element spec, False if it is that of the first.
+    """
+
+    name: str
+    metadata: Mapping[str, Any]
+    record_nbytes: int
+    read_nbytes: int
+    records_per_read: int
+    reading_cost: ReadingCost = "stored"
+    is_declared: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Sources:
     """The records that some elements were made of: a row for each record of each element, in the order of the elements.
@@ -172,24 +196,8 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         """The element spec that all records are known to have; None if it is only inferred from the first record."""
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata that is stored with the records."""
-
-    @property
-    def record_nbytes(self) -> int:
-        """Approximate bytes of a stored record: the default sizes of a shuffle in blocks follow from it."""
-
-    @property
-    def read_nbytes(self) -> int:
-        """Approximate bytes that are read of a record, which depends on where it lies too."""
-
-    @property
-    def records_per_read(self) -> int:
-        """Number of records that a stream with smaller batches should read at once."""
-
-    @property
-    def reading_cost(self) -> ReadingCost:
-        """What is known in advance about the cost of reading a record."""
+    def facts(self) -> Facts:
+        """What is known of the records before any is read."""
 
     def __len__(self) -> int:
         """Number of records."""

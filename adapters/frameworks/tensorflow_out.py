@@ -185,7 +185,9 @@ def _elements(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
 def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     """Return the number of elements in a block: fewer if they are large."""
     fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
-    nbytes = max(1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.record_nbytes)
+    nbytes = max(
+        1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.facts.record_nbytes
+    )
     return max(1, min(_BLOCK_RECORDS, _BLOCK_NBYTES // nbytes))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BlockHolder, Failed, ReadingCost, Sources
+from cachelayer.protocols import BlockHolder, Facts, Failed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.infer import declared
@@ -28,30 +28,6 @@ from cachelayer.versions.stored_version import StoredVersion
 Read = Callable[[Ints], Records]
 """Reads the records of some numbers from blocks in memory instead of those that elements are made of."""
 NO_NUMBERS = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of a dataset before any of it is read.
-
-    Args:
-        name: its name in errors.
-        metadata: that of the version that it comes from; see :attr:`cachelayer.DataRef.metadata`.
-        record_nbytes: approximate bytes of a stored record. The default sizes of a shuffle in blocks follow from it,
-            so it depends on what is stored alone: not on where it lies, nor on how much of it is read.
-        read_nbytes: approximate bytes that are read of a record.
-        records_per_read: how many records a stream with smaller batches should read at once.
-        reading_cost: what is known about the cost of reading an element.
-        is_declared: True if all elements are known to have the element spec, False if it is that of the first.
-    """
-
-    name: str
-    metadata: Mapping[str, Any]
-    record_nbytes: int
-    read_nbytes: int
-    records_per_read: int
-    reading_cost: ReadingCost = "stored"
-    is_declared: bool = True
 
 
 class StoredLeaves(Protocol):
@@ -223,26 +199,6 @@ class Selected(Dataset):
         return self.base.facts
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.base.facts.metadata
-
-    @property
-    def record_nbytes(self) -> int:
-        return self.base.facts.record_nbytes
-
-    @property
-    def read_nbytes(self) -> int:
-        return self.base.facts.read_nbytes
-
-    @property
-    def records_per_read(self) -> int:
-        return self.base.facts.records_per_read
-
-    @property
-    def reading_cost(self) -> ReadingCost:
-        return self.base.facts.reading_cost
-
-    @property
     def segments(self) -> tuple[int, ...]:
         return self.selection.segment_sizes(self.base.segments)
 
@@ -351,13 +307,15 @@ def read_each(read: Callable[[Ints], list[Any]], numbers: Ints, failed: Failed, 
     ]
 
 
-def check_keys(spec: Tree, names: Sequence[str]) -> None:
+def check_keys(spec: Tree, names: Any) -> None:
     """Raise unless these are keys of a dict."""
-    if isinstance(names, str) or not isinstance(spec, dict):
+    if isinstance(names, (str, bytes)) or not isinstance(names, Sequence) or not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
-    unknown = [name for name in names if name not in spec]
-    if unknown:
-        raise InvalidArgumentError(f"no field {unknown[0]!r}: the element is {tree.describe(spec)}")
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"fields={names!r} holds {name!r} of type {type(name).__name__}: pass keys")
+        if name not in spec:
+            raise InvalidArgumentError(f"no field {name!r}: the element is {tree.describe(spec)}")
 
 
 def with_keys(batch: Any, spec: Tree, names: Sequence[str] | None) -> Any:

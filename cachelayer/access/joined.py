@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock
-from cachelayer.access.dataset import Dataset, Facts, Selected, StoredLeaves, check_keys
+from cachelayer.access.dataset import Dataset, Selected, StoredLeaves, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ErasedRecordError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Sources
+from cachelayer.protocols import Facts, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.common_spec import common_spec
@@ -187,10 +187,6 @@ class JoinedRecords:
         groups = [(rows, source.hold(own, share)) for source, rows, own in self._groups(numbers)]
         return FetchedBlock.joined(len(numbers), groups).unmapped()
 
-    def announce(self, numbers: Ints) -> bool:
-        announced = [source.announce(own) for source, _, own in self._groups(numbers)]
-        return any(announced)
-
     def lengths(self, leaf: int) -> LengthColumn:
         return LengthColumn.joined(
             [source_of(member).lengths(leaf).selected(member.selection) for member in self.parts.members]
@@ -287,43 +283,31 @@ class Joined(Dataset):
 
     @property
     def leaves(self) -> StoredLeaves | None:
-        return JoinedLeaves(self.parts) if _have_leaves(self.parts) else None
+        every = [member.base.leaves for member in self.parts.members]
+        alike = all(each is not None and each.codec.spec == _spec_of(every[0]) for each in every)
+        return self if alike else None
 
-
-def _have_leaves(parts: Parts) -> bool:
-    every = [member.base.leaves for member in parts.members]
-    return every[0] is not None and all(each is not None and each.codec.spec == every[0].codec.spec for each in every)
-
-
-@dataclass(frozen=True, eq=False)
-class JoinedLeaves:
-    """The stored leaves of several datasets, one after another.
-
-    Args:
-        parts: the datasets, which have the same leaves.
-    """
-
-    parts: Parts
-
-    def _of(self, member: Selected) -> StoredLeaves:
-        return member.stored_leaves("lengths() and what needs lengths")
+    def _leaves(self) -> Iterator[tuple[Selected, StoredLeaves]]:
+        """Yield each dataset and its stored leaves."""
+        for member in self.parts.members:
+            yield member, member.stored_leaves("lengths() and what needs lengths")
 
     @property
     def codec(self) -> Codec:
         """The codec of the leaves alone. No record was encoded by it."""
-        return codec_for(self._of(self.parts.members[0]).codec.spec)
+        return codec_for(next(self._leaves())[1].codec.spec)
 
     @property
     def home(self) -> StoredVersion | None:
-        return self._of(self.parts.members[0]).home
+        return next(self._leaves())[1].home
 
     def with_fields(self, leaves: Sequence[int]) -> Joined:
-        members = [member.changed(self._of(member).with_fields(leaves)) for member in self.parts.members]
+        members = [member.changed(stored.with_fields(leaves)) for member, stored in self._leaves()]
         return Joined(Parts(tuple(members)))
 
     def lengths(self, leaf: int) -> LengthColumn:
         return LengthColumn.joined(
-            [self._of(member).lengths(leaf).selected(member.selection) for member in self.parts.members]
+            [stored.lengths(leaf).selected(member.selection) for member, stored in self._leaves()]
         )
 
     def leaf_values(
@@ -333,11 +317,17 @@ class JoinedLeaves:
         for member, rows, within in list(self.parts.groups(numbers)) or [(self.parts.members[0], numbers, numbers)]:
             own = member.selection.numbers_of(within)
             own_ends = None if ends is None else ends[rows]
-            values = self._of(member).leaf_values(leaves, own, starts[rows], counts[rows], own_ends, read)
+            values = member.stored_leaves("lengths()").leaf_values(
+                leaves, own, starts[rows], counts[rows], own_ends, read
+            )
             groups.append((rows, values))
         if len(groups) == 1:
             return groups[0][1]
         return [_merge_values([(rows, values[leaf]) for rows, values in groups], counts) for leaf in range(len(leaves))]
+
+
+def _spec_of(leaves: StoredLeaves | None) -> Tree:
+    return None if leaves is None else leaves.codec.spec
 
 
 def _merge_values(groups: Sequence[tuple[Ints, NDArray[Any]]], counts: Ints) -> NDArray[Any]:

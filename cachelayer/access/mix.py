@@ -13,7 +13,7 @@ from cachelayer.access.mixture_weights import Weights, checked_weight, is_intege
 from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
-from cachelayer.protocols import T, records_of
+from cachelayer.protocols import T
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.block_grid import Grid
 from cachelayer.streams.order.block_order import Blocks, grid_of
@@ -151,7 +151,7 @@ class Mixture(Generic[T]):
         sizes = tuple(len(ref) for ref, _ in self._parts)
         grids: tuple[Grid, ...] = ()
         if blocks is not None:
-            grids = tuple(grid_of(blocks, len(ref), records_of(ref).record_nbytes) for ref, _ in self._parts)
+            grids = tuple(grid_of(blocks, len(ref), ref._records.facts.record_nbytes) for ref, _ in self._parts)
         return MixedOrder(
             self._turns, sizes, checked.shuffle, checked.seed, checked.reshuffle, grids, length=self._length
         )

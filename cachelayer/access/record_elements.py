@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock, ViewBlocks
-from cachelayer.access.dataset import Dataset, Facts, Read, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Read, check_keys, with_keys
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Sources
+from cachelayer.protocols import Facts, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.image_sizes import sized_spec
 from cachelayer.records.leaf_names import chosen_spec
@@ -31,26 +31,25 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 class RecordSource(Protocol):
-    """Encoded records by number, as a version stores them, or several. Thread-safe and picklable."""
+    """Encoded records by number, as a version stores them, or several. Thread-safe and picklable.
+
+    What is named as in :class:`Dataset` is the same of the records.
+    """
 
     kind: ClassVar[str]
     """The kind of view that shows it."""
 
     @property
-    def digests(self) -> tuple[str, str]:
-        """The digest of the records, and the one before any was erased, in hexadecimal."""
+    def digests(self) -> tuple[str, str]: ...
 
     @property
-    def codec(self) -> Codec:
-        """The codec that encoded the records."""
+    def codec(self) -> Codec: ...
 
     @property
-    def facts(self) -> Facts:
-        """What is known of the records."""
+    def facts(self) -> Facts: ...
 
     @property
-    def segments(self) -> tuple[int, ...]:
-        """The number of records of each segment: of the first build, and of each append."""
+    def segments(self) -> tuple[int, ...]: ...
 
     @property
     def reads_in_part(self) -> bool:
@@ -61,8 +60,7 @@ class RecordSource(Protocol):
         """True if reading records takes requests to an object store."""
 
     @property
-    def home(self) -> StoredVersion | None:
-        """The version beside which files about the records are stored; None if there is none."""
+    def home(self) -> StoredVersion | None: ...
 
     def __len__(self) -> int: ...
 
@@ -79,8 +77,7 @@ class RecordSource(Protocol):
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers, each in [0, len); of local ones, bytes are read when they are used."""
 
-    def sources(self, numbers: Ints) -> Sources:
-        """Return the versions that records belong to, and their numbers there."""
+    def sources(self, numbers: Ints) -> Sources: ...
 
     def lengths(self, leaf: int) -> LengthColumn:
         """Return the lengths of the leaf of this number.
@@ -96,9 +93,6 @@ class RecordSource(Protocol):
             numbers: the number of each record.
             share: the fraction of all records that the caller is going to fetch.
         """
-
-    def announce(self, numbers: Ints) -> bool:
-        """Start to load records from a local disk if they are not in memory; return whether any was not."""
 
 
 def refuse_erased(source: RecordSource, numbers: Ints) -> None:
@@ -228,9 +222,6 @@ class RecordElements(Dataset):
         if not self.is_fetched:
             return None
         return ViewBlocks(self, self.source, Selection.all(len(self)) if selection is None else selection, share)
-
-    def announce(self, numbers: Ints) -> bool:
-        return self.source.announce(numbers)
 
     def sources(self, numbers: Ints) -> Sources:
         return self.source.sources(numbers)

@@ -87,12 +87,6 @@ class RemoteShards:
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         return self._read(numbers, shard_of, self._find_copies(shard_of)).unmapped()
 
-    def announce(self, numbers: Ints) -> bool:
-        """Start to load records of local copies if they are not in memory; return whether any was not."""
-        return (
-            self.local_shards() == len(self._splits) - 1 and self._copies is not None and self._local.announce(numbers)
-        )
-
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock
-from cachelayer.access.dataset import Facts
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
@@ -25,7 +24,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
-from cachelayer.protocols import Sources
+from cachelayer.protocols import Facts, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.varying_leaves import VaryingLeaves
@@ -149,9 +148,6 @@ class VersionRecords:
     def takes_requests(self) -> bool:
         shards = self.shards
         return not isinstance(shards, LocalShards) and not shards.has_all_copies()
-
-    def announce(self, numbers: NDArray[np.int64]) -> bool:
-        return self.shards.announce(numbers)
 
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -97,7 +97,7 @@ class View(Generic[T]):
 
         If they come from several versions, it is what the metadata of all of them have in common.
         """
-        return dict(self._records.metadata)
+        return dict(self._records.facts.metadata)
 
     def __records__(self) -> Selected:
         return self._records
@@ -240,7 +240,7 @@ class View(Generic[T]):
             InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
             InvalidTypeError: if the indices are neither integers nor bools.
         """
-        names = None if fields is None else _names(fields)
+        names = tuple(fields) if isinstance(fields, Iterator) else fields
         return self._records.base.batch(self._records.selection.take(indices), names)
 
     def sources(self, index: SupportsIndex) -> list[RecordSpan]:
@@ -358,7 +358,7 @@ class View(Generic[T]):
         records = self._records
         if options.get("buckets") is not None and records.base.leaves is not None:
             return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
-        checked = make_options(len(self), global_batch_size, records.record_nbytes, **options)
+        checked = make_options(len(self), global_batch_size, records.facts.record_nbytes, **options)
         return stream_of(StepReader(records, checked))
 
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
@@ -590,16 +590,3 @@ def _at_most(name: str, number: int) -> int:
     if number > _LONGEST:
         raise InvalidArgumentError(f"{name} {number}: it must be at most {_LONGEST}")
     return number
-
-
-def _names(fields: Any) -> Sequence[str]:
-    """Return the keys in a list or an iterator of the user, which is read only once."""
-    if isinstance(fields, (str, bytes)) or not isinstance(fields, Iterable):
-        raise InvalidArgumentError(f"fields={fields!r}: pass a tuple of keys")
-    names = tuple(fields)
-    for name in names:
-        if not isinstance(name, str):
-            raise InvalidTypeError(
-                f"fields={names!r} holds {name!r} of type {type(name).__name__}: pass a tuple of keys"
-            )
-    return names

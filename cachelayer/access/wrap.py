@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cachelayer.access.dataset import Dataset, Facts, Selected, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Selected, check_keys, with_keys
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Sources, T
+from cachelayer.protocols import Facts, Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements

@@ -25,7 +25,7 @@ class RecordsSource(SequenceSource):
         super().__init__(records, records_of(records).element_spec)
 
     def elements(self) -> Iterator[Any]:
-        size = batch_records(records_of(self.items).read_nbytes)
+        size = batch_records(records_of(self.items).facts.read_nbytes)
         for start in range(self._first, self._count, size):
             yield from self.items.__getitems__(np.arange(start, min(start + size, self._count)))
 

@@ -103,7 +103,7 @@ def _number(query: Mapping[str, str], name: str) -> int | float:
 
 def _found(raw: DataRef[Any], search: Search, start: int) -> tuple[list[int], int]:
     """Return the numbers of the first records that match, and the record before which the search ended."""
-    size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).read_nbytes)))
+    size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).facts.read_nbytes)))
     found: list[int] = []
     end = time.monotonic() + _PATIENCE
     while start < len(raw):

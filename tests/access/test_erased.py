@@ -142,7 +142,7 @@ def test_records_erased_one_after_another(tmp_path: Path) -> None:
     assert v3._base.version.manifest.supersedes == (v1.digest, v2.digest)
     assert len({v1.digest, v2.digest, v3.digest}) == 3
     # The sizes of blocks, and so states, follow from it.
-    assert v3._records.record_nbytes == v1._records.record_nbytes
+    assert v3._records.facts.record_nbytes == v1._records.facts.record_nbytes
     assert storage.verify("d@v3").ok
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset import Dataset, Facts, Selected
+from cachelayer.access.dataset import Dataset, Selected
 from cachelayer.access.sequences.padded import Long, PaddedElements, padded_of
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.protocols import Sources
+from cachelayer.protocols import Facts, Sources
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree

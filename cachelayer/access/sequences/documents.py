@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Facts, Read, Selected, StoredLeaves, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Read, Selected, StoredLeaves, check_keys, with_keys
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BlockHolder, Sources
+from cachelayer.protocols import BlockHolder, Facts, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints, rows_apart, splits_of

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Facts, Selected, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Selected, check_keys, with_keys
 from cachelayer.access.sequences.documents import UNNAMED, checked_fill, derived_digest, fill_hex
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Sources
+from cachelayer.protocols import Facts, Sources
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints

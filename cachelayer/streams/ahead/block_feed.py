@@ -130,7 +130,7 @@ class BlockFeed:
         self._holder = holder
         self._steps = reader.options.steps
         self._spans = reader.read_rows.spans
-        self._record_nbytes = max(1, reader.records.record_nbytes)
+        self._record_nbytes = max(1, reader.records.facts.record_nbytes)
         share = max(1, reader.read_rows.share)
         self._at_once = 1 if reader.options.batched else _LOOKED_AT
         self._workers = workers

@@ -128,10 +128,10 @@ class ChunkPlan:
 def steps_at_once(reader: StepReader) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
     records, share = reader.records, max(1, reader.read_rows.share)
-    most = min(records.records_per_read, _CHUNK_NBYTES // max(1, records.read_nbytes))
+    most = min(records.facts.records_per_read, _CHUNK_NBYTES // max(1, records.facts.read_nbytes))
     if reader.is_mapped:
         most = min(most, _MAPPED_RECORDS)
-    if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.reading_cost != "stored")):
+    if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.facts.reading_cost != "stored")):
         # A function may make any number of bytes of a batch; and a consumer that reads itself waits for each item.
         most = 1
     threads = max([1, *(function.threads for function in reader.maps)]) if reader.options.prefetch else 1
