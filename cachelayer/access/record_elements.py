@@ -184,8 +184,9 @@ class RecordElements(Dataset):
         return now, before
 
     def prefix_digest(self, records: int) -> str | None:
-        home = self.home
-        return None if home is None or self.digests != self.source.digests else home.manifest.prefix_digest(records)
+        manifest = None if self.home is None else self.home.manifest
+        is_version = manifest is not None and manifest.digest == self.digests[0]
+        return manifest.prefix_digest(records) if manifest is not None and is_version else None
 
     @cached_property
     def _all_leaves(self) -> Codec:

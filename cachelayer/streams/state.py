@@ -119,22 +119,26 @@ class StreamIdentity:
 
     def _steps_of(self, state: Mapping[str, Any]) -> Steps:
         """Return the steps of a state: those of this stream, without what the state leaves out, after its segments."""
-        ranges = [(low, high) for low, high in _lists(state, "left_out", 2)]
-        earlier: list[Segment] = []
+        left_out = [[_whole(position, 0, "left_out") for position in ends] for ends in _lists(state, "left_out", 2)]
+        return replace(self.steps, earlier=tuple(self._segments_of(state))).without(left_out)
+
+    def _segments_of(self, state: Mapping[str, Any]) -> list[Segment]:
+        segments: list[Segment] = []
         for *numbers, digest in _lists(state, "segments", 5):
             begin, records, epoch, first = (_whole(number, 0, "segments") for number in numbers)
-            segment = Segment(begin, records, epoch, first, str(digest))
-            before = earlier[-1] if earlier else None
-            begin, least = (0, 1) if before is None else (before.begin, before.first + before.records)
-            if not (begin <= segment.begin and segment.records > 0 and segment.first + segment.records >= least):
+            if segments:
+                before = segments[-1]
+                known = before.first + before.records
+                follows = begin > before.begin and (begin - before.begin) % before.records == 0
+            else:
+                known, follows = 0, begin == 0
+            # The new records by themselves, or all that there are by then.
+            if not (follows and records and first in (0, known) and first + records >= known):
                 raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
-            earlier.append(segment)
-        if earlier and earlier[-1].first + earlier[-1].records != self.steps.records:
+            segments.append(Segment(begin, records, epoch, first, str(digest)))
+        if segments and segments[-1].first + segments[-1].records != self.steps.records:
             raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
-        steps = replace(self.steps, earlier=tuple(earlier)) if earlier else self.steps
-        if self.steps.earlier and not earlier:
-            steps = replace(self.steps, earlier=())
-        return steps.without(tuple((_whole(low, 0, "left_out"), _whole(high, 0, "left_out")) for low, high in ranges))
+        return segments
 
     def _check_past(self, position: int, state: Mapping[str, Any]) -> None:
         """Raise if a state of the same records comes from another past than its position has here."""

@@ -17,9 +17,9 @@ part. With n = 10 and G = 4::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -215,13 +215,14 @@ class Steps:
         """Return the position where the step after this one begins."""
         return self.next_start(step.end)
 
+    def borders(self, steps: Step) -> range:
+        """Return the positions between steps in a row."""
+        end = steps.begin if self.size(steps) <= self.global_batch else steps.end
+        return range(steps.begin + self.global_batch, end, self.global_batch)
+
     def single(self, steps: Step) -> Iterator[Step]:
         """Yield the steps of several in a row."""
-        if steps.end - steps.begin <= self.global_batch or self.size(steps) == self.global_batch:
-            yield steps
-            return
-        for begin in range(steps.begin, steps.end, self.global_batch):
-            yield Step(begin, min(begin + self.global_batch, steps.end))
+        return starmap(Step, pairwise((steps.begin, *self.borders(steps), steps.end)))
 
     def size(self, step: Step) -> int:
         """Return the number of records of a step: only with "wrap" it may reach over positions that are left out."""
@@ -375,10 +376,10 @@ class Steps:
 
     # Changes.
 
-    def without(self, ranges: Iterable[tuple[int, ...]]) -> Steps:
+    def without(self, ranges: Iterable[Sequence[int]]) -> Steps:
         """Return the steps without some more positions: begins and ends, in any order."""
         merged: list[tuple[int, int]] = []
-        for low, high in sorted([*self.left_out, *ranges]):
+        for low, high in sorted([*self.left_out, *map(tuple, ranges)]):
             if merged and low <= merged[-1][1]:
                 merged[-1] = merged[-1][0], max(high, merged[-1][1])
             elif low < high:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
-from cachelayer.protocols import T
+from cachelayer.protocols import Sources, T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
 from cachelayer.streams.order.weighted import SampledOrder
@@ -215,6 +215,14 @@ class Stream(Generic[T]):
         If an element failed, and another stands in for it, this is the record that failed.
         """
         return self._reader.read_rows.of(self._step(step)).numbers
+
+    def sources(self, step: int) -> Sources:
+        """Return the records of versions, and of wrapped objects, that the batch of a step was made of.
+
+        They are those that :meth:`cachelayer.DataRef.sources` gives for each of its rows: through views, packs,
+        windows, concatenations and mixtures, down to the name of the dataset and the number of the record in it.
+        """
+        return self._reader.records.sources(self.records(step))
 
     def without(self, *, steps: Sequence[int] = (), records: Sequence[int] = ()) -> Self:
         """Return the stream without some steps: to skip those at which a loss jumped, for example.

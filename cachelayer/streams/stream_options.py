@@ -79,13 +79,13 @@ class StreamOptions:
     def ranges_of(self, records: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Return the begins and ends of the steps with some records; without batches, of the records' positions."""
         steps = self.steps
-        if steps.end is None:
+        if steps.last_state is None:
             raise InvalidArgumentError("without(records=...) of a stream that has no end: pass num_epochs=, or steps=")
         wrong = records[(records < 0) | (records >= self.order.records)]
         if len(wrong):
             raise RecordIndexError(f"record {wrong[0]}: there are {self.order.records} records")
         found: list[tuple[int, int]] = []
-        for places in steps.places(self.start, steps.end):
+        for places in steps.places(self.start, steps.last_state):
             for begin in range(places.begin, places.end, _SEARCHED):
                 end = min(begin + _SEARCHED, places.end)
                 numbers = self.order.at(places.epoch, np.arange(begin, end))

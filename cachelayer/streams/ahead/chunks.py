@@ -89,8 +89,7 @@ class ChunkPlan:
         self._steps = steps
         self._fetched: BlockRows | None = None if feed is None else feed.load(steps)
         self.begin, self.end = begin, reader.options.steps.after(steps)
-        self._after = [step.end for step in reader.options.steps.single(steps)]
-        self._after[-1] = self.end
+        self._after = [*reader.options.steps.borders(steps), self.end]
 
     def load(self, closed: Event | None = None) -> Chunk[Any]:
         """Read the chunk; if an error ends it, keep the items before the error.

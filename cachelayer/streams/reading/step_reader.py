@@ -148,7 +148,7 @@ class StepReader:
     def item_and_failures(self, step: Step, fetched: FetchedRows | None = None) -> tuple[Any, tuple[Failure, ...]]:
         """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
         reading = Reading()
-        [item] = self._read([step], self.read_rows.of(step), slice(None), reading, fetched)
+        [item] = self._read(step, self.read_rows.of(step), slice(None), reading, fetched)
         return self._finished(step, item, reading), tuple(reading.failures)
 
     def read(self, steps: Step, out: list[Any], reading: Reading, fetched: FetchedRows | None = None) -> None:
@@ -160,26 +160,28 @@ class StepReader:
             reading: gets the failures.
             fetched: what the records are read from; None to read them where they lie.
         """
-        rows, single = self.read_rows.of(steps), list(self.options.steps.single(steps))
+        rows = self.read_rows.of(steps)
+        single, parts = self.options.steps.single(steps), rows.parts
         # Functions get the elements of one bucket.
-        items: Sequence[Any] | None = None
-        if len(single) > 1 and not (self.maps and self.buckets):
+        if len(parts) > 1 and not (self.maps and self.buckets):
             try:
-                items = self._read(single, rows, slice(None), reading, fetched)
+                items = self._read(steps, rows, slice(None), reading, fetched)
             except Exception:  # noqa: BLE001 - it comes again when the steps are read one by one
                 reading.failures.clear()
-        if items is not None and not self.options.batched:
-            out.extend(items)
-            return
-        for row, (step, part) in enumerate(zip(single, rows.parts, strict=True)):
-            if items is not None:
-                out.append(self._finished(step, items[row], reading))
-            elif part.start < part.stop or self.options.batched:
-                alone = self._read([step], rows.of(part), part, reading, fetched)
-                out.append(self._finished(step, alone[0], reading))
+            else:
+                if not self.options.batched:
+                    out.extend(items)
+                    return
+                for step, item in zip(single, items, strict=True):
+                    out.append(self._finished(step, item, reading))
+                return
+        for step, part in zip(single, parts, strict=True):
+            if part.start < part.stop or self.options.batched:
+                [item] = self._read(step, rows.of(part), part if len(parts) > 1 else slice(None), reading, fetched)
+                out.append(self._finished(step, item, reading))
 
     def _read(
-        self, steps: Sequence[Step], rows: Rows, part: slice, reading: Reading, fetched: FetchedRows | None
+        self, steps: Step, rows: Rows, part: slice, reading: Reading, fetched: FetchedRows | None
     ) -> Sequence[Any]:
         """Return the elements of some steps in a row, or their batches before functions of batches and the mask.
 
@@ -205,7 +207,7 @@ class StepReader:
             return list(batches)
         return [
             self._padded(step).padded(rows.numbers[part], batch)
-            for step, part, batch in zip(steps, parts, batches, strict=True)
+            for step, part, batch in zip(self.options.steps.single(steps), parts, batches, strict=True)
         ]
 
     def _padded(self, step: Step) -> PaddedRecords[Any]:
@@ -221,19 +223,17 @@ class StepReader:
         # Elements of all buckets have the same leaves of fixed shape, only other shapes.
         return (self.buckets[0] if self.buckets else self.records).stacking()
 
-    def _mapped_batches(
-        self, steps: Sequence[Step], rows: Rows, reading: Reading, source: RecordReads[Any]
-    ) -> Sequence[Any]:
+    def _mapped_batches(self, steps: Step, rows: Rows, reading: Reading, source: RecordReads[Any]) -> Sequence[Any]:
         """Return the batch of each of some steps, of elements that functions have changed."""
         others: RecordReads[Any] = self.records
         if self.buckets:
-            source = others = self._padded(steps[0])
+            source = others = self._padded(steps)
         collators = list[Collate]()
         elements = self._elements(rows, reading, source, others, collators)
         collate = self._stacking.joined(collators) if collators else None
         return [
             self._empty(step, others) if collate is None or part.start == part.stop else collate(elements[part])
-            for step, part in zip(steps, rows.parts, strict=True)
+            for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True)
         ]
 
     def _empty(self, step: Step, reads: RecordReads[Any]) -> Any:

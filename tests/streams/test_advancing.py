@@ -1,0 +1,188 @@
+"""Iterators that advance to a version with more records in mid-run."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachelayer
+from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
+
+OLD, NEW, NEWER = 40, 13, 22
+ORDERS: dict[str, dict[str, Any]] = {
+    "in order": {},
+    "shuffled": {"shuffle": True, "seed": 3},
+    "in blocks": {"shuffle": Blocks(4, 16, 8), "seed": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def refs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
+    storage.submit(list(range(OLD)), "d", "v1", shard_bytes=400)
+    storage.append("d", "v1", "v2", list(range(OLD, OLD + NEW)))
+    storage.append("d", "v2", "v3", list(range(OLD + NEW, OLD + NEW + NEWER)))
+    return [storage.fetch("d", version) for version in ("v1", "v2", "v3")]
+
+
+def advanced(iterators: list[Any], newer: Any) -> None:
+    for iterator in iterators:
+        iterator.advance_to(newer)
+
+
+def following(iterators: list[Any]) -> list[int] | None:
+    """The next global batch; None at the end."""
+    parts = [next(iterator, None) for iterator in iterators]
+    if parts[0] is None:
+        assert parts == [None] * len(parts)
+        return None
+    return [row for part in parts for row in part.tolist()]
+
+
+def every(iterators: list[Any]) -> list[list[int]]:
+    found = []
+    while (batch := following(iterators)) is not None:
+        found.append(batch)
+    return found
+
+
+@pytest.mark.parametrize("remainder", ["keep", "wrap"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("steps", [0, 2, 5, 7, 10])
+def test_the_epoch_ends_then_the_new_records_come_once_and_then_all(
+    refs: list[Any], order: str, remainder: Any, steps: int
+) -> None:
+    def iterators(ref: Any, shards: int) -> list[Any]:
+        options = {**ORDERS[order], "num_epochs": 3, "remainder": remainder}
+        return [iter(ref.stream(8, shard=(shard, shards), **options)) for shard in range(shards)]
+
+    alone = iterators(refs[0], 1)
+    begun = [following(alone) for _ in range(steps)]
+    under_way = max(1, -(-8 * steps // OLD))
+    advanced(alone, refs[1])
+    rest = every(alone)
+    seen = [row for batch in [*begun, *rest] for row in batch]
+    old, new = seen[: under_way * OLD], seen[under_way * OLD : under_way * OLD + NEW]
+    plain = [row for batch in every(iterators(refs[0], 1)) for row in batch]
+    assert old == plain[: under_way * OLD]
+    assert sorted(new) == list(range(OLD, OLD + NEW))
+    for epoch in range(3 - under_way):
+        first = under_way * OLD + NEW + epoch * (OLD + NEW)
+        assert sorted(seen[first : first + OLD + NEW]) == list(range(OLD + NEW))
+    wraps = -len(seen[: under_way * OLD + NEW + (3 - under_way) * (OLD + NEW)]) % 8 if remainder == "wrap" else 0
+    assert len(seen) == under_way * OLD + NEW + (3 - under_way) * (OLD + NEW) + wraps
+
+    # The same on any shards, and after a restore at any step, over the newer version.
+    for shards in (1, 2, 4):
+        several = iterators(refs[0], shards)
+        assert [following(several) for _ in range(steps)] == begun
+        advanced(several, refs[1])
+        for step in range(len(rest) + 1):
+            state = json.dumps(several[0].get_state())
+            assert {json.dumps(iterator.get_state()) for iterator in several} == {state}
+            if step % 5 == 0:
+                restored = iterators(refs[1], 4 // shards)
+                for iterator in restored:
+                    iterator.set_state(state)
+                assert every(restored) == rest[step:]
+            following(several)
+
+
+def test_an_iterator_advances_again_and_again(refs: list[Any]) -> None:
+    iterator = iter(refs[0].stream(7, shuffle=True, seed=1, num_epochs=2))
+    seen = [next(iterator).tolist() for _ in range(2)]
+    advanced([iterator], refs[1])
+    # Within the old records, within the new ones, and within all.
+    for more in (0, 5, 8):
+        other = pickle.loads(pickle.dumps(iterator))
+        parts = [[row for batch in seen for row in batch]]
+        parts.append([row for _ in range(more) for row in next(other).tolist()])
+        other.advance_to(refs[2])
+        parts.append([row for batch in other for row in batch.tolist()])
+        rows = [row for part in parts for row in part]
+        assert sorted(rows[:OLD]) == list(range(OLD))
+        counts = [rows.count(record) for record in range(OLD + NEW + NEWER)]
+        assert set(counts[OLD + NEW :]) == {1 if more == 8 else 2}
+        assert set(counts[:OLD]) == {2}
+
+
+def test_it_goes_on_after_the_end_and_to_the_same_version(refs: list[Any]) -> None:
+    iterator = iter(refs[0].stream(8))
+    assert len(list(iterator)) == 5
+    iterator.advance_to(refs[1])
+    assert [batch.tolist() for batch in iterator] == [list(range(40, 48)), list(range(48, 53))]
+    state = iterator.get_state()
+    iterator.advance_to(refs[1])
+    assert iterator.get_state() == state
+
+
+def test_steps_that_are_left_out_stay_so(refs: list[Any]) -> None:
+    stream = refs[0].stream(8, shuffle=True, seed=1)
+    gone = stream.records(3).tolist()
+    iterator = iter(stream.without(steps=[3]))
+    next(iterator)
+    iterator.advance_to(refs[1])
+    rows = [*stream[0].tolist(), *(row for batch in iterator for row in batch.tolist())]
+    assert sorted(rows) == sorted(set(range(OLD + NEW)) - set(gone))
+
+
+def test_functions_and_their_random_numbers_go_on(refs: list[Any]) -> None:
+    def drawn(element: Any, rng: Any) -> Any:
+        return int(element) * 1000 + int(rng.integers(1000))
+
+    iterator = iter(refs[0].stream(8, shuffle=True, seed=1).map(drawn, rng=True))
+    iterator.advance_to(refs[1])
+    whole = [batch.tolist() for batch in iterator]
+    again = iter(refs[1].stream(8, shuffle=True, seed=1).map(drawn, rng=True))
+    state = iter(refs[0].stream(8, shuffle=True, seed=1))
+    state.advance_to(refs[1])
+    again.set_state(state.get_state())
+    assert [batch.tolist() for batch in again] == whole
+
+
+def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
+    old, newer, _ = refs
+    other = cachelayer.Storage(tmp_path).submit(list(range(1, 90)), "d", "v1")
+    erased = cachelayer.Storage(tmp_path).submit(list(range(OLD)), "e", "v1", shard_bytes=400)
+    refused = [
+        (old, other),
+        (newer, old),
+        (old, newer[:50]),
+        (old[:20], newer),
+        (old, cachelayer.concat([old, newer])),
+        (newer, erased),
+    ]
+    for before, after in refused:
+        iterator = iter(before.stream(8, shuffle=True, seed=1))
+        state = iterator.get_state()
+        with pytest.raises(InvalidArgumentError, match="advance_to"):
+            iterator.advance_to(after)
+        assert iterator.get_state() == state
+    with pytest.raises(InvalidTypeError, match="DataRef"):
+        iter(old.stream(8)).advance_to("d@v2")
+    with pytest.raises(InvalidArgumentError):
+        iter(cachelayer.mix([(old, 1), (newer, 1)]).stream(8)).advance_to(newer)
+    with pytest.raises(InvalidArgumentError):
+        iter(old.sample([1.0] * OLD, seed=1).stream(8)).advance_to(newer)
+
+
+def test_states_of_an_iterator_that_advanced_belong_to_the_newer_version(refs: list[Any]) -> None:
+    iterator = iter(refs[0].stream(8, shuffle=True, seed=1))
+    iterator.advance_to(refs[1])
+    state = iterator.get_state()
+    for stream in (refs[0].stream(8, shuffle=True, seed=1), refs[2].stream(8, shuffle=True, seed=1)):
+        with pytest.raises(StateError, match="digest"):
+            iter(stream).set_state(state)
+    newer = refs[1].stream(8, shuffle=True, seed=1)
+    with pytest.raises(StateError, match="epochs"):
+        newer.epochs().set_state(state)
+    forged = [[*state["segments"][0][:4], "ab" * 32], state["segments"][1]]
+    with pytest.raises(StateError, match="begin"):
+        iter(newer).set_state({**state, "segments": forged})
+    for damaged in (3, [[1, 2]], [state["segments"][1]], [state["segments"][0]]):
+        with pytest.raises(StateError):
+            iter(newer).set_state({**state, "segments": damaged})

@@ -1,0 +1,137 @@
+"""Steps that are left out: on any number of shards, after any restore, with every other step as it was."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Case, cases
+from samples import examples
+
+import cachelayer
+from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError
+
+N = 50
+
+
+def numbers(n: int = N) -> Any:
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def rows(item: Any) -> list[int]:
+    return np.atleast_1d(item[0] if isinstance(item, tuple) else item).tolist()
+
+
+@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+@given(cases(), st.data())
+@settings(deadline=None, max_examples=examples(100))
+def test_a_stream_without_steps_is_the_stream_without_them(case: Case, data: st.DataObject) -> None:
+    stream = numbers(case.n).stream(case.batch, **case.arguments(), prefetch=0)
+    items = [str(item) for item in stream]
+    steps = data.draw(st.sets(st.integers(0, len(items) - 1), max_size=4)) if items else set()
+    rest = stream.without(steps=sorted(steps))
+    expected = [item for step, item in enumerate(items) if step not in steps]
+    assert [str(item) for item in rest] == expected
+    assert len(rest) == len(expected)
+    assert [str(rest[step]) for step in range(len(rest))] == expected
+    states = [state for _, state in rest.with_state()]
+    assert states == [rest.state(step + 1) for step in range(len(rest))]
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad", "wrap"])
+@pytest.mark.parametrize("shuffle", [False, True, Blocks(4, 16, 8)])
+def test_what_is_left_out_is_the_same_on_any_shards_and_after_any_restore(remainder: Any, shuffle: Any) -> None:
+    def streams(shards: int) -> list[Any]:
+        options: dict[str, Any] = {"shuffle": shuffle, "seed": 3 if shuffle else None, "num_epochs": 3}
+        return [numbers().stream(8, shard=(shard, shards), remainder=remainder, **options) for shard in range(shards)]
+
+    def globally(iterators: list[Any]) -> list[list[int]]:
+        return [[row for part in parts for row in rows(part)] for parts in zip(*iterators, strict=True)]
+
+    whole = globally(list(map(iter, streams(1))))
+    left = [4, 5, 9]
+    expected = [batch for step, batch in enumerate(whole) if step not in left]
+    for shards in (1, 2, 4):
+        iterators = [iter(stream.without(steps=left)) for stream in streams(shards)]
+        begun = [[row for part in [next(each) for each in iterators] for row in rows(part)] for _ in range(3)]
+        state = json.dumps(iterators[0].get_state())
+        assert all(json.dumps(each.get_state()) == state for each in iterators)
+        # The state carries what is left out, to streams that do not say it.
+        for others in (1, 2, 4):
+            restored = [iter(stream) for stream in streams(others)]
+            for each in restored:
+                each.set_state(state)
+            rest = globally(restored)
+            assert begun + rest == expected
+            assert all(json.loads(state)["left_out"] == each.get_state()["left_out"] for each in restored)
+
+
+def test_a_state_from_before_is_restored_into_a_stream_without_steps() -> None:
+    stream = numbers().stream(8, shuffle=True, seed=1, num_epochs=2)
+    before = iter(stream)
+    seen = [next(before).tolist() for _ in range(3)]
+    after = iter(stream.without(steps=[4]))
+    after.set_state(before.get_state())
+    seen += [batch.tolist() for batch in after]
+    assert seen == [batch.tolist() for step, batch in enumerate(stream) if step != 4]
+    copied = pickle.loads(pickle.dumps(iter(stream.without(steps=[0]))))
+    assert next(copied).tolist() == stream[1].tolist()
+
+
+@pytest.mark.parametrize("batch", [None, 5, 8])
+@pytest.mark.parametrize("remainder", ["keep", "wrap"])
+def test_steps_are_left_out_by_the_records_in_them(batch: int | None, remainder: Any) -> None:
+    stream = numbers().stream(batch, shuffle=True, seed=4, num_epochs=2, remainder=remainder)
+    rest = stream.without(records=[7, 30])
+    expected = [rows(item) for item in stream if not {7, 30} & set(rows(item))]
+    assert [rows(item) for item in rest] == expected
+    for step in range(len(rest)):
+        assert not {7, 30} & set(rest.records(step).tolist())
+
+
+def test_elements_are_left_out_on_any_shards_alone() -> None:
+    def seen(shards: int) -> list[int]:
+        every = [numbers().stream(shard=(shard, shards)).without(records=[7, 30]) for shard in range(shards)]
+        return sorted(element for stream in every for element in stream)
+
+    expected = [record for record in range(N) if record not in (7, 30)]
+    assert [seen(shards) for shards in (1, 2, 3)] == [expected] * 3
+
+
+def test_another_batch_size_leaves_out_the_same_records() -> None:
+    stream = numbers().stream(8, shuffle=True, seed=4)
+    gone = set(stream.records(2).tolist())
+    iterator = iter(numbers().stream(5, shuffle=True, seed=4))
+    iterator.set_state(stream.without(steps=[2]).state(0))
+    assert sorted(row for batch in iterator for row in batch.tolist()) == sorted(set(range(N)) - gone)
+
+
+def test_endless_streams_and_their_epochs_leave_out_steps_too() -> None:
+    endless = numbers().stream(8, shuffle=True, seed=2, num_epochs=None)
+    rest, far = endless.without(steps=[1, 10**9]), 10**12
+    assert rest[0].tolist() == endless[0].tolist()
+    assert rest[far].tolist() == endless[far + 2].tolist()
+    epochs = numbers().stream(8, shuffle=True, seed=2).without(steps=[1]).epochs()
+    first = [batch.tolist() for batch in next(epochs)]
+    assert first == [endless[step].tolist() for step in (0, 2, 3, 4, 5, 6)]
+    with pytest.raises(InvalidArgumentError, match="num_epochs"):
+        endless.without(records=[3])
+
+
+def test_what_is_not_there_cannot_be_left_out() -> None:
+    stream = numbers().stream(8)
+    with pytest.raises(RecordIndexError, match="step 7"):
+        stream.without(steps=[7])
+    with pytest.raises(RecordIndexError, match="record 50"):
+        stream.without(records=[50])
+    with pytest.raises(InvalidTypeError, match="step"):
+        stream.without(steps=[1.5])
+    state = stream.without(steps=[1]).state(0)
+    for damaged in ([[1]], [["a", 2]], 3, [[-1, 2]]):
+        with pytest.raises(StateError, match="left_out"):
+            iter(stream).set_state({**state, "left_out": damaged})
