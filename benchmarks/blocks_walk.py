@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
-from cachelayer.objects.transfer import PIECE
+from cachelayer.objects.bucket_store import PIECE
 from cachelayer.streams.ahead.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
 from cachelayer.streams.order.block_order import BlockOrder
 from cachelayer.streams.steps import Step, Steps

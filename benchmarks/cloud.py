@@ -204,12 +204,12 @@ def bare_copy(there: Cloud, ref: Any) -> None:
     """Copy the same bytes by gcsfs alone, in parts of the same size, as many at once."""
     import gcsfs
 
-    from cachelayer.objects.transfer import _PIECES_AT_ONCE, PIECE
+    from cachelayer.objects.bucket_store import _PIECES_AHEAD, PIECE
 
     async def all_parts() -> None:
         fs = gcsfs.GCSFileSystem(**there.far, asynchronous=True, skip_instance_cache=True)
         await fs._set_session()
-        limit = asyncio.Semaphore(_PIECES_AT_ONCE)
+        limit = asyncio.Semaphore(_PIECES_AHEAD)
 
         async def part(name: str, begin: int, end: int) -> None:
             async with limit:

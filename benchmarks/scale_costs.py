@@ -26,8 +26,8 @@ from servers import Server, gcs_server, new_bucket
 import cachelayer
 from cachelayer.access.version_records import _Objects
 from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
+from cachelayer.objects.bucket_store import PIECE
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.objects.transfer import PIECE
 from cachelayer.streams import permutation
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import Snapshot, VersionInfo

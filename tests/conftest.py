@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import samples
 from absent import left_out
-from servers import Server, gcs_server, s3_server
+from servers import Server, azure_server, gcs_server, install_azurite, s3_server
 
 import cachelayer
 
@@ -188,7 +188,18 @@ def gcs() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["s3", "gcs"])
+@pytest.fixture(scope="session")
+def azure() -> Iterator[Server]:
+    pytest.importorskip("adlfs")
+    try:
+        install_azurite()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    with azure_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["s3", "gcs", "azure"])
 def server(request: pytest.FixtureRequest) -> Server:
     found: Server = request.getfixturevalue(request.param)
     return found

@@ -25,14 +25,6 @@ def test_a_pool_that_gets_no_thread_says_so() -> None:
         pool.submit(int, "1")
 
 
-@pytest.mark.needs("gcsfs")
-def test_a_store_that_cannot_ask_for_credentials_says_why() -> None:
-    from cachelayer.objects.gcs_requests import open_requests
-
-    with no_threads(), pytest.raises(StorageError, match=r"no thread to ask for credentials: .*: raise the limit"):
-        open_requests({"token": "anon", "skip_instance_cache": True}, 5)
-
-
 def test_a_build_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     with (

@@ -1,32 +1,37 @@
-"""Objects in a bucket, or in any other file system of fsspec."""
+"""Objects in a bucket, or in any other file system of fsspec, which can only be read."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from cachelayer.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    StorageError,
-)
-from cachelayer.objects import transfer
-from cachelayer.objects.client import Client, Stat, client_of, forget, key_of
+import google_crc32c
+
+from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.objects.clouds import KINDS
 from cachelayer.objects.credentials import StorageOptions
-from cachelayer.objects.loop import run
-from cachelayer.objects.open_client import CONDITIONAL, open_client
-from cachelayer.objects.ranges import coalesce, cut
-from cachelayer.objects.retry import Kind, RequestError, retried
+from cachelayer.objects.failures import Kind, RequestError, retried
+from cachelayer.objects.file_systems import FileSystem, file_system, forget, in_order
+from cachelayer.objects.local import in_place, open_file, storage_error
+from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import Buffer
-
-T = TypeVar("T")
 
 GAP = 64 * 1024
 """Two ranges with fewer bytes between them are fetched by one request."""
-
-_MAY_BE_ABSENT = " S3 also answers this for missing objects, unless you may list the bucket."
+PIECE = 8 * 1024 * 1024
+"""The most bytes that are asked for at once."""
+_PIECES_AHEAD = 8
+_TRUSTED = 1 << 30
+"""For up to this many bytes, requests are made before the store confirms the object's size."""
+_CHUNK = 1 << 20
+_TIMES = ("mtime", "LastModified", "last_modified", "created")
+"""What the file systems call the time at which an object was written."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +41,14 @@ class BucketStore:
     Args:
         scheme: the scheme of the URL.
         root: the rest of it: a bucket and perhaps a prefix.
-        options: what the client takes: credentials, which stay out of pickles, and endpoint.
+        options: what the file system takes: credentials, which stay out of pickles, and endpoint.
         timeout: seconds after which an operation fails if nobody answers.
-        unsafe_commit: write even without put-if-absent, by looking first: two writers may both succeed.
     """
 
     scheme: str
     root: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     timeout: float = 60.0
-    unsafe_commit: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", StorageOptions(self.options))
@@ -55,125 +58,237 @@ class BucketStore:
         return f"{self.scheme}://{self.root}"
 
     def read(self, name: str) -> bytes | None:
-        path = self._path(name)
-        return self._run("read", name, lambda client: transfer.found_or_none(client, path, lambda: client.get(path)))
+        with self._opened("read", name) as (fs, path):
+            found = self._if_there(fs, "cat_file", path)
+            return None if found is None else bytes(found)
 
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
 
     def size(self, name: str) -> int | None:
-        found = self._stat(name)
-        return None if found is None else found.nbytes
+        with self._opened("look up", name) as (fs, path):
+            return self._size(fs, path)
 
     def modified(self, name: str) -> float | None:
-        found = self._stat(name)
-        if found is not None and found.modified is None:
+        with self._opened("look up", name) as (fs, path):
+            info = self._if_there(fs, fs.info, path)
+        times = [info[key] for key in _TIMES if info.get(key)] if info else []
+        if info and not times:
             raise StorageError(f"{self.url}/{name}: the store does not say when it was written")
-        return None if found is None else found.modified
-
-    def _stat(self, name: str) -> Stat | None:
-        path = self._path(name)
-        return self._run(
-            "look up", name, lambda client: transfer.found_or_none(client, path, lambda: client.stat(path))
-        )
+        return float(times[0].timestamp()) if times else None
 
     def put(self, name: str, data: bytes) -> None:
-        self._check_writable()
-        path = self._path(name)
-        self._run(
-            "write", name, lambda client: _retried(client, lambda: client.put(path, data, create=False), len(data))
-        )
+        with self._opened("write", name) as (fs, path):
+            retried(lambda seconds: fs.call("pipe_file", path, data, seconds=seconds), self.timeout, len(data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        self._check_writable()
-        if self.unsafe_commit and (there := self.read(name)) is not None:
-            return there == data
-        return self._run(
-            "write",
-            name,
-            lambda client: transfer.put_if_absent(client, self._path(name), data, proven=not self.unsafe_commit),
+        with self._opened("write", name) as (fs, path):
+            won = retried(lambda seconds: self._create(fs, path, data, seconds), self.timeout, len(data))
+            if won and fs.is_unproven:
+                self._prove(fs, path, data)
+            return won
+
+    def _create(self, fs: FileSystem, path: str, data: bytes, seconds: float) -> bool:
+        """Put an object unless there is one; return whether these bytes are the object now.
+
+        A put whose reply was lost looks like one that came too late or never arrived: only the object tells which.
+        """
+        try:
+            fs.call("pipe_file", path, data, mode="create", seconds=seconds)
+        except MemoryError:
+            raise
+        # A client may raise anything.
+        except Exception as error:
+            failure = RequestError.of(error)
+            if failure.kind not in {Kind.EXISTS, Kind.TRANSIENT}:
+                raise failure from error
+        else:
+            return True
+        stored = self._if_there(fs, "cat_file", path)
+        if stored is None:
+            raise RequestError(Kind.TRANSIENT, f"{failure.reason}; it may be there later")
+        return bool(stored == data)
+
+    def _prove(self, fs: FileSystem, path: str, data: bytes) -> None:
+        """Raise unless putting an existing object again fails."""
+        try:
+            retried(lambda seconds: fs.call("pipe_file", path, data, mode="create", seconds=seconds), self.timeout)
+        except RequestError as error:
+            if error.kind is not Kind.EXISTS:
+                raise
+            fs.is_unproven = False
+            return
+        raise RequestError(
+            Kind.REFUSED,
+            "the store overwrites existing objects in spite of If-None-Match, so one of two builders may overwrite "
+            "what the other published: build on local disk, or in a store that honours it",
         )
 
     def delete(self, name: str) -> None:
-        self._check_writable()
-        self._run("delete", name, lambda client: transfer.delete(client, self._path(name)))
+        with self._opened("delete", name) as (fs, path):
+            self._if_there(fs, "rm_file", path)
 
     def delete_folder(self, folder: str) -> None:
-        self._check_writable()
-        self._run("delete", folder, lambda client: transfer.delete_folder(client, self._path(folder)))
+        with self._opened("delete", folder) as (fs, path):
+            found = [each for each in self._if_there(fs, "find", path) or [] if each.startswith(f"{path}/")]
+            list(in_order([partial(self._if_there, fs, "rm_file", each) for each in found]))
 
     def names(self, folder: str) -> list[str]:
-        path = self._path(folder)
-        found = self._run("list", folder, lambda client: _retried(client, lambda: client.names(path, deep=False)))
-        return sorted(set(found))
+        with self._opened("list", folder) as (fs, path):
+            found = self._if_there(fs, "ls", path, detail=False) or []
+        below = [each.rstrip("/").removeprefix(f"{path}/") for each in found if each.startswith(f"{path}/")]
+        return sorted({name for name in below if name})
 
     def upload(self, path: Path, name: str) -> None:
-        self._check_writable()
-        self._run("write", name, lambda client: transfer.upload(client, path, self._path(name), None))
+        nbytes, checksum = _checked(path)
+
+        def attempt(seconds: float) -> None:
+            try:
+                fs.upload(str(path), target, nbytes, seconds)
+                info = fs.call(fs.info, target, seconds=self.timeout)
+            # A store may lose an upload of several parts.
+            except FileNotFoundError as error:
+                fs.check_bucket(target, self.timeout)
+                raise RequestError(Kind.TRANSIENT, str(error)) from error
+            # Google says the checksum; with the others, the client sends it, or there is that of TLS.
+            if (int(info["size"]), info.get("crc32c", checksum)) != (nbytes, checksum):
+                raise RequestError(Kind.TRANSIENT, f"the store holds {info['size']} bytes, or others than were sent")
+
+        with self._opened("write", name) as (fs, target):
+            retried(attempt, self.timeout, nbytes)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
-        return self._run("read", name, lambda client: transfer.download(client, self._path(name), path, nbytes, None))
+        with self._opened("read", name) as (fs, source):
+            found = self._size(fs, source)
+            if found != nbytes:
+                raise _short(f"{self.url}/{name}", found, nbytes)
+            parts = (partial(self._read_exactly, fs, source, *place) for place in pieces(0, nbytes, PIECE))
+            try:
+                return _write(path, in_order(parts, _PIECES_AHEAD))
+            except (CorruptionError, StorageError):
+                raise
+            except OSError as error:
+                raise storage_error("write", path, error) from error
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         names = ", ".join(sorted({name for name, _, _ in ranges})[:3])
-        spans = coalesce(ranges, gap=GAP, limit=transfer.PIECE)
-        bodies = self._run("read ranges of", names, lambda client: transfer.read_spans(client, self.root, spans))
-        return [pieces[0] if len(pieces) == 1 else b"".join(pieces) for pieces in cut(ranges, spans, bodies)]
+        spans = coalesce(ranges, gap=GAP, limit=PIECE)
+        if not spans:
+            return [b""] * len(ranges)
+        with self._opened("read ranges of", names) as (fs, _):
+            places = [(self._path(fs, span.name), *place) for span in spans for place in self._pieces(fs, span)]
+            parts = iter(list(in_order([partial(self._read_exactly, fs, *place) for place in places])))
+            counts = [-(-(span.stop - span.start) // PIECE) for span in spans]
+            bodies = [next(parts) if count == 1 else b"".join(islice(parts, count)) for count in counts]
+        return cut(ranges, spans, bodies)
 
-    def _path(self, name: str) -> str:
-        return f"{self.root}/{name}".rstrip("/")
+    def _pieces(self, fs: FileSystem, span: Span) -> Iterator[tuple[int, int]]:
+        if span.stop - span.start > _TRUSTED:
+            self._check_end(fs, self._path(fs, span.name), span.stop)
+        return pieces(span.start, span.stop, PIECE)
 
-    def _client(self) -> Client:
-        place = self.url if self.scheme not in CONDITIONAL else self.scheme
-        key = (place, self.timeout, key_of(self.options))
-        return client_of(key, lambda: open_client(self.url, self.options, self.timeout))
+    def _read_exactly(self, fs: FileSystem, path: str, start: int, stop: int) -> Buffer:
+        def attempt(seconds: float) -> Buffer:
+            try:
+                body = fs.read_range(path, start, stop, seconds)
+            except MemoryError:
+                raise
+            # A client may raise anything.
+            except Exception as error:
+                failure = RequestError.of(error)
+                if failure.kind is Kind.TRANSIENT:
+                    raise failure from error
+            else:
+                if len(body) == stop - start:
+                    return body
+                failure = RequestError(Kind.TRANSIENT, f"{len(body)} bytes came for a range of {stop - start}")
+            self._check_end(fs, path, stop)
+            if failure.kind is Kind.REFUSED:
+                raise failure
+            # A store may be about to restore an object, or have several copies of which one lags behind.
+            raise RequestError(Kind.TRANSIENT, f"{failure.reason}, though the object is there")
 
-    def _run(self, what: str, name: str, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        client: Client | None = None
+        return retried(attempt, self.timeout, stop - start)
+
+    def _check_end(self, fs: FileSystem, path: str, stop: int) -> None:
+        nbytes = self._size(fs, path)
+        if nbytes is None or nbytes < stop:
+            raise _short(f"{self.scheme}://{path}", nbytes, stop)
+
+    def _size(self, fs: FileSystem, path: str) -> int | None:
+        info = self._if_there(fs, fs.info, path)
+        return int(info["size"]) if info and info["type"] == "file" else None
+
+    def _if_there(self, fs: FileSystem, method: str, path: str, **options: Any) -> Any:
+        """Return what a method returns, or None if there is no such object in a bucket that exists."""
         try:
-            client = self._client()
-            return run(_opened(client, work))
+            found = retried(lambda seconds: fs.call(method, path, seconds=seconds, **options), self.timeout)
         except RequestError as error:
-            if client is not None and error.kind is Kind.UNAUTHENTICATED:
-                # A new client finds renewed credentials.
-                forget(client)
-            host = client.host if client is not None else self.scheme
-            raise self._failure(f"cannot {what} {self.url}/{name}: {host}", error) from error
-        except transfer.ShortObjectError as error:
-            found = "there is no such object" if error.nbytes is None else f"it has {error.nbytes} bytes"
-            raise CorruptionError(
-                f"{self.scheme}://{error.path}: {found}, expected {error.expected}: restore it, or build again"
-            ) from error
+            if error.kind is not Kind.ABSENT:
+                raise
+            found = None
+        if not found:
+            retried(lambda seconds: fs.check_bucket(path, seconds), self.timeout)
+        return found
 
-    def _failure(self, what: str, error: RequestError) -> StorageError:
-        if error.kind in {Kind.NO_ROOT, Kind.ABSENT}:
-            bucket = self.root.partition("/")[0]
-            return StorageError(f"{what}: there is no bucket {bucket!r} ({error.reason}): create it, or fix the URL")
-        if error.kind is Kind.TRANSIENT:
-            return StorageError(
-                f"{what}: {error.reason} (timeout {self.timeout:g} s): is the host reachable and healthy?"
-            )
-        if error.kind is Kind.OTHER_BYTES:
-            return StorageError(f"{what}: {error.reason}, at every try: is the file being changed?")
-        hint = {
-            Kind.UNAUTHENTICATED: ". Are the credentials valid?",
-            Kind.FORBIDDEN: f". Do the credentials allow it?{_MAY_BE_ABSENT if 's3' in self.scheme else ''}",
-        }
-        missing = StorageOptions(self.options).hint
-        return StorageError(f"{what}: refused: {error.reason.rstrip('.')}{hint.get(error.kind, '')}{missing}")
+    def _path(self, fs: FileSystem, name: str) -> str:
+        return fs.path(f"{self.url}/{name}").rstrip("/")
 
-    def _check_writable(self) -> None:
-        if self.scheme not in CONDITIONAL and not self.unsafe_commit:
+    @contextmanager
+    def _opened(self, what: str, name: str) -> Iterator[tuple[FileSystem, str]]:
+        """Yield the file system and the path of an object in it; say what went wrong with a request."""
+        if what in {"write", "delete"} and self.scheme not in {*KINDS, "memory"}:
             raise InvalidArgumentError(
                 f"{self.url}: {self.scheme}:// has no put-if-absent, without which two writers may overwrite each "
-                "other: build on local disk, gs:// or s3://, or pass unsafe_commit=True if there is one writer"
+                "other: build on local disk, gs://, s3:// or az://"
             )
+        fs = None
+        try:
+            fs = retried(lambda _: file_system(self.url, self.options, self.timeout), self.timeout)
+            yield fs, self._path(fs, name)
+        except RequestError as error:
+            if fs is not None and error.kind is Kind.REFUSED:
+                # A new one finds renewed credentials.
+                forget(fs)
+            host = self.scheme if fs is None else fs.host
+            raise StorageError(f"cannot {what} {self.url}/{name}: {host}: {self._advice(error)}") from error
+
+    def _advice(self, error: RequestError) -> str:
+        if error.kind is Kind.ABSENT:
+            bucket = self.root.partition("/")[0]
+            return f"there is no bucket {bucket!r} ({error.reason}): create it, or fix the URL"
+        if error.kind is Kind.TRANSIENT:
+            return f"{error.reason} (timeout {self.timeout:g} s): is the host reachable and healthy?"
+        may_be_absent = " S3 also answers this for missing objects, unless you may list the bucket."
+        return (
+            f"refused: {error.reason.rstrip('.')}. Are the credentials valid, and do they allow it?"
+            f"{may_be_absent if KINDS.get(self.scheme) == 's3' else ''}{StorageOptions(self.options).hint}"
+        )
 
 
-async def _opened(client: Client, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-    await client.open()
-    return await work(client)
+def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
+    found = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
+    return CorruptionError(f"{url}: {found}, expected {expected}: restore it, or build again")
 
 
-def _retried(client: Client, attempt: Callable[[], Awaitable[T]], nbytes: int = 0) -> Coroutine[Any, Any, T]:
-    return retried(attempt, client.timeout, nbytes)
+def _checked(path: Path) -> tuple[int, str]:
+    """Return the size of a file and its CRC32C, as Google writes it."""
+    checksum = google_crc32c.Checksum()
+    try:
+        with open_file(path) as file:
+            while chunk := file.read(_CHUNK):
+                checksum.update(chunk)
+            return file.tell(), b64encode(checksum.digest()).decode()
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+
+
+def _write(path: Path, bodies: Iterator[Buffer]) -> int:
+    """Write a file, in place of what it holds, and return its CRC32C."""
+    checksum = 0
+    with in_place(path) as file:
+        for body in bodies:
+            checksum = google_crc32c.extend(checksum, bytes(body))
+            file.write(body)
+        file.truncate()
+    return checksum

@@ -71,7 +71,7 @@ class LocalStore:
     def read(self, name: str) -> bytes | None:
         path = self.path(name)
         try:
-            with _open_file(path) as file:
+            with open_file(path) as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -203,7 +203,7 @@ class LocalStore:
         if size != nbytes:
             raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
         try:
-            opened = _open_file(self.path(name))
+            opened = open_file(self.path(name))
         except OSError as error:
             raise storage_error("read", self.path(name), error) from error
         with opened as source:
@@ -222,7 +222,7 @@ class LocalStore:
         if start == stop:
             return b""
         try:
-            with _open_file(self.path(name)) as file:
+            with open_file(self.path(name)) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(start)
                 # Check the end first: reading would allocate memory for all of a range that the file does not have.
@@ -312,7 +312,7 @@ def in_place(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
 
 
-def _open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BinaryIO:
     """Open a regular file to read it: never a link, nor a pipe that would wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from cachelayer.objects.bucket_store import BucketStore
 
 _TIMEOUT = 60.0
-_BUCKETS = {"gs", "gcs", "s3", "s3a"}
+_BUCKETS = {"gs", "gcs", "s3", "s3a", "az", "abfs", "abfss"}
 _WITHOUT_USERS = {*_BUCKETS, "http", "https", "webdav", "webdavs"}
 """Schemes whose URLs may hold credentials before the host, and nothing else."""
 
 
 def open_store(
-    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, unsafe_commit: bool = False
+    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> LocalStore | BucketStore:
     """Return the store of a path, or of a URL that fsspec opens. It makes no request yet.
 
@@ -30,7 +30,6 @@ def open_store(
         url: the path or URL, without credentials.
         storage_options: what the client takes (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
             its retries may take if nobody answers, by default 60.
-        unsafe_commit: also write to stores without put-if-absent, in which two writers may overwrite each other.
     """
     options = StorageOptions(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))
@@ -52,7 +51,7 @@ def open_store(
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
     from cachelayer.objects.bucket_store import BucketStore
 
-    return BucketStore(parts.scheme, root, options, timeout, unsafe_commit)
+    return BucketStore(parts.scheme, root, options, timeout)
 
 
 def _refuse_one_slash(text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cachelayer.records.memory import Piece
+from cachelayer.objects.store import Buffer
 
 Range = tuple[str, int, int]
 """(name, start, stop): bytes [start, stop) of an object."""
@@ -56,23 +56,23 @@ def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
     return spans
 
 
-def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[list[Piece]]) -> list[list[Piece]]:
-    """Return the bytes of each range, in pieces.
+def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[Buffer]) -> list[Buffer]:
+    """Return the bytes of each range.
 
     Args:
         ranges: the wanted ranges.
         spans: what ``coalesce`` made of them.
-        bodies: the bytes of each span, in pieces.
+        bodies: the bytes of each span.
     """
-    found: list[list[Piece]] = [[] for _ in ranges]
+    found: list[Buffer] = [b""] * len(ranges)
     for span, body in zip(spans, bodies, strict=True):
         if len(span.members) == 1:
             found[span.members[0]] = body
             continue
-        whole = b"".join(body)
+        whole = memoryview(body)
         for number in span.members:
             _, start, stop = ranges[number]
-            found[number] = [whole[start - span.start : stop - span.start]]
+            found[number] = whole[start - span.start : stop - span.start]
     return found
 
 

@@ -73,8 +73,6 @@ class Storage:
         verify: ``"open"`` checks the size and the end of each shard when it is first used; ``"always"`` also the
             checksum of each record when it is read; ``"never"`` only sizes. Records from the network are checked
             in any case, except that ``"never"`` fetches some fields of large records without the rest of these.
-        unsafe_commit: allow stores that cannot refuse to overwrite an object: of two builds that publish at the same
-            time, one may then overwrite the other.
 
     Raises:
         InvalidArgumentError: if the URL or an argument is invalid.
@@ -89,13 +87,12 @@ class Storage:
         local_cache_bytes: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         verify: Verify = "open",
-        unsafe_commit: bool = False,
     ) -> None:
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
         limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
         folder = folder_of(local_cache)
-        store = open_store(url, storage_options, unsafe_commit)
+        store = open_store(url, storage_options)
         copies = None if limit == 0 or isinstance(store, LocalStore) else CacheFolder(folder, limit)
         self._catalog = Catalog(store, copies, verify)
 

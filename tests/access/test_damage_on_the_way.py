@@ -23,7 +23,7 @@ def element(number: int, *, varying: bool) -> dict[str, Any]:
 
 def published(*, varying: bool, compression: str | None) -> Any:
     """A version in the memory of this process, which is read as from a bucket, and whose indices are not kept."""
-    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     spec = {"n": np.int64, "x": cachelayer.ArraySpec(np.int64, (None,) if varying else (100,))}
     records = (element(number, varying=varying) for number in range(RECORDS))
     storage.submit(records, "d", "v1", element_spec=spec, shard_bytes=1 << 16, compression=compression)

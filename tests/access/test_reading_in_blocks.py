@@ -62,7 +62,7 @@ def varying(count: int) -> list[dict[str, Any]]:
 
 def published(records: Sequence[Any], **options: Any) -> Any:
     """A version in the memory of this process, which is read as from a bucket."""
-    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     return storage.submit(records, "d", "v1", **{"shard_bytes": 1 << 18, **options})
 
 
@@ -430,7 +430,7 @@ def little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("little_ahead")
 def test_a_version_that_is_deleted_in_the_midst_is_said_to_be() -> None:
-    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     ref = storage.submit(uniform(MANY), "d", "v1")
     iterator = iter(in_blocks(ref, 32))
     next(iterator)

@@ -42,16 +42,16 @@ class TestS3(StoreConformance):
         return store_of(s3)
 
 
-class TestS3WithoutObstore(StoreConformance):
-    @pytest.fixture
-    def store(self, s3: Server) -> BucketStore:
-        return store_of(s3, config_kwargs={})
-
-
 class TestGcs(StoreConformance):
     @pytest.fixture
     def store(self, gcs: Server) -> BucketStore:
         return store_of(gcs)
+
+
+class TestAzure(StoreConformance):
+    @pytest.fixture
+    def store(self, azure: Server) -> BucketStore:
+        return store_of(azure)
 
 
 class Liar(BaseHTTPRequestHandler):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,9 +22,14 @@ from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
 TEXT = os.urandom(100_000)
-PART = 5 << 20  # the least that S3 takes
-LARGE = os.urandom(1 << 20) * 11
+LARGE = os.urandom(1 << 20) * 34  # more than one part to S3 and Google
 RANGES = [("a/b", start, start + 3000) for start in range(0, 97_000, 80_000)]
+# What obstore cannot be told keeps it out.
+WITHOUT_OBSTORE: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {}},
+    "gs": {"session_kwargs": {"trust_env": False}},
+    "az": {"max_concurrency": 8},
+}
 TRANSIENT = [
     pytest.param(fault, id=name)
     for name, fault in {
@@ -40,11 +42,9 @@ TRANSIENT = [
 ]
 
 
-@pytest.fixture(scope="module", params=["s3", "gs"])
-def proxied(
-    request: pytest.FixtureRequest, s3: Server, gcs: Server
-) -> Iterator[tuple[Server, FaultProxy, dict[str, Any]]]:
-    server = gcs if request.param == "gs" else s3
+@pytest.fixture(scope="module", params=["s3", "gcs", "azure"])
+def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Server, FaultProxy, dict[str, Any]]]:
+    server = request.getfixturevalue(request.param)
     with fault_proxy(server.endpoint) as proxy:
         yield server, proxy, server.storage_options(proxy.endpoint)
 
@@ -140,28 +140,21 @@ def test_whatever_happens_to_a_read_its_bytes_are_right(
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_without_obstore_ranges_of_s3_are_right_too(s3: Server, fault: Callable[..., Fault]) -> None:
-    with fault_proxy(s3.endpoint) as proxy:
-        # What obstore cannot be told keeps it out.
-        options = {**s3.storage_options(proxy.endpoint), "config_kwargs": {}}
-        store = open_store(s3.url(new_bucket(s3)), options)
-        store.put("a/b", TEXT)
-        proxy.add(fault(method="GET", times=2))
-        assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+def test_without_obstore_ranges_are_right_too(
+    open_one: Callable[..., BucketStore], store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault]
+) -> None:
+    other = open_one(**WITHOUT_OBSTORE[store.scheme])
+    proxy.add(answer(500, containing="object_store"), fault(method="GET", times=2))
+    assert other.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
 
 
-def test_where_obstore_is_refused_s3fs_reads_and_says_so_once(s3: Server) -> None:
-    with fault_proxy(s3.endpoint) as proxy:
-        store = open_store(s3.url(new_bucket(s3)), s3.storage_options(proxy.endpoint))
-        store.put("a/b", TEXT)
-        proxy.add(answer(403, containing="object_store"))
-        places = range(0, 8000, 2000)
-        with pytest.warns(CacheLayerWarning, match="obstore") as caught:
-            assert [store.read_ranges([("a/b", at, at + 99)])[0] for at in places] == [
-                TEXT[at : at + 99] for at in places
-            ]
-        assert len(caught) == 1
-        assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+def test_where_obstore_is_refused_the_file_system_reads_and_says_so_once(store: BucketStore, proxy: FaultProxy) -> None:
+    proxy.add(answer(403, containing="object_store"))
+    places = range(0, 8000, 2000)
+    with pytest.warns(CacheLayerWarning, match="obstore") as caught:
+        assert [store.read_ranges([("a/b", at, at + 99)])[0] for at in places] == [TEXT[at : at + 99] for at in places]
+    assert len(caught) == 1
+    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
@@ -170,10 +163,7 @@ def test_whatever_happens_to_an_upload_its_bytes_are_right(
     proxy: FaultProxy,
     fault: Callable[..., Fault],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for client in ("s3", "gcs"):
-        monkeypatch.setattr(f"cachelayer.objects.{client}._PART", PART)
     source = tmp_path / "source"
     for data in (TEXT, LARGE):
         source.write_bytes(data)
@@ -232,9 +222,7 @@ def test_a_refusal_is_an_error_at_once_and_never_absence(
     store: BucketStore, proxy: FaultProxy, operation: Callable[[BucketStore], object], status: int
 ) -> None:
     proxy.add(answer(status))
-    # To Google 400 is no matter of credentials.
-    why = r"\(HTTP status 400\)$" if (status, store.scheme) == (400, "gs") else "credentials"
-    with pytest.raises(StorageError, match=rf"127\.0\.0\.1:\d+: refused.*{why}"):
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:\d+: refused.*credentials"):
         operation(store)
     # Ranges are asked for again by another client, and what failed is looked up.
     assert len(proxy.exchanges()) <= 4 * len(RANGES)
@@ -280,24 +268,6 @@ def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
     listening.start()
     operation(store)
     listening.join()
-
-
-WITHOUT_CREDENTIALS = """
-import sys, cachelayer
-cachelayer.Storage("gs://bucket", storage_options={"timeout": 0.5}).fetch("d", "v1")
-"""
-
-
-@pytest.mark.needs("gcsfs")
-def test_who_keeps_a_search_for_credentials_waiting_is_not_waited_for(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = f"127.0.0.1:{silent.getsockname()[1]}"
-        hosts = {"GCE_METADATA_HOST": place, "GCE_METADATA_IP": place, "HOME": str(tmp_path)}
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GOOGLE_")} | hosts
-        command = [sys.executable, "-c", WITHOUT_CREDENTIALS]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert "StorageError: cannot read gs://bucket/d/_log/head: gs: gcsfs found no credentials in time" in done.stderr
-    assert "(timeout 0.5 s): is the host reachable" in done.stderr
 
 
 def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:

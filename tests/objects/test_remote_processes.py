@@ -21,14 +21,15 @@ from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 
 TEXT = os.urandom(100_000)
-PLACES = ["s3", "gs", "s3 without obstore"]
+PLACES = ["s3", "gs", "az", "s3 without obstore"]
 # Those that start Python anew; one in three covers both, and both stores.
 ANEW = list(itertools.product(PLACES, ["spawn", "forkserver"]))
 
 
 @pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, s3: Server, gcs: Server) -> tuple[str, dict[str, Any]]:
-    server = gcs if request.param == "gs" else s3
+def place(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    fixtures = {"gs": "gcs", "az": "azure"}
+    server: Server = request.getfixturevalue(fixtures.get(request.param, "s3"))
     options = {"config_kwargs": {}} if request.param == "s3 without obstore" else {}
     url, options = server.url(new_bucket(server)), {**server.storage_options(), **options}
     open_store(url, options).put("a", TEXT)
@@ -118,11 +119,37 @@ def test_processes_that_have_read_and_forked_end_in_silence(place: tuple[str, di
 WITHOUT = """
 import sys
 from cachelayer.objects.open_store import open_store
-open_store("gs://bucket/x"), open_store("s3://bucket/x"), open_store("/tmp")
-print(sorted({name.partition(".")[0] for name in sys.modules} & {"fsspec", "gcsfs", "s3fs", "aiohttp", "obstore"}))
+open_store("gs://bucket/x"), open_store("s3://bucket/x"), open_store("az://bucket/x"), open_store("/tmp")
+clients = {"fsspec", "gcsfs", "s3fs", "adlfs", "aiohttp", "obstore"}
+print(sorted({name.partition(".")[0] for name in sys.modules} & clients))
 """
 
 
 def test_no_client_is_loaded_before_a_store_is_asked() -> None:
     found = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+class Objects:
+    """What PyTorch calls a dataset: item i is a range of an object."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> bytes:
+        return bytes(self.store.read_ranges([("a", number * 100, number * 100 + 100)])[0])
+
+
+@pytest.mark.needs("torch")
+def test_a_data_loader_that_forks_reads_after_its_parent_has_read(place: tuple[str, dict[str, Any]]) -> None:
+    from torch.utils.data import DataLoader
+
+    objects = Objects(open_store(*place))
+    assert objects[0] == TEXT[:100]
+    loader: Any = DataLoader(objects, num_workers=2, multiprocessing_context="fork", collate_fn=list)  # type: ignore[arg-type]
+    with beside_threads():
+        assert b"".join(item for (item,) in loader) == TEXT[:800]
+    assert objects[7] == TEXT[700:800]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import ssl
@@ -24,13 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from faults import FaultProxy, answer, fault_proxy
 from samples import pairwise
-from servers import Server, new_bucket
+from servers import AZURITE, Server, new_bucket
 
-from cachelayer import StorageError
+from cachelayer import CorruptionError, StorageError
 from cachelayer.objects.bucket_store import BucketStore
-from cachelayer.objects.loop import run
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.retry import RequestError
 
 DATA = os.urandom(10_000)
 GOOGLE = {"token": "anon"}
@@ -40,6 +37,7 @@ CLIENTS = [
     pytest.param("s3://bucket", AMAZON, id="obstore"),
     # What obstore cannot be told keeps it out.
     pytest.param("s3://bucket", {**AMAZON, "config_kwargs": {}}, id="s3fs"),
+    pytest.param("az://bucket", {}, id="azure"),
 ]
 
 
@@ -76,12 +74,15 @@ def serving(
 
 
 def open_one(url: str, options: dict[str, Any], endpoint: str, timeout: float = 20) -> BucketStore:
-    store = open_store(url, {**options, "endpoint_url": endpoint, "timeout": timeout})
+    azure = {"connection_string": f"{AZURITE};BlobEndpoint={endpoint}"}
+    place = azure if url.startswith("az:") else {"endpoint_url": endpoint}
+    store = open_store(url, {**options, **place, "timeout": timeout})
     assert isinstance(store, BucketStore)
     return store
 
 
-@pytest.mark.parametrize(("url", "options"), CLIENTS)
+# The file systems themselves tell of a wrong range only that it has another length.
+@pytest.mark.parametrize(("url", "options"), [client for client in CLIENTS if client.id != "s3fs"])
 @pytest.mark.parametrize("shift", [None, -1000, 500])
 def test_a_range_of_another_place_is_asked_for_again(url: str, options: dict[str, Any], shift: int | None) -> None:
     wrong = [True, True]
@@ -126,7 +127,7 @@ def test_bytes_that_do_not_match_the_checksum_that_came_with_them_are_asked_for_
 
 
 def test_a_reply_about_an_object_that_is_no_text_is_asked_for_again() -> None:
-    right = json.dumps({"size": "7", "updated": "2015-10-21T07:28:00Z"}).encode()
+    right = json.dumps({"name": "a", "size": "7", "updated": "2015-10-21T07:28:00Z"}).encode()
     wrong = [b"\xff" + right, right[:-1]]
 
     def respond(_: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
@@ -140,19 +141,18 @@ def test_a_reply_about_an_object_that_is_no_text_is_asked_for_again() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("client", "body", "what"),
-    pairwise(range(len(CLIENTS)), [b"", b"{}", b"[]", b"<html>sign in</html>"], ["exists", "names", "upload"]),
+    pairwise(range(len(CLIENTS)), [b"", b"{}", b"[]", b"<html>sign in</html>"], ["ranges", "upload"]),
 )
 def test_a_host_that_is_no_store_is_an_error(client: int, body: bytes, what: str, tmp_path: Path) -> None:
     url, options = CLIENTS[client].values
     (tmp_path / "file").write_bytes(bytes(40_000_000 if what == "upload" else 1))
     calls: dict[str, Callable[[BucketStore], object]] = {
-        "exists": lambda store: store.exists("a"),
-        "names": lambda store: store.names("a"),
+        "ranges": lambda store: store.read_ranges([("a", 0, 1000)]),
         "upload": lambda store: store.upload(tmp_path / "file", "a"),
     }
     with serving(lambda request: (200, {}, body)) as endpoint:
-        store = open_one(url, options, endpoint, timeout=0.4)
-        with pytest.raises(StorageError, match=endpoint.removeprefix("http://")):
+        store = open_one(url, options, endpoint, timeout=2)
+        with pytest.raises((StorageError, CorruptionError), match="://bucket/a: "):
             calls[what](store)
 
 
@@ -180,7 +180,7 @@ def test_a_certificate_that_is_not_trusted_is_no_matter_of_trying_again(
             store.read("a")
 
 
-def test_a_store_that_overwrites_whatever_it_is_told_is_refused_for_publishing() -> None:
+def test_a_store_that_overwrites_whatever_it_is_told_is_refused_at_the_first_write() -> None:
     objects: dict[str, bytes] = {}
 
     def respond(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
@@ -192,14 +192,8 @@ def test_a_store_that_overwrites_whatever_it_is_told_is_refused_for_publishing()
             return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
         return 200, {"ETag": '"1"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, objects[path]
 
-    with serving(respond) as endpoint:
-        with pytest.raises(StorageError, match="unsafe_commit=True"):
-            open_one("s3://bucket", AMAZON, endpoint).put_if_absent("a", b"1")
-        objects["/bucket"] = b""
-        alone = open_store("s3://bucket", {**AMAZON, "endpoint_url": endpoint, "timeout": 20}, unsafe_commit=True)
-        assert alone.put_if_absent("b", b"1")
-        assert not alone.put_if_absent("b", b"2")
-        assert alone.read("b") == b"1"
+    with serving(respond) as endpoint, pytest.raises(StorageError, match=r"s3://bucket/a: .*overwrites"):
+        open_one("s3://bucket", AMAZON, endpoint).put_if_absent("a", b"1")
 
 
 def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
@@ -218,10 +212,10 @@ def token_of(endpoint: str) -> dict[str, str]:
 TOKEN = json.dumps({"access_token": "t", "expires_in": 3600, "token_type": "Bearer"}).encode()
 
 
-@pytest.mark.parametrize("body", [b"unavailable", b'{"error": "internal_failure"}', b"<html>"])
+@pytest.mark.parametrize("body", [b"unavailable", b'{"error": "internal_failure"}'])
 def test_a_token_server_that_fails_for_a_while_is_asked_again(gcs: Server, body: bytes) -> None:
     # google-auth asks three times by itself.
-    failures = [200 if body.startswith(b"<") else 503] * 4
+    failures = [503] * 4
 
     def respond(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         return (failures.pop(), {}, body) if failures else (200, {}, TOKEN)
@@ -235,7 +229,7 @@ def test_credentials_that_get_no_token_are_named(gcs: Server) -> None:
     refusal = json.dumps({"error": "invalid_grant", "error_description": "the account is gone"}).encode()
     with serving(lambda request: (400, {}, refusal)) as endpoint:
         store = open_one(gcs.url(new_bucket(gcs)), {"token": token_of(endpoint)}, gcs.endpoint)
-        with pytest.raises(StorageError, match=r"refused: Google gave no token: .*gone.*Are the credentials valid\?"):
+        with pytest.raises(StorageError, match=r"refused: .*gone.*Are the credentials valid"):
             store.read("a")
 
 
@@ -248,19 +242,52 @@ def proxied(s3: Server) -> Iterator[tuple[BucketStore, FaultProxy]]:
         yield store, proxy
 
 
-def test_credentials_that_were_refused_are_looked_for_again(proxied: tuple[BucketStore, FaultProxy]) -> None:
-    store, proxy = proxied
-    first = store._client()
-    proxy.add(answer(403, times=1))
-    with pytest.raises(StorageError, match="Do the credentials allow it"):
-        store.read("a")
-    assert store._client() is first
-    # The proxy says ExpiredToken.
-    proxy.add(answer(400, times=1))
-    with pytest.raises(StorageError, match="Are the credentials valid"):
-        store.read("a")
-    assert store._client() is not first
-    assert store.read("a") == DATA
+def test_credentials_that_were_refused_are_looked_for_again(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's side is the proxy, which refuses the first key."""
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+    def write(key: str) -> None:
+        (tmp_path / "credentials").write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=secret\n")
+
+    write("expired")
+    with fault_proxy(s3.endpoint) as proxy:
+        bucket = new_bucket(s3)
+        open_store(s3.url(bucket), s3.storage_options()).put("a", DATA)
+        store = open_store(s3.url(bucket), {"endpoint_url": proxy.endpoint})
+        proxy.add(answer(400, containing="Credential=expired"))
+        for read in (lambda: store.read("a"), lambda: store.read_ranges([("a", 0, 10)])):
+            with pytest.raises(StorageError, match="Are the credentials valid"):
+                read()
+        write("renewed")
+        assert store.read("a") == DATA
+        assert store.read_ranges([("a", 0, 10)]) == [DATA[:10]]
+
+
+def test_tokens_that_expire_are_asked_for_again_for_every_kind_of_request(gcs: Server) -> None:
+    """The host that gives tokens gives each for some seconds; the store takes only the newest."""
+    given = []
+
+    def give(_: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        given.append(f"token-{len(given)}")
+        token = {"access_token": given[-1], "expires_in": 1, "token_type": "Bearer"}
+        return 200, {}, json.dumps(token).encode()
+
+    def respond(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        if request.headers["Authorization"] != f"Bearer {given[-1]}":
+            return 401, {}, b"{}"
+        start, stop = (int(place) for place in request.headers.get("Range", "bytes=0-9999")[6:].split("-"))
+        place = {"Content-Range": f"bytes {start}-{stop}/{len(DATA)}"} if "Range" in request.headers else {}
+        told = {"ETag": '"1"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+        return 206 if place else 200, {**place, **told}, DATA[start : stop + 1]
+
+    with serving(give) as tokens, serving(respond) as endpoint:
+        store = open_one("gs://bucket", {"token": token_of(tokens)}, endpoint)
+        for start in range(3):
+            assert store.read("a") == DATA
+            assert store.read_ranges([("a", start, 10)]) == [DATA[start:10]]
+    assert len(given) > 3
 
 
 def test_obstore_is_not_done_without_for_one_refusal(proxied: tuple[BucketStore, FaultProxy]) -> None:
@@ -269,54 +296,3 @@ def test_obstore_is_not_done_without_for_one_refusal(proxied: tuple[BucketStore,
         proxy.add(answer(403, containing="object_store", times=1))
         assert store.read_ranges([("a", 0, 1000)]) == [DATA[:1000]]
     assert [each.fault for each in proxy.exchanges() if each.status == 403] == ["answer"] * 2
-
-
-SLOW_DOWN = b'{"error": {"message": "slow down", "errors": [{"reason": "rateLimitExceeded"}]}}'
-PLACE = {"Content-Range": "bytes 2000-4999/10000"}
-REPLIES = [
-    *((status, {}, body) for status in (401, 403, 404, 412, 416, 429, 503) for body in (b"", b"<html>", SLOW_DOWN)),
-    (503, {}, bytes(100_000)),
-    (200, {}, DATA),
-    (200, {}, b""),
-    (204, {"Content-Length": "3000"}, b""),
-    (204, {}, b""),
-    (206, {}, DATA[2000:5000]),
-    (206, {"Content-Range": "bytes 1000-3999/10000"}, DATA[1000:4000]),
-    (206, {"Content-Range": "what?"}, DATA[2000:5000]),
-    (206, PLACE, DATA[2000:5000]),
-    (206, PLACE, DATA[2000:4000]),
-    (206, PLACE, DATA[2000:5001]),
-    (206, {**PLACE, "Content-Encoding": "gzip"}, gzip.compress(DATA[2000:5000])),
-    (206, {**PLACE, "Content-Encoding": "identity"}, DATA[2000:5000]),
-    (301, {"Location": "/elsewhere"}, b""),
-    (304, {}, b""),
-]
-
-
-@pytest.mark.needs("gcsfs")
-@pytest.mark.parametrize("start", [0, 2000])
-def test_every_reply_to_a_range_means_what_it_means_to_gcsfs(start: int) -> None:
-    replies: dict[str, tuple[int, dict[str, str], bytes]] = {f"/{number}": each for number, each in enumerate(REPLIES)}
-    elsewhere = 206, PLACE, DATA[2000:5000]
-
-    def respond(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        return replies.get(f"/{request.path.partition('?')[0].rpartition('%2F')[2]}", elsewhere)
-
-    def outcome(client: Any, number: int) -> object:
-        async def work() -> bytes:
-            await client.open()
-            return b"".join(await client.range(f"bucket/a/{number}", start, start + 3000))
-
-        try:
-            return run(work())
-        except RequestError as error:
-            return error.kind, error.reason
-
-    with serving(respond) as endpoint:
-        clients = [
-            open_one("gs://bucket", {**GOOGLE, **options}, endpoint, timeout=4)._client()
-            for options in ({}, {"session_kwargs": {"trust_env": False}})
-        ]
-        for number, reply in enumerate(REPLIES):
-            found, expected = (outcome(client, number) for client in clients)
-            assert found == expected, reply

@@ -479,7 +479,7 @@ def test_an_element_that_does_not_decode_is_replaced(pictures: Any, view: str, b
 
 @pytest.fixture(scope="module")
 def remote() -> Any:
-    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     rows = [{"n": n, "x": np.full(1000, n, np.int16)} for n in range(600)]
     return storage.submit(rows, "d", "v1", shard_bytes=1 << 30)
 

@@ -15,8 +15,8 @@ from repository import ROOT, SUPPORT, TESTS
 FOLDERS = {"cachelayer.adapters": ROOT / "adapters", "cachelayer.view": ROOT / "cachelayer" / "view"}
 # What the extra `test` brings beyond `test-core`. Any other package that is missing fails the tests that import it.
 OPTIONAL = {
-    "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto", "mypy",
-    "obstore", "optax", "orbax", "pandas", "polars", "playwright", "pyarrow", "ray", "s3fs", "sklearn", "soundfile",
+    "PIL", "adlfs", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto",
+    "mypy", "obstore", "optax", "orbax", "pandas", "polars", "playwright", "pyarrow", "ray", "s3fs", "sklearn", "soundfile",
     "soxr", "starlette", "tensorflow", "tensorflow_datasets", "torch", "torchdata", "torchtitan", "tyro",
     "uvicorn", "uvloop", "webdataset",
 }  # fmt: skip

@@ -136,9 +136,9 @@ class Armed:
 
 
 def error_reply(status: int, request: Request) -> bytes:
-    """What S3 (to signed requests) or GCS says with this status."""
+    """What S3, Azure (to signed requests) or GCS says with this status."""
     code = CODES.get(status, "InternalError")
-    if header(request.head, "x-amz-date"):
+    if header(request.head, "x-amz-date") or header(request.head, "x-ms-date"):
         kind, text = "application/xml", f"<Error><Code>{code}</Code><Message>injected</Message></Error>"
     else:
         kind, text = "application/json", json.dumps({"error": {"code": status, "message": f"{code} (injected)"}})

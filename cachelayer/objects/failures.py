@@ -1,0 +1,161 @@
+"""What a failed request to a store means, and how long it is tried again."""
+
+from __future__ import annotations
+
+import enum
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from cachelayer.errors import CacheLayerError
+
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_SLOWEST = 64 * 1024
+"""Bytes a second; a slower connection counts as dead."""
+# Workers forked from one process must not all pause equally long, and the user's random numbers must not change.
+_random = random.SystemRandom()
+
+
+class Kind(enum.Enum):
+    """What an answer, or the lack of one, means."""
+
+    ABSENT = enum.auto()
+    EXISTS = enum.auto()
+    REFUSED = enum.auto()
+    TRANSIENT = enum.auto()
+
+
+_BY_STATUS = {
+    **dict.fromkeys((404, 410, 416), Kind.ABSENT),
+    412: Kind.EXISTS,
+    **dict.fromkeys((408, 409, 425, 429), Kind.TRANSIENT),
+    501: Kind.REFUSED,
+}
+_TRANSIENT_CODES = {"RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "InvalidPart"}
+"""Codes of S3 that say more than their status, 400."""
+_TRANSIENT_NAMES = {
+    "ChecksumError", "ClientError", "ConnectionError", "FlexibleChecksumError", "GenericError", "HTTPClientError",
+    "IncompleteRead", "IncompleteReadError", "JSONDecodeError", "MetadataRetrievalError", "OSError", "RequestException",
+    "ResponseParserError", "ServiceRequestError", "ServiceResponseError", "TransportError", "UnicodeDecodeError",
+}  # fmt: skip
+"""Classes of errors of aiohttp, azure, botocore, gcsfs, google-auth, obstore and requests, by their names."""
+_LONGEST_REASON = 500
+_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]*")
+_OF_OBSTORE = re.compile(r"status code: (\d+)|(certificate|Received redirect)", re.IGNORECASE)
+
+
+class RequestError(Exception):
+    """A request that failed.
+
+    Attributes:
+        kind: what the failure means.
+        reason: what the client said.
+    """
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        self.kind = kind
+        self.reason = " ".join(reason.split())
+        super().__init__(self.reason)
+
+    @classmethod
+    def of(cls, error: Exception) -> RequestError:
+        """Return what an error of a client means."""
+        if isinstance(error, RequestError):
+            return error
+        text = str(error).partition("\n\nDebug source:")[0]
+        if isinstance(error, TimeoutError):
+            text = text or "no answer came in time"
+        elif error.__cause__ is not None and str(error.__cause__) not in text:
+            text = f"{text}: {error.__cause__}"
+        text = text[:_LONGEST_REASON] or repr(error)
+        # A query may hold a signature.
+        return cls(_kind_of(error), _QUERY.sub("", text))
+
+
+def _kind_of(error: Exception) -> Kind:
+    if isinstance(error, FileExistsError):
+        return Kind.EXISTS
+    chain = list(_causes(error))
+    if any(isinstance(each, ssl.SSLCertVerificationError) for each in chain):
+        return Kind.REFUSED
+    # google-auth says so of errors of the servers that it asks for tokens.
+    if any(getattr(each, "retryable", False) for each in chain):
+        return Kind.TRANSIENT
+    for each in chain:
+        kind = _kind_by_answer(each)
+        if kind is not None:
+            return kind
+    if isinstance(error, FileNotFoundError):
+        return Kind.ABSENT
+    # The text is what gcsfs leaves of a status of 403.
+    if isinstance(error, PermissionError) or str(error).startswith("Forbidden:"):
+        return Kind.REFUSED
+    names = {base.__name__ for each in chain for base in type(each).__mro__}
+    return Kind.TRANSIENT if names & _TRANSIENT_NAMES else Kind.REFUSED
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _kind_by_answer(error: BaseException) -> Kind | None:
+    """Return what the answer of the store says that an error holds; None if it holds none."""
+    name, reply = type(error).__name__, getattr(error, "response", None)
+    status = getattr(error, "status", None) or getattr(error, "status_code", None)
+    if name == "HttpError":
+        status = getattr(error, "code", None)
+    if isinstance(reply, dict):
+        if reply.get("Error", {}).get("Code") in _TRANSIENT_CODES:
+            return Kind.TRANSIENT
+        status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+    elif type(error).__module__.startswith("obstore") and (match := _OF_OBSTORE.search(str(error))):
+        status = match[1] or 400
+    number = int(str(status)) if str(status).isdigit() else 0
+    if number < 300:
+        return None
+    return _BY_STATUS.get(number, Kind.TRANSIENT if number >= 500 else Kind.REFUSED)
+
+
+def retried(attempt: Callable[[float], T], seconds: float, nbytes: int = 0) -> T:
+    """Make a request, retry it after every transient failure, and return the result.
+
+    Args:
+        attempt: one request; it is given the seconds that are left for it.
+        seconds: how long all may take if nobody answers. No attempt begins in the last quarter, which is left to the
+            client's own timeouts.
+        nbytes: bytes that it moves: slow progress is not a failure.
+
+    Raises:
+        RequestError: the last failure.
+    """
+    begin = time.monotonic()
+    for pause in pauses():
+        try:
+            return attempt(begin + seconds + nbytes / _SLOWEST - time.monotonic())
+        except (CacheLayerError, MemoryError):
+            raise
+        # A client may raise anything.
+        except Exception as error:
+            failure = RequestError.of(error)
+            is_late = time.monotonic() + pause > begin + seconds * 3 / 4
+            # A program that ends does not wait for stores.
+            if failure.kind is not Kind.TRANSIENT or is_late or not threading.main_thread().is_alive():
+                raise failure from error
+        time.sleep(pause)
+    raise AssertionError("pauses never end")
+
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds to wait between attempts, without end: twice as long each time, with jitter."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause * _random.uniform(0.5, 1.5)
+        pause = min(2 * pause, _LONGEST_PAUSE)

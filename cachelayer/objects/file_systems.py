@@ -1,0 +1,187 @@
+"""The file systems of this process: one for each store and its options, and none that a fork left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from cachelayer.objects import obstore_ranges
+from cachelayer.objects.clouds import CONNECTIONS, KINDS, open_file_system
+from cachelayer.objects.failures import Kind, RequestError
+from cachelayer.objects.store import Buffer
+from cachelayer.system_threads import Pool
+from cachelayer.user_warnings import warn
+
+T = TypeVar("T")
+
+_MOST_REFUSED = 3
+"""After this many ranges that the file system may read but obstore may not, obstore is no longer used."""
+
+
+class FileSystem:
+    """A file system of fsspec, and obstore for the ranges of its objects if that is possible. Threads may share it.
+
+    Args:
+        url: any URL in it.
+        options: the keyword arguments of its class.
+        timeout: seconds after which an operation fails if the store does not answer.
+
+    Attributes:
+        host: the name of the server, for messages.
+        info: the method that tells about an object.
+        buckets: those that are known to exist.
+        is_unproven: True if nothing has shown yet that the store honours ``mode="create"``.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
+        scheme = url.partition("://")[0]
+        self._kind = KINDS.get(scheme, scheme)
+        self._fs, address = open_file_system(self._kind, url, options, timeout)
+        self.host = urlsplit(address).netloc or scheme
+        # gcsfs' own information also lists what may lie below the object.
+        self.info = "get_object" if self._kind == "gcs" else "info"
+        self._ranges = obstore_ranges.reader_of(self._kind, self._fs, options, timeout / 4)
+        self._refused = 0
+        self._creating = threading.Lock()
+        self.buckets: set[str] = set()
+        # Some stores that speak the language of S3 overwrite objects in spite of the condition.
+        self.is_unproven = self._kind == "s3"
+
+    def path(self, url: str) -> str:
+        """Return a URL as the file system writes it."""
+        return str(self._fs._strip_protocol(url))
+
+    def call(self, method: str, *arguments: Any, seconds: float, **options: Any) -> Any:
+        """Call a method of the file system, such as ``cat_file``; it raises whatever that raises."""
+        if self._fs.async_impl:
+            from fsspec.asyn import sync
+
+            return sync(self._fs.loop, getattr(self._fs, f"_{method}"), *arguments, timeout=seconds, **options)
+        # In memory, ``create`` looks first and writes then.
+        with self._creating:
+            return getattr(self._fs, method)(*arguments, **options)
+
+    def upload(self, file: str, path: str, nbytes: int, seconds: float) -> None:
+        """Write an object from a file."""
+        options: dict[str, Any] = {"max_concurrency": 4} if self._kind in {"s3", "azure"} else {}
+        if self._kind == "s3":
+            # S3 takes 10,000 parts at most.
+            options["chunksize"] = max(16 << 20, -(-nbytes // 10_000))
+        self.call("put_file", file, path, seconds=seconds, **options)
+
+    def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:
+        """Return what the store gives for a range of an object; it may have another length."""
+        refusal = None
+        if self._ranges is not None:
+            try:
+                return self._ranges.read(path, start, stop)
+            # obstore may raise anything.
+            except Exception as error:
+                refusal = RequestError.of(error)
+                if refusal.kind is not Kind.REFUSED:
+                    raise refusal from error
+        body: Buffer = self.call("cat_file", path, start=start, end=stop, seconds=seconds)
+        if refusal is not None:
+            self._refused += 1
+            if self._refused == _MOST_REFUSED:
+                self._ranges = None
+                warn(f"{path}: obstore is refused what the file system may read, more slowly: {refusal}")
+        return body
+
+    def check_bucket(self, path: str, seconds: float) -> None:
+        """Raise FileNotFoundError if the bucket of a path does not exist."""
+        bucket = path.partition("/")[0]
+        if self._kind not in KINDS.values() or bucket in self.buckets:
+            return
+        try:
+            if self._kind == "gcs":
+                # Who may see objects may seldom see what is said of their bucket.
+                self.call("ls", bucket, max_results=1, seconds=seconds)
+            else:
+                self.call("info", bucket, seconds=seconds)
+        # A client may raise anything.
+        except Exception as error:
+            if RequestError.of(error).kind is not Kind.REFUSED:
+                raise
+        self.buckets.add(bucket)
+
+
+_file_systems: dict[tuple[Any, ...], FileSystem] = {}
+_inherited: list[Any] = []
+_opening: dict[tuple[Any, ...], threading.Lock] = {}
+_pool: list[Pool] = []
+
+
+def file_system(url: str, options: Mapping[str, Any], timeout: float) -> FileSystem:
+    """Return this process's one file system for a URL and options, opened at its first use."""
+    scheme, _, rest = url.partition("://")
+    key = (scheme, "" if scheme in KINDS else rest, timeout, _key_of(options))
+    # Opening may wait for hosts that are away; who opens another does not.
+    with _opening.setdefault(key, threading.Lock()):
+        if key not in _file_systems:
+            _file_systems[key] = FileSystem(url, options, timeout)
+        return _file_systems[key]
+
+
+def forget(fs: FileSystem) -> None:
+    """Have the next operation open a new file system, which finds renewed credentials."""
+    for key in [key for key, known in list(_file_systems.items()) if known is fs]:
+        _file_systems.pop(key, None)
+
+
+def _key_of(options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a key of options: equal if the values are equal or the very same object."""
+    return tuple(sorted((name, _frozen(value)) for name, value in options.items()))
+
+
+def _frozen(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return repr(_key_of(value))
+    return repr(value) if isinstance(value, (str, bytes, int, float, bool, type(None))) else f"object {id(value)}"
+
+
+def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iterator[T]:
+    """Make calls in the threads of this process for requests, and yield what they return, in their order.
+
+    Args:
+        calls: the calls.
+        ahead: how many are made at once; None for all.
+    """
+    if not _pool:
+        # Threads of a pool end before the interpreter does: those of obstore must not ask for it afterwards.
+        _pool.append(Pool(CONNECTIONS, "cachelayer-requests"))
+    waiting: deque[Future[T]] = deque()
+    try:
+        for call in calls:
+            waiting.append(_pool[0].submit(call))
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _after_fork() -> None:
+    """Leave all to the parent that is of its event loop and its sockets."""
+    if _file_systems:
+        from fsspec import AbstractFileSystem
+
+        # They would close the parent's connections when this process ends.
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            if (alive := finalizer.peek()) and isinstance(alive[0], AbstractFileSystem):
+                finalizer.detach()
+    _inherited.extend([*_file_systems.values(), *_pool])
+    _file_systems.clear()
+    _opening.clear()
+    _pool.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
