@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,8 +30,6 @@ _PIECES_AHEAD = 8
 _TRUSTED = 1 << 30
 """For up to this many bytes, requests are made before the store confirms the object's size."""
 _CHUNK = 1 << 20
-_TIMES = ("mtime", "LastModified", "last_modified", "created")
-"""What the file systems call the time at which an object was written."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,14 @@ class BucketStore:
 
     def modified(self, name: str) -> float | None:
         with self._opened("look up", name) as (fs, path):
-            info = self._if_there(fs, fs.info, path)
-        times = [info[key] for key in _TIMES if info.get(key)] if info else []
-        if info and not times:
+            info = self._info(fs, path)
+        if info is None:
+            return None
+        # In memory it is called ``created``.
+        written = info.get("mtime") or info.get("created")
+        if written is None:
             raise StorageError(f"{self.url}/{name}: the store does not say when it was written")
-        return float(times[0].timestamp()) if times else None
+        return float(written.timestamp())
 
     def put(self, name: str, data: bytes) -> None:
         with self._opened("write", name) as (fs, path):
@@ -145,7 +146,7 @@ class BucketStore:
         def attempt(seconds: float) -> None:
             try:
                 fs.upload(str(path), target, nbytes, seconds)
-                info = fs.call(fs.info, target, seconds=self.timeout)
+                info = fs.info(target, self.timeout)
             # A store may lose an upload of several parts.
             except FileNotFoundError as error:
                 fs.check_bucket(target, self.timeout)
@@ -216,13 +217,20 @@ class BucketStore:
             raise _short(f"{self.scheme}://{path}", nbytes, stop)
 
     def _size(self, fs: FileSystem, path: str) -> int | None:
-        info = self._if_there(fs, fs.info, path)
-        return int(info["size"]) if info and info["type"] == "file" else None
+        info = self._info(fs, path)
+        return None if info is None else int(info["size"])
+
+    def _info(self, fs: FileSystem, path: str) -> Mapping[str, Any] | None:
+        found = self._found(fs, path, partial(fs.info, path))
+        return found if found and found["type"] == "file" else None
 
     def _if_there(self, fs: FileSystem, method: str, path: str, **options: Any) -> Any:
         """Return what a method returns, or None if there is no such object in a bucket that exists."""
+        return self._found(fs, path, lambda seconds: fs.call(method, path, seconds=seconds, **options))
+
+    def _found(self, fs: FileSystem, path: str, ask: Callable[[float], Any]) -> Any:
         try:
-            found = retried(lambda seconds: fs.call(method, path, seconds=seconds, **options), self.timeout)
+            found = retried(ask, self.timeout)
         except RequestError as error:
             if error.kind is not Kind.ABSENT:
                 raise

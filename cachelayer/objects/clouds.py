@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,25 @@ _FIXED = {"skip_instance_cache": True, "use_listings_cache": False}
 _PAUSES = (0.1, 0.5)
 
 
-def open_file_system(kind: str, url: str, options: Mapping[str, Any], timeout: float) -> tuple[Any, str]:
-    """Return the file system of a URL, and the address of its server.
+@dataclass(frozen=True)
+class Opened:
+    """A file system of fsspec.
+
+    Args:
+        fs: the file system.
+        address: the URL of its server.
+        info: tells about an object, by one request; the file systems' own methods list as well what may lie below it.
+        look_at_bucket: raises FileNotFoundError if there is no bucket of a name; None if there are no buckets.
+    """
+
+    fs: Any
+    address: str
+    info: Callable[..., Any]
+    look_at_bucket: Callable[..., Any] | None = None
+
+
+def open_file_system(kind: str, url: str, options: Mapping[str, Any], timeout: float) -> Opened:
+    """Return the file system of a URL.
 
     Args:
         kind: one of :data:`KINDS`, or the scheme of any other URL.
@@ -41,7 +59,7 @@ def open_file_system(kind: str, url: str, options: Mapping[str, Any], timeout: f
         raise InvalidArgumentError(f"storage_options of {url}: {error}") from error
 
 
-def _open_gcs(_url: str, options: Mapping[str, Any], silence: float) -> tuple[Any, str]:
+def _open_gcs(_url: str, options: Mapping[str, Any], silence: float) -> Opened:
     import aiohttp
 
     # gcsfs' own default class asks every bucket, by another protocol, whether it is zonal.
@@ -51,7 +69,8 @@ def _open_gcs(_url: str, options: Mapping[str, Any], silence: float) -> tuple[An
     fs = GCSFileSystem(**{"requests_timeout": limits, **options, **_FIXED})
     # gcsfs' own retries wait for seconds, and write a traceback to stderr.
     fs._request = partial(_request_of_gcs, partial(GCSFileSystem._request.__wrapped__, fs))
-    return fs, fs._location
+    # Who may see objects may seldom see what is said of their bucket.
+    return Opened(fs, fs._location, fs._get_object, partial(fs._ls, max_results=1))
 
 
 async def _request_of_gcs(request: Any, *arguments: Any, **options: Any) -> Any:
@@ -80,7 +99,7 @@ def _check_whole(headers: Any, body: bytes) -> None:
         raise RequestError(Kind.TRANSIENT, "the bytes that came do not match their CRC32C")
 
 
-def _open_s3(_url: str, options: Mapping[str, Any], silence: float) -> tuple[Any, str]:
+def _open_s3(_url: str, options: Mapping[str, Any], silence: float) -> Opened:
     from fsspec.asyn import sync
     from s3fs import S3FileSystem
 
@@ -94,10 +113,16 @@ def _open_s3(_url: str, options: Mapping[str, Any], silence: float) -> tuple[Any
     # More than one at once takes another request for the size of each object.
     fs = S3FileSystem(**{"max_concurrency": 1, **options, **_FIXED, "config_kwargs": config})
     client = sync(fs.loop, fs.set_session, timeout=4 * silence)
-    return fs, client.meta.endpoint_url
+
+    async def info(path: str) -> dict[str, Any]:
+        bucket, _, key = path.partition("/")
+        found = await fs._call_s3("head_object", Bucket=bucket, Key=key)
+        return {"type": "file", "size": found["ContentLength"], "mtime": found["LastModified"]}
+
+    return Opened(fs, client.meta.endpoint_url, info, fs._info)
 
 
-def _open_azure(url: str, options: Mapping[str, Any], silence: float) -> tuple[Any, str]:
+def _open_azure(url: str, options: Mapping[str, Any], silence: float) -> Opened:
     from adlfs import AzureBlobFileSystem
 
     limits = {"connection_timeout": silence, "read_timeout": silence}
@@ -105,11 +130,19 @@ def _open_azure(url: str, options: Mapping[str, Any], silence: float) -> tuple[A
     # By default it waits for 15 seconds.
     retries = fs.service_client._config.retry_policy
     retries.initial_backoff, retries.increment_base, retries.random_jitter_range = 0, 0.1, 0.1
-    return fs, fs.service_client.primary_endpoint
+
+    async def info(path: str) -> dict[str, Any]:
+        container, _, key = path.partition("/")
+        async with fs.service_client.get_blob_client(container, key) as client:
+            found = await client.get_blob_properties()
+        return {"type": "file", "size": found.size, "mtime": found.last_modified}
+
+    return Opened(fs, fs.service_client.primary_endpoint, info, fs._info)
 
 
-def _open_other(url: str, options: Mapping[str, Any], _silence: float) -> tuple[Any, str]:
+def _open_other(url: str, options: Mapping[str, Any], _silence: float) -> Opened:
     import fsspec
 
     fs_class = fsspec.get_filesystem_class(url.partition("://")[0])
-    return fs_class(**{**fs_class._get_kwargs_from_urls(url), **options, **_FIXED}), url
+    fs = fs_class(**{**fs_class._get_kwargs_from_urls(url), **options, **_FIXED})
+    return Opened(fs, url, fs._info if fs.async_impl else fs.info)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import enum
 import random
 import re
-import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import thread
 from typing import TypeVar
 
 from cachelayer.errors import CacheLayerError
@@ -45,6 +44,7 @@ _TRANSIENT_NAMES = {
     "ResponseParserError", "ServiceRequestError", "ServiceResponseError", "TransportError", "UnicodeDecodeError",
 }  # fmt: skip
 """Classes of errors of aiohttp, azure, botocore, gcsfs, google-auth, obstore and requests, by their names."""
+_CERTIFICATE_NAMES = {"ClientSSLError", "SSLCertVerificationError", "SSLError"}
 _LONGEST_REASON = 500
 _QUERY = re.compile(r"(?<=\w)\?[^\s'\"]*")
 _OF_OBSTORE = re.compile(r"status code: (\d+)|(certificate|Received redirect)", re.IGNORECASE)
@@ -67,7 +67,7 @@ class RequestError(Exception):
     def of(cls, error: Exception) -> RequestError:
         """Return what an error of a client means."""
         if isinstance(error, RequestError):
-            return error
+            return cls(error.kind, error.reason)
         text = str(error).partition("\n\nDebug source:")[0]
         if isinstance(error, TimeoutError):
             text = text or "no answer came in time"
@@ -82,7 +82,8 @@ def _kind_of(error: Exception) -> Kind:
     if isinstance(error, FileExistsError):
         return Kind.EXISTS
     chain = list(_causes(error))
-    if any(isinstance(each, ssl.SSLCertVerificationError) for each in chain):
+    names = {base.__name__ for each in chain for base in type(each).__mro__}
+    if names & _CERTIFICATE_NAMES:
         return Kind.REFUSED
     # google-auth says so of errors of the servers that it asks for tokens.
     if any(getattr(each, "retryable", False) for each in chain):
@@ -96,14 +97,14 @@ def _kind_of(error: Exception) -> Kind:
     # The text is what gcsfs leaves of a status of 403.
     if isinstance(error, PermissionError) or str(error).startswith("Forbidden:"):
         return Kind.REFUSED
-    names = {base.__name__ for each in chain for base in type(each).__mro__}
     return Kind.TRANSIENT if names & _TRANSIENT_NAMES else Kind.REFUSED
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    # Not the context: what the caller may be handling is no cause.
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
 
 
 def _kind_by_answer(error: BaseException) -> Kind | None:
@@ -147,10 +148,15 @@ def retried(attempt: Callable[[float], T], seconds: float, nbytes: int = 0) -> T
             failure = RequestError.of(error)
             is_late = time.monotonic() + pause > begin + seconds * 3 / 4
             # A program that ends does not wait for stores.
-            if failure.kind is not Kind.TRANSIENT or is_late or not threading.main_thread().is_alive():
+            if failure.kind is not Kind.TRANSIENT or is_late or _program_ends():
                 raise failure from error
         time.sleep(pause)
     raise AssertionError("pauses never end")
+
+
+def _program_ends() -> bool:
+    # The pools of threads know it first: the program waits for them, and only then do others see that it ends.
+    return bool(getattr(thread, "_shutdown", False))
 
 
 def pauses() -> Iterator[float]:

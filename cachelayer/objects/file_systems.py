@@ -34,7 +34,6 @@ class FileSystem:
 
     Attributes:
         host: the name of the server, for messages.
-        info: the method that tells about an object.
         buckets: those that are known to exist.
         is_unproven: True if nothing has shown yet that the store honours ``mode="create"``.
     """
@@ -42,10 +41,9 @@ class FileSystem:
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         scheme = url.partition("://")[0]
         self._kind = KINDS.get(scheme, scheme)
-        self._fs, address = open_file_system(self._kind, url, options, timeout)
-        self.host = urlsplit(address).netloc or scheme
-        # gcsfs' own information also lists what may lie below the object.
-        self.info = "get_object" if self._kind == "gcs" else "info"
+        self._opened = open_file_system(self._kind, url, options, timeout)
+        self._fs = self._opened.fs
+        self.host = urlsplit(self._opened.address).netloc or scheme
         self._ranges = obstore_ranges.reader_of(self._kind, self._fs, options, timeout / 4)
         self._refused = 0
         self._creating = threading.Lock()
@@ -59,13 +57,22 @@ class FileSystem:
 
     def call(self, method: str, *arguments: Any, seconds: float, **options: Any) -> Any:
         """Call a method of the file system, such as ``cat_file``; it raises whatever that raises."""
+        name = f"_{method}" if self._fs.async_impl else method
+        return self._run(getattr(self._fs, name), *arguments, seconds=seconds, **options)
+
+    def _run(self, function: Callable[..., Any], *arguments: Any, seconds: float, **options: Any) -> Any:
         if self._fs.async_impl:
             from fsspec.asyn import sync
 
-            return sync(self._fs.loop, getattr(self._fs, f"_{method}"), *arguments, timeout=seconds, **options)
+            return sync(self._fs.loop, function, *arguments, timeout=seconds, **options)
         # In memory, ``create`` looks first and writes then.
         with self._creating:
-            return getattr(self._fs, method)(*arguments, **options)
+            return function(*arguments, **options)
+
+    def info(self, path: str, seconds: float) -> Mapping[str, Any]:
+        """Return what the store says about an object: its ``type``, ``size`` and most often ``mtime``."""
+        found: Mapping[str, Any] = self._run(self._opened.info, path, seconds=seconds)
+        return found
 
     def upload(self, file: str, path: str, nbytes: int, seconds: float) -> None:
         """Write an object from a file."""
@@ -97,14 +104,10 @@ class FileSystem:
     def check_bucket(self, path: str, seconds: float) -> None:
         """Raise FileNotFoundError if the bucket of a path does not exist."""
         bucket = path.partition("/")[0]
-        if self._kind not in KINDS.values() or bucket in self.buckets:
+        if self._opened.look_at_bucket is None or bucket in self.buckets:
             return
         try:
-            if self._kind == "gcs":
-                # Who may see objects may seldom see what is said of their bucket.
-                self.call("ls", bucket, max_results=1, seconds=seconds)
-            else:
-                self.call("info", bucket, seconds=seconds)
+            self._run(self._opened.look_at_bucket, bucket, seconds=seconds)
         # A client may raise anything.
         except Exception as error:
             if RequestError.of(error).kind is not Kind.REFUSED:

@@ -439,7 +439,10 @@ def test_after_fork_spawn_and_forkserver_every_copy_is_right(seen_on_gcs: Seen, 
 
 def test_a_process_ends_while_copies_are_made(seen_on_gcs: Seen, tmp_path: Path) -> None:
     seen_on_gcs.proxy.add(stall(containing="bytes=0-1"))
-    order = seen_on_gcs.order(options={"local_cache": str(tmp_path)}, wait=False, until_a_part_is_there=True)
+    # The end waits for requests that were made, and makes none again.
+    storage_options = {**seen_on_gcs.options["storage_options"], "timeout": 8}
+    options = {"local_cache": str(tmp_path), "storage_options": storage_options}
+    order = seen_on_gcs.order(options=options, wait=False, until_a_part_is_there=True)
     assert outcome(order) == {"warnings": []}
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes
 
 from http1 import header
 
@@ -79,7 +80,7 @@ class Request(NamedTuple):
         return sum(map(len, self.chunks))
 
     def holds(self, text: bytes) -> bool:
-        return not text or text in self.head or text in b"".join(self.chunks)
+        return not text or text in unquote_to_bytes(self.head) or text in b"".join(self.chunks)
 
     @property
     def method(self) -> str:
@@ -87,7 +88,7 @@ class Request(NamedTuple):
 
     @property
     def path(self) -> str:
-        return self.head.split(b" ", 2)[1].decode("latin-1")
+        return unquote(self.head.split(b" ", 2)[1].decode("latin-1"))
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Exchange:
     """A request that ended, as the client saw it.
 
     Attributes:
-        path: The path, with its query.
+        path: The path, with its query; not quoted, because each client quotes other letters.
         range: The Range header, "" without one.
         status: The status of the reply, even if the reply was lost on its way; 0 without a reply.
         sent: Bytes of the request's body, as on the wire.
