@@ -39,8 +39,13 @@ try:
     import pyarrow as pa
 
     from cachelayer.adapters.frameworks.huggingface_stream import Examples, StreamIterableDataset
-    from cachelayer.adapters.pyarrow import rows_of_table
-    from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, columns_of
+    from cachelayer.adapters.sources.arrow_source import (
+        ArrowPart,
+        ArrowStream,
+        TableSource,
+        columns_of,
+        rows_of_table,
+    )
     from cachelayer.adapters.sources.huggingface_features import encoded, feature_of, leaves_and_spec, table_of
     from cachelayer.adapters.sources.python_rows import first_rows, packer, spec_of_rows
 except ImportError as error:
@@ -129,8 +134,7 @@ class PythonRowsSource(IterableSource):
         else:
             first = first_rows(rows)
             spec = spec_of_rows(first)
-        is_declared = features is not None or declared is not None
-        pack = packer(spec, fill=features is not None, declared=is_declared)
+        pack = packer(spec, fill=features is not None)
         super().__init__(map(pack, chain(first, rows)), "datasets", None, spec)
         self.metadata = {} if features is None else {METADATA: features.to_dict()}
 

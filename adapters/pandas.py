@@ -66,9 +66,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     from cachelayer.adapters.sources.arrow_source import TableSource
 
     _check_names(obj)
-    spec: Any = _spec_of(obj, element_spec)
-    columns = partial(_columns, spec, element_spec is not None)
-    return TableSource("pandas", len(obj), _nbytes(obj), partial(_rows_of_frame, obj), columns, spec)
+    spec = _spec_of(obj, element_spec)
+    some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
+    nbytes = int(some.memory_usage(index=False, deep=True).sum() * len(obj) / max(1, len(some)))
+    return TableSource("pandas", len(obj), nbytes, obj.iloc.__getitem__, partial(_columns, spec), spec)
 
 
 def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:
@@ -111,27 +112,20 @@ def _check_names(frame: pd.DataFrame) -> None:
         raise InvalidTypeError(f"two columns are named [{twice!r}]: rename one, or leave it out")
 
 
-def _nbytes(frame: pd.DataFrame) -> int:
-    """Return the approximate size of a frame, from some of its rows if it holds objects."""
-    some = frame[:: max(1, len(frame) // _FIRST_OBJECTS)]
-    return int(some.memory_usage(index=False, deep=True).sum() * len(frame) / max(1, len(some)))
-
-
 def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
     """Return the element spec of a frame: that of the Arrow types, and that which the first objects show."""
     import pyarrow as pa
 
     from cachelayer.adapters.sources.arrow_source import spec_of_schema
 
-    known = declared if isinstance(declared, dict) else {}
-    typed = {name: _array(name, frame[name][:0]).type for name in frame if frame[name].dtype != object}
-    types = {name: known[name] for name in typed if name in known} if declared is not None else None
-    spec = spec_of_schema(pa.schema(list(typed.items())), types, {})
-    if declared is not None and (known.keys() != {*frame.columns}):
-        raise InvalidArgumentError(f"element_spec has the keys {list(known)}, and the frame the columns {list(frame)}")
+    if declared is not None and (not isinstance(declared, dict) or declared.keys() != {*frame.columns}):
+        raise InvalidArgumentError(f"element_spec is {declared!r}, and the frame has the columns {list(frame)}")
+    typed = pa.schema([(name, _array(name, frame[name][:0]).type) for name in frame if frame[name].dtype != object])
+    known = None if declared is None else {name: declared[name] for name in typed.names}
+    spec: Any = spec_of_schema(typed, known, {})
     for name in frame.columns:
-        if name not in typed:
-            spec[name] = known[name] if declared is not None else _spec_of_objects(name, frame[name])
+        if name not in spec:
+            spec[name] = _spec_of_objects(name, frame[name]) if declared is None else declared[name]
     return {name: spec[name] for name in (frame if declared is None else declared)}
 
 
@@ -142,11 +136,7 @@ def _spec_of_objects(name: str, column: pd.Series[Any]) -> Tree:
     return spec_of_values(present, f"[{name!r}]")
 
 
-def _rows_of_frame(frame: pd.DataFrame, rows: slice | Sequence[int]) -> pd.DataFrame:
-    return frame.iloc[rows]
-
-
-def _columns(spec: dict[str, Any], is_declared: bool, rows: pd.DataFrame) -> list[Column]:
+def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> list[Column]:
     import pyarrow as pa
 
     from cachelayer.adapters.sources.arrow_source import columns_of
@@ -161,7 +151,7 @@ def _columns(spec: dict[str, Any], is_declared: bool, rows: pd.DataFrame) -> lis
             continue
         # A column of objects has no other mark for a value that is missing.
         values = rows[name].where(rows[name].notna(), None).tolist()
-        pack = packer(child, declared=is_declared)
+        pack = packer(child)
         columns += codec_for({name: child}).columns([{name: pack(value)} for value in values])
     return columns
 

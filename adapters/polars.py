@@ -1,4 +1,4 @@
-"""Read Polars frames as sources, converting whole columns, and return records as a frame.
+"""Read Polars frames as sources, and return records as a frame: both through Arrow.
 
 ``storage.cache(frame, ...)`` takes a ``DataFrame``, or a ``LazyFrame``, which is then computed in batches.
 """
@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Polars: pip install 'cachelayer[polars]'") from error
 
-_FIXES = {
+_FIXES: dict[Any, str] = {
     pl.Decimal: "cast(pl.Float64) rounds it, cast(pl.String) keeps its digits",
     pl.Object: "make it numbers, strings, lists or structs",
     pl.Int128: "cast(pl.Int64) if its values fit, or cast(pl.String)",
@@ -44,7 +44,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
     # Imported here because Polars can be installed without pyarrow.
-    from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, columns_of, spec_of_schema
+    from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, table_source
 
     try:
         schema = obj.collect_schema()
@@ -54,12 +54,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         raise InvalidArgumentError("the frame has no columns: an element is a dict with at least one key")
     for name, dtype in schema.items():
         _check(dtype, f"column {name!r}")
-    arrow = _to_arrow(pl.DataFrame(schema=schema)).schema
     if isinstance(obj, pl.LazyFrame):
-        return ArrowStream("polars", lambda: [ArrowPart("", arrow, None, lambda _: _computed(obj))], element_spec)
-    spec = spec_of_schema(arrow, element_spec, {})
-    fetch, columns = partial(_rows_of_frame, obj), partial(columns_of, spec, {}, None, "")
-    return TableSource("polars", len(obj), int(obj.estimated_size()), fetch, columns, spec)
+        part = ArrowPart("", _to_arrow(pl.DataFrame(schema=schema)).schema, None, partial(_computed, obj))
+        return ArrowStream("polars", lambda: [part], element_spec)
+    return table_source("polars", _to_arrow(obj), element_spec)
 
 
 def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:
@@ -104,13 +102,7 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _rows_of_frame(frame: pl.DataFrame, rows: slice | Sequence[int]) -> pa.RecordBatch:
-    from cachelayer.adapters.pyarrow import rows_of_table
-
-    return rows_of_table(_to_arrow(frame[rows]), slice(None))
-
-
-def _computed(frame: pl.LazyFrame) -> Iterator[pa.RecordBatch]:
+def _computed(frame: pl.LazyFrame, _: int) -> Iterator[pa.RecordBatch]:
     for chunk in frame.collect_batches(maintain_order=True):
         yield from _to_arrow(chunk).to_batches()
 

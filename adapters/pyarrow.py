@@ -12,14 +12,7 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
-from cachelayer.adapters.sources.arrow_source import (
-    ArrowPart,
-    ArrowStream,
-    TableSource,
-    columns_of,
-    joined,
-    spec_of_schema,
-)
+from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, table_source
 from cachelayer.adapters.sources.files import File, Files, FileSource, Paths, SkippableFiles, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.builds.batches import batch_records
@@ -50,16 +43,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         raise InvalidArgumentError("unbatch=True: rows are elements already; leave it out")
     if isinstance(obj, (pa.Table, pa.RecordBatch)):
         table = obj if isinstance(obj, pa.Table) else pa.Table.from_batches([obj])
-        spec = spec_of_schema(table.schema, element_spec, {})
-        fetch, columns = partial(rows_of_table, table), partial(columns_of, spec, {}, None, "")
-        return TableSource("pyarrow", len(table), table.nbytes, fetch, columns, spec)
+        return table_source("pyarrow", table, element_spec)
     return ArrowStream("pyarrow", lambda: [_part_of(obj)], element_spec)
-
-
-def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
-    """Return some rows of a table as one batch."""
-    some = table[rows] if isinstance(rows, slice) else pa.concat_tables([table.slice(number, 1) for number in rows])
-    return joined(some.to_batches())
 
 
 def _part_of(obj: Any) -> ArrowPart:

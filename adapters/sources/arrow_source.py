@@ -115,6 +115,19 @@ class TableSource:
         return skipped
 
 
+def table_source(kind: str, table: pa.Table, declared: Tree | None) -> TableSource:
+    """Return the source of a table of Arrow."""
+    spec = spec_of_schema(table.schema, declared, {})
+    columns = partial(columns_of, spec, {}, None, "")
+    return TableSource(kind, len(table), table.nbytes, partial(rows_of_table, table), columns, spec)
+
+
+def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
+    """Return some rows of a table as one batch."""
+    some = table[rows] if isinstance(rows, slice) else pa.concat_tables([table.slice(number, 1) for number in rows])
+    return _joined(some.to_batches())
+
+
 @dataclass(frozen=True, eq=False)
 class ArrowPart:
     """Record batches with one schema, such as those of a file.
@@ -256,7 +269,7 @@ def columns_of(
         raise
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return batches, of which there is at least one, as one."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
@@ -269,10 +282,10 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for start in range(0, len(batch), size):
             pending.append(batch.slice(start, size))
             if sum(map(len, pending)) >= size:
-                yield joined(pending)
+                yield _joined(pending)
                 pending = []
     if pending:
-        yield joined(pending)
+        yield _joined(pending)
 
 
 def _check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:

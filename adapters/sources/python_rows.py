@@ -144,7 +144,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and not tree.is_namedtuple(value)
 
 
-def packer(spec: Tree, *, fill: bool = False, declared: bool = False) -> Callable[[Any], Any]:
+def packer(spec: Tree, *, fill: bool = False) -> Callable[[Any], Any]:
     """Return a function that turns a value of a row into what the codec takes for its spec.
 
     Lists of dicts become dicts of lists, nested lists become Ragged, times become numpy's, and pictures files. What
@@ -153,19 +153,15 @@ def packer(spec: Tree, *, fill: bool = False, declared: bool = False) -> Callabl
     Args:
         spec: the spec of the value.
         fill: whether a key that a dict lacks stands for None.
-        declared: whether the spec is declared, so that floats may be rounded to its dtypes.
     """
     if isinstance(spec, dict):
-        parts = {key: packer(child, fill=fill, declared=declared) for key, child in spec.items()}
-        return partial(_packed_dict, parts, fill)
+        return partial(_packed_dict, {key: packer(child, fill=fill) for key, child in spec.items()}, fill)
     if isinstance(spec, RaggedSpec):
         return partial(_packed_ragged, spec)
     if isinstance(spec, ArraySpec) and isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "mM":
         return partial(_packed_times, spec)
     if isinstance(spec, ArraySpec) and len(spec.shape) > 1:
         return partial(_packed_dense, spec)
-    if isinstance(spec, ArraySpec) and spec.dtype in (np.float16, np.float32) and not declared:
-        return partial(_packed_float, spec.dtype.type)
     if isinstance(spec, ArraySpec) and len(spec.shape) == 1 and spec.dtype in _QUICK:
         return partial(_packed_numbers, spec.dtype, _QUICK[spec.dtype])
     return file_of if isinstance(spec, ImageSpec) else _same
@@ -176,20 +172,15 @@ def _same(value: Any) -> Any:
 
 
 def _packed_dict(parts: dict[str, Callable[[Any], Any]], fill: bool, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if fill:
-            more = {key: child for key, child in value.items() if key not in parts}
-            return {key: pack(value.get(key)) for key, pack in parts.items()} | more
-        return {key: parts[key](child) if key in parts else child for key, child in value.items()}
     if value is None and fill:
-        return {key: pack(None) for key, pack in parts.items()}
+        value = {}
+    if isinstance(value, Mapping):
+        missing = dict.fromkeys(parts) if fill else {}
+        return {key: parts.get(key, _same)(child) for key, child in {**missing, **value}.items()}
     if _is_list(value) and all(isinstance(row, Mapping) for row in value):
-        names = set(parts)
-        if fill:
-            names.update(*value)
-        if all(row.keys() == names or (fill and row.keys() <= names) for row in value):
-            order = [*parts, *(key for key in names if key not in parts)]
-            return {key: parts.get(key, _same)([row.get(key) for row in value]) for key in order}
+        keys = dict.fromkeys(chain(parts, *value))
+        if fill or all(row.keys() == keys.keys() for row in value):
+            return {key: parts.get(key, _same)([row.get(key) for row in value]) for key in keys}
     return value
 
 
@@ -203,34 +194,21 @@ def _packed_numbers(dtype: Any, kind: type, value: Any) -> Any:
         return value
 
 
-def _packed_float(kind: Any, value: Any) -> Any:
-    """Return floats of Python as those of 64 bits: the codec would round them to fewer."""
-    if type(value) is float and np.isfinite(value):
-        with np.errstate(all="ignore"):
-            return value if float(kind(value)) == value else np.float64(value)
-    if _is_list(value) and any(type(item) is float for item in value):
-        return value if all(_packed_float(kind, item) is item for item in value) else np.array(value, np.float64)
-    return value
-
-
 def _packed_dense(spec: ArraySpec, value: Any) -> Any:
     """Return an array for an empty list, which does not show its inner dimensions, and for a list of arrays."""
-    dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else np.dtype(object)
     if not _is_list(value):
         return value
     if not value and spec.shape[0] in (0, None):
-        return np.zeros([dim or 0 for dim in spec.shape], dtype)
-    if not value or not all(hasattr(item, "__array__") for item in value):
-        return value
-    arrays = [np.asarray(as_leaf(item)) for item in value]
-    return np.stack(arrays) if {(array.shape, array.dtype) for array in arrays} == {(arrays[0].shape, dtype)} else value
+        return np.zeros([dim or 0 for dim in spec.shape], spec.dtype if isinstance(spec.dtype, np.dtype) else object)
+    arrays = [np.asarray(as_leaf(item)) for item in value if hasattr(item, "__array__")]
+    alike = len(arrays) == len(value) and len({(array.shape, array.dtype) for array in arrays}) == 1
+    return np.stack(arrays) if alike and arrays[0].dtype == spec.dtype else value
 
 
 def _packed_times(spec: ArraySpec, value: Any) -> Any:
     if _is_list(value):
         items = [_packed_times(spec, item) for item in value]
-        is_nested = len(spec.shape) > 1 and (not items or any(np.ndim(item) for item in items))
-        return _packed_dense(spec, items) if is_nested else items
+        return _packed_dense(spec, items) if len(spec.shape) > 1 else items
     dtype: np.dtype[Any] = spec.dtype  # type: ignore[assignment]
     time = _as_time(value)
     if not isinstance(time, (np.datetime64, np.timedelta64)) or time.dtype.kind != dtype.kind or time.dtype == dtype:
@@ -247,10 +225,8 @@ def _as_time(value: Any) -> Any:
         return value
     if convert is not None:
         return convert()
-    if isinstance(value, dt.datetime):
-        return np.datetime64(value, "us")
     if isinstance(value, dt.date):
-        return np.datetime64(value, "D")
+        return np.datetime64(value, "us" if isinstance(value, dt.datetime) else "D")
     return np.timedelta64(value, "us") if isinstance(value, dt.timedelta) else value
 
 

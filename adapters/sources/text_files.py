@@ -53,7 +53,7 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> FileElements
         spec = spec_of(pa.struct(list(schema)), {})
     else:
         spec = spec_of_rows(first_rows(rows(), _FIRST_LINES))
-    pack = packer(spec, fill=True, declared=declared is not None or schema is not None)
+    pack = packer(spec, fill=True)
     return FileElements(spec, lambda: map(pack, rows()))
 
 
