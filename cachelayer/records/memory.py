@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,27 +15,12 @@ Ints = NDArray[np.int64]
 Piece = bytes | memoryview
 """Bytes that have come from elsewhere. A memoryview that may be written to belongs to the caller that gets it."""
 
-# From this size on, assigning slice by slice is quicker than a vectorised move, which copies twice.
+# From this size on, copying slice by slice is quicker than a vectorised move, which copies twice.
 _LONG = 1 << 10
 # A vectorised move of fewer ranges takes longer than as many slices.
 _FEW = 1 << 10
-# Gathering ranges by vectorised moves takes longer than by slices unless at least half of them are shorter than this.
-_SHORT = 1 << 9
-# Many ranges of 2 to 16 windows of this size, on average, are gathered in windows: that takes less time than slices,
-# and other threads run meanwhile.
-_WINDOW = 1 << 8
-_MANY_NBYTES = 1 << 20
-# So many windows are moved at once, which bounds the memory of the copy between.
-_TOGETHER = 1 << 13
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
-# numpy lets other threads run while it gathers so many items; fewer, which may be large, keep them waiting.
-RELEASING_ITEMS = 501
-# Gathering so many bytes takes several times as long as to wait for another thread.
-_SLOW_NBYTES = 1 << 20
-_LARGEST_WINDOW = 1 << 13
-# Shorter windows take longer than the row as a whole.
-_LEAST_WINDOW = 1 << 9
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
 KEPT_BESIDE = 1 << 16
 _LARGEST_BLOCK = (32 << 20) - (64 << 10)
@@ -72,22 +57,8 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
         for row, start in enumerate(starts.tolist()):
             copies[row] = buffer[start : start + nbytes]
         return copies
-    window = nbytes
-    if len(starts) < RELEASING_ITEMS and len(starts) * nbytes >= _SLOW_NBYTES:
-        window = window_of(nbytes, -(-RELEASING_ITEMS // len(starts))) or nbytes
-    if window < nbytes:
-        starts = (starts[:, None] + np.arange(0, nbytes, window)).reshape(-1)
-    rows: Bytes = windows(buffer, window)[starts].view(np.uint8).reshape(-1, nbytes)
+    rows: Bytes = windows(buffer, nbytes)[starts].view(np.uint8).reshape(-1, nbytes)
     return rows
-
-
-@lru_cache(maxsize=1 << 10)
-def window_of(nbytes: int, least: int) -> int:
-    """Return the size of at least so many windows that make up so many bytes; 0 if these cannot be cut into them."""
-    largest = min(_LARGEST_WINDOW, nbytes // least)
-    if nbytes <= largest:
-        return nbytes
-    return next((size for size in range(largest, _LEAST_WINDOW - 1, -1) if nbytes % size == 0), 0)
 
 
 def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
@@ -107,49 +78,15 @@ def _memory(buffer: Any) -> memoryview:
 
 def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     """Return a copy of ranges of any lengths, one after another."""
-    short = int((lengths < _SHORT).sum())
-    if short >= _FEW and 2 * short >= len(lengths):
+    if 2 * np.count_nonzero(lengths < _LONG) >= max(_FEW, len(lengths)):
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
         move_ranges(out, splits[:-1], buffer, starts, lengths)
         return out
-    if _MANY_NBYTES <= int(lengths.sum()) <= 16 * _WINDOW * len(lengths):
-        return _gather_in_windows(buffer, starts, lengths)
     # A bytearray, because arrays of immutable bytes cannot be changed.
     memory = _memory(buffer)
     ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return np.frombuffer(bytearray().join([memory[start:stop] for start, stop in ranges]), np.uint8)
-
-
-def _gather_in_windows(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
-    """Return a copy of ranges, one after another, at least one of which has the size of a window.
-
-    The copy is gathered as windows that lie side by side. Those that do not lie in one range are wrong: the first and
-    the last window of each range, and short ranges as a whole, are copied once more.
-    """
-    splits = splits_of(lengths)
-    targets, ends = splits[:-1], splits[1:]
-    is_short = lengths < _WINDOW
-    short, long = is_short.nonzero()[0], (~is_short).nonzero()[0]
-    shifts, lasts = starts - targets, starts + lengths - _WINDOW
-    # A window that begins in a short range may reach past the buffer: the first of a long range is gathered instead.
-    shifts[short], lasts[short] = len(buffer), starts[long[0]]
-    borders = -(-splits // _WINDOW)
-    counts = borders[1:] - borders[:-1]
-    begins = np.arange(0, int(borders[-1]) * _WINDOW, _WINDOW)
-    begins += np.repeat(shifts, counts)
-    np.minimum(begins, np.repeat(lasts, counts), out=begins)
-    source = windows(buffer, _WINDOW)
-    out: Bytes = source[begins].view(np.uint8)[: int(splits[-1])]
-    into = windows(out, _WINDOW)
-    # In the order of their targets, which share lines of the cache.
-    wrong = np.stack([targets[long], ends[long] - _WINDOW], 1).reshape(-1)
-    right = np.stack([starts[long], lasts[long]], 1).reshape(-1)
-    for window in range(0, len(wrong), _TOGETHER):
-        some = slice(window, window + _TOGETHER)
-        into[wrong[some]] = source[right[some]]
-    _move_each(out, targets[short], buffer, starts[short], lengths[short])
-    return out
 
 
 def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, overload
@@ -56,7 +57,9 @@ class Bitmap(Sequence[int]):
     def __getitem__(self, index: slice) -> Bitmap: ...
     def __getitem__(self, index: int | slice) -> int | Bitmap:
         if isinstance(index, slice):
-            return Bitmap(self._bits, self._ranks[index])
+            part = copy(self)
+            part._ranks = self._ranks[index]
+            return part
         return int(self.take(np.array([range(len(self))[index]]))[0])
 
     def take(self, places: Numbers) -> Numbers:
