@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock, ViewBlocks
-from cachelayer.access.dataset import Dataset, Read, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Read, check_keys
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
@@ -274,20 +274,30 @@ class RecordElements(Dataset):
             self._raise_damage(error, numbers)
 
     def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
-        codec = self.element_codec
-        wanted = None if names is None else _leaves_below(codec.spec, names)
+        codec = self.element_codec if names is None else self._codec_of(names)
         try:
-            batch = codec.batch(codec.decode(self._records(numbers, read), wanted))
+            return codec.batch(codec.decode(self._records(numbers, read)))
         except ValueError as error:
             self._raise_damage(error, numbers)
-        return batch if names is None else with_keys(batch, codec.spec, names)
+
+    def _codec_of(self, names: Sequence[str]) -> Codec:
+        """Return the codec of the elements with only these keys."""
+        check_keys(self.element_spec, names)
+        key = tuple(names)
+        if key not in self._codecs:
+            codec = self.codec.chosen(sorted(_leaves_below(self.element_spec, names)))
+            self._codecs[key] = codec.decoding() if self.decodes else codec
+        return self._codecs[key]
+
+    @cached_property
+    def _codecs(self) -> dict[tuple[str, ...], Codec]:
+        return {}
 
     def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]:
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
         numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
-            columns = self.element_codec.decode(self._records(numbers, read))
-            return self.element_codec.batches([column for column in columns if column is not None], splits)
+            return self.element_codec.batches(self.element_codec.decode(self._records(numbers, read)), splits)
         except ValueError as error:
             self._raise_damage(error, numbers)
 
@@ -303,7 +313,6 @@ class RecordElements(Dataset):
 
 def _leaves_below(spec: Tree, names: Sequence[str]) -> set[int]:
     """Return the numbers of the leaves below these keys of a dict."""
-    check_keys(spec, names)
     ends = accumulate(len(leaves(child)) for child in spec.values())
     below = {name: range(end - len(leaves(spec[name])), end) for name, end in zip(spec, ends, strict=True)}
     return {leaf for name in names for leaf in below[name]}

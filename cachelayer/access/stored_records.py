@@ -144,10 +144,10 @@ class StoredRecords:
         if self._chosen is None or self._codec is None:
             return Frames.of(records)
         try:
-            columns = self._source.codec.decode(records, set(self._chosen))
+            columns = self._source.codec.chosen(self._chosen).decode(records)
         except ValueError as error:
             raise CorruptionError(f"{self._source.facts.name}: a record does not decode: {error}") from error
-        return self._codec.encode([column for column in columns if column is not None], len(records))
+        return self._codec.encode(columns, len(records))
 
 
 def _unpickled(

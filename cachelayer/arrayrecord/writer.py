@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from cachelayer.errors import StorageError
 from cachelayer.records.blocks import to_logical, to_position
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
-from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.system_threads import Pool
 
@@ -108,7 +108,7 @@ class ShardWriter:
         self._varying = varying
         self._compression = compression
         self._leaf_lengths: list[NDArray[np.uint32]] = []
-        self._digest = ShardDigest()
+        self._digest = hashlib.sha256()
         self._lengths: list[Ints] = []
         self._checksums: list[Ints] = []
         self._closed = False
@@ -120,7 +120,7 @@ class ShardWriter:
 
     def hash(self, frames: Frames) -> None:
         """Add records to the digest of the shard."""
-        self._digest.add(frames)
+        self._digest.update(frames.memory())
 
     def write(self, frames: Frames) -> None:
         """Append records."""

@@ -202,8 +202,7 @@ class Framed:
 
     def columns(self, codec: Codec) -> list[Column]:
         frames = self.frames
-        decoded = codec.decode(Records(frames.buffer, frames.starts, frames.lengths))
-        return [column for column in decoded if column is not None]
+        return codec.decode(Records(frames.buffer, frames.starts, frames.lengths))
 
     def apart(self) -> Iterator[Framed]:
         return (Framed(self.frames[row : row + 1]) for row in range(len(self)))

@@ -7,7 +7,7 @@ so that their shards are ordinary ArrayRecord files. Nothing is ever pickled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Any, Self
@@ -55,13 +55,11 @@ class Codec:
 
     Attributes:
         layout: where the parts of leaves lie in a record.
-        is_whole: whether the elements have all leaves of the records, as they are stored.
     """
 
     def __init__(self, spec: Tree, name: str = TYPED) -> None:
         self.spec = spec
         self.name = name
-        self.is_whole = True
         leaves = tree.leaves(spec)
         self.layout = Layout.plain() if name == PLAIN else Layout.of([leaf_of(leaf).parts for _, leaf in leaves])
         self._lengths_of = struct.Struct(f"<{self.layout.varying_count}I").unpack_from
@@ -90,7 +88,7 @@ class Codec:
     def chosen(self, leaves: Sequence[int]) -> Self:
         """Return the codec of elements that have only these leaves, ascending, of the same records."""
         found = copy(self)
-        found.spec, found.is_whole = chosen_spec(self.spec, leaves), False
+        found.spec = chosen_spec(self.spec, leaves)
         found._take([self._numbers[leaf] for leaf in leaves], [self._stored[leaf] for leaf in leaves])
         return found
 
@@ -103,7 +101,6 @@ class Codec:
         found.spec = tree.map_structure(
             self.spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf
         )
-        found.is_whole = False
         found._take(self._numbers, self._stored)
         for index, spec in media.items():
             files = found._media[index] = MediaFiles(self._stored[index][0], spec)
@@ -192,14 +189,11 @@ class Codec:
 
     # Records into elements and batches
 
-    def decode(
-        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
-    ) -> list[Column | None]:
-        """Return the columns of records, with None for each leaf that is not in ``chosen``.
+    def decode(self, records: Records, *, apart: bool = False) -> list[Column]:
+        """Return the columns of records.
 
         Args:
             records: the records.
-            chosen: the numbers of the leaves to decode; None for all.
             apart: prepare the columns for :meth:`elements`, so that an element keeps little memory of others alive.
 
         Raises:
@@ -208,10 +202,8 @@ class Codec:
         """
         starts, nbytes = self.varying_ranges(records)
         nulls = self._nulls(records)
-        columns: list[Column | None] = [None] * len(self._leaves)
+        columns = []
         for index, (null, _, parts) in enumerate(self._plan):
-            if chosen is not None and index not in chosen:
-                continue
             found: list[Any] = []
             for place, part in parts:
                 if part.shape is not None:
@@ -221,15 +213,13 @@ class Codec:
                     found.append(Flat(values, splits_of(nbytes[:, place] // part.dtype.itemsize)))
             column = Column(tuple(found), nulls[:, self._numbers[index]] if null else None)
             files = self._media.get(index)
-            columns[index] = column if files is None else files.decode(column, apart=apart)
+            columns.append(column if files is None else files.decode(column, apart=apart))
         return columns
 
-    def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:
+    def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
         """Return the elements of columns."""
         values: list[list[Any]] = []
         for leaf, column in zip(self._leaves, columns, strict=True):
-            if column is None:
-                raise ValueError("elements cannot be made: a column is missing")
             is_made = len(column.parts) == 1 and isinstance(column.parts[0], list)
             values.append(column.parts[0] if is_made else leaf.values(column.parts))
             if column.nulls is not None:
@@ -279,14 +269,12 @@ class Codec:
             values.append(value_of(*arrays))
         return self._pack(iter(values))
 
-    def batch(self, columns: Sequence[Column | None]) -> Any:
+    def batch(self, columns: Sequence[Column]) -> Any:
         """Return a batch: the structure of an element, with leaves stacked on a leading axis."""
         batches = []
         for leaf, column in zip(self._leaves, columns, strict=True):
-            values = None if column is None else leaf.stack(column.parts)
-            if column is not None and column.nulls is not None:
-                values = Nullable(values, ~column.nulls)
-            batches.append(values)
+            values = leaf.stack(column.parts)
+            batches.append(values if column.nulls is None else Nullable(values, ~column.nulls))
         return self._pack(iter(batches))
 
     def batches(self, columns: Sequence[Column], splits: Sequence[int]) -> list[Any]:

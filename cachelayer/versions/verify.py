@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
-from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -90,12 +90,12 @@ def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int,
     codec = codec_named(manifest.codec, manifest.element_spec)
     erased = np.array(manifest.erased, np.int64) - int(manifest.shards.records[:number].sum())
     can_be_empty = codec.layout.fixed_nbytes == 0
-    varying, lengths, digest = VaryingLeaves(codec), list[NDArray[Any]](), ShardDigest()
+    varying, lengths, digest = VaryingLeaves(codec), list[NDArray[Any]](), hashlib.sha256()
     with version.shard_file(number) as path:
         files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
         for numbers, records in LocalShards.of_file(files, stats, "always").in_order():
             _check_erased(path, numbers, records, erased, can_be_empty=can_be_empty)
-            digest.add(Frames.of(records))
+            digest.update(Frames.of(records).memory())
             if stats.lengths_file is not None:
                 lengths.append(varying.lengths(records))
             yield len(numbers), int(records.lengths.sum())
