@@ -232,7 +232,9 @@ class Sampler:
         generator = None
         if order.seed is not None:
             generator = np.random.Generator(np.random.Philox(key=np.array([order.seed, position], np.uint64)))
-        return grain.RecordMetadata(index=index, record_key=int(order(epoch, place, place + 1)[0]), rng=generator)
+        return grain.RecordMetadata(
+            index=index, record_key=int(order.at(epoch, range(place, place + 1))[0]), rng=generator
+        )
 
     def __repr__(self) -> str:
         """Return a text that changes whenever the order does: Grain compares it when it restores."""

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,9 +19,11 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.bucket_store import PIECE
-from cachelayer.streams.ahead.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
-from cachelayer.streams.order.block_order import BlockOrder
-from cachelayer.streams.steps import Step, Steps
+from cachelayer.streams.ahead.block_feed import BlockFeed
+from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.steps import Steps
+from cachelayer.streams.stream_options import StreamOptions
 
 Indices = NDArray[np.int64]
 # A host walks so many windows before the counting begins, and while it counts; and so many blocks at least.
@@ -113,7 +114,6 @@ class _AtOnce:
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Do some work."""
         outcome = Future[Any]()
-        outcome.begin()
         outcome.set_result(work())
         return outcome
 
@@ -154,22 +154,26 @@ class _Counter:
         return found
 
 
-def rows_of(order: BlockOrder, step: Step, host: int, hosts: int) -> Indices:
-    """Return the places of the rows of a host in a step."""
-    lanes, share = order.grid.lanes, (step.end - step.begin) // hosts
-    # The places of a lane come together, those of the lane whose bits in reverse are the least before the others.
-    firsts = (_lanes_by_reversed_bits(lanes) - step.begin) % lanes
-    ends = np.cumsum(np.maximum(0, -(-(step.end - step.begin - firsts) // lanes)))
-    rows = np.arange(host * share, (host + 1) * share)
-    lane = np.searchsorted(ends, rows, side="right")
-    return step.begin + firsts[lane] + (rows - np.append(0, ends)[lane]) * lanes
+@dataclass(frozen=True)
+class _Records:
+    """The records as what plans the fetching sees them."""
+
+    dataset: Dataset
+
+    @property
+    def facts(self) -> Dataset:
+        """The bytes of a record."""
+        return self.dataset
+
+    def __len__(self) -> int:
+        return self.dataset.records
 
 
-@lru_cache
-def _lanes_by_reversed_bits(lanes: int) -> Indices:
-    lane = np.arange(lanes)
-    reverse = sum((lane >> bit & 1) * (lanes >> bit + 1) for bit in range(lanes.bit_length() - 1)) + 0 * lane
-    return np.argsort(reverse)
+def reader_of(order: BlockOrder, dataset: Dataset, host: int, hosts: int, batch_a_host: int) -> StepReader:
+    """Return what plans the steps of a host."""
+    steps = Steps(order.records, batch_a_host * hosts, hosts, "drop", 1)
+    records: Any = _Records(dataset)
+    return StepReader(records, StreamOptions(True, steps, order, host, 0, 2))
 
 
 def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, walked: int | None = None) -> Epoch:
@@ -183,16 +187,16 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
         walked: how many of the hosts walk; None for all.
     """
     steps = Steps(order.records, batch_a_host * hosts, hosts, "drop", 1)
-    grid = order.grid
     first = order.records // 2 // steps.global_batch * steps.global_batch
     before, counted = (
-        1 + max(windows * grid.window * grid.lanes // steps.global_batch, blocks * grid.block // batch_a_host)
+        1 + max(windows * order.window * order.block // steps.global_batch, blocks * order.block // batch_a_host)
         for windows, blocks in (_BEFORE, _COUNTED)
     )
     total, whole = Traffic(), 0.0
     chosen = np.linspace(0, hosts - 1, min(walked or hosts, hosts)).astype(int).tolist()
     for host in chosen:
-        found = _walk_of_host(order, dataset, steps, host, first, (before, counted))
+        reader = reader_of(order, dataset, host, hosts, batch_a_host)
+        found = _walk_of_host(reader, dataset, first, (before, counted))
         for name, value in vars(found).items():
             setattr(total, name, max(total.held, value) if name == "held" else getattr(total, name) + value)
     if dataset.kept_indices:
@@ -213,20 +217,9 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
     )
 
 
-def _walk_of_host(
-    order: BlockOrder, dataset: Dataset, steps: Steps, host: int, first: int, counts: tuple[int, int]
-) -> Traffic:
-    traffic = Traffic()
-    feeding = FeedSteps(
-        at=steps.at,
-        after=steps.after,
-        spans=lambda step: order.blocks_at(0, rows_of(order, step, host, steps.shard_count)),
-        records=order.records,
-        record_nbytes=dataset.record_nbytes,
-        share=1 / steps.shard_count,
-        most_ahead=min(order.records, MOST_AHEAD * steps.shard_count),
-    )
-    feed = BlockFeed(_Counter(dataset, traffic), feeding)
+def _walk_of_host(reader: StepReader, dataset: Dataset, first: int, counts: tuple[int, int]) -> Traffic:
+    traffic, steps = Traffic(), reader.options.steps
+    feed = BlockFeed(_Counter(dataset, traffic), reader)
     feed._worker = _AtOnce()  # type: ignore[assignment]
     position = first
     for number in range(sum(counts)):
@@ -235,11 +228,10 @@ def _walk_of_host(
         feed.reached(position)
         step = steps.at(position)
         assert step is not None
-        places = rows_of(order, step, host, steps.shard_count)
-        numbers = order.at(0, places)
-        if not np.array_equal(feed.load([step])[step.begin].reads(numbers, lambda: None), numbers):
-            raise RuntimeError(f"host {host} did not fetch all records of the step at {step.begin}")
+        numbers = reader.read_rows.of(step).numbers
+        if not np.array_equal(feed.load(step).reads(slice(None), numbers, lambda: None), numbers):
+            raise RuntimeError(f"host {reader.options.shard_index} did not fetch all records of the step at {position}")
         traffic.held = max(traffic.held, feed.held_nbytes)
-        traffic.wanted += (step.end - step.begin) // steps.shard_count
+        traffic.wanted += len(numbers)
         position = steps.after(step)
     return traffic

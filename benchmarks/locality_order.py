@@ -6,10 +6,8 @@ Run: ``python benchmarks/locality_order.py``; it takes some minutes. Every numbe
 
 from __future__ import annotations
 
-import re
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,54 +15,43 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import numpy as np
-from blocks_walk import Dataset, Epoch, rows_of, walk
-from harness import machine, median, table
+from blocks_walk import Dataset, Epoch, reader_of, walk
+from harness import machine, table
 from numpy.typing import NDArray
+from order_page import reference
 from scale_costs import Traffic, _storage, _traffic, cloud
 
-import cachelayer
-from cachelayer.streams.order.block_order import BlockOrder, Blocks, grid_of
-from cachelayer.streams.order.exact import Order
+from cachelayer.streams.order.blocks import BlockOrder, Blocks
+from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.steps import Step
 
 Indices = NDArray[np.int64]
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "order.md"
 DATASET = Dataset(10**9, 10_000)
 SEEDS = range(5)
 AIMS = dict.fromkeys((1, 8, 64), "80, 1.05") | dict.fromkeys((3, 6, 12, 100), "1.3")
 SEED = 1
 
 
-def documented() -> dict[str, Any]:
-    """The functions of docs/order.md, which were written apart from the library."""
-    names: dict[str, Any] = {"cachelayer": cachelayer}
-    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        if code.startswith(("WORD", "def within", "def bits_reversed")):
-            exec(compile(code.partition("\nstream =")[0], str(PAGE), "exec"), names)
-    return names
-
-
 def compare(order: BlockOrder, hosts: int, batch_a_host: int, places: int = 50) -> None:
-    """Raise if the walk reads other records at some places than the page says."""
-    page, grid = documented(), order.grid
+    """Raise if the walk reads other records at some places than docs/order.md says."""
+    page, sizes = reference(), (order.records, *order.sizes.values())
     begin = order.records // 2
     step = Step(begin, begin + hosts * batch_a_host)
-    arranged = page["arranged"](range(step.begin, step.end), grid.lanes)
+    arranged = page.arranged(range(step.begin, step.end), order.lanes)
     rng = np.random.default_rng(0)
     for host in rng.choice(hosts, min(hosts, 5), replace=False).tolist():
-        mine = rows_of(order, step, host, hosts)
+        mine = reader_of(order, DATASET, host, hosts, batch_a_host).read_rows.of(step).positions
         if mine.tolist() != arranged[host * batch_a_host : (host + 1) * batch_a_host]:
             raise RuntimeError(f"the rows of host {host} are not those of the page")
         for place in rng.choice(mine, places // 5).tolist():
-            sizes = order.records, grid.block, grid.depth * grid.lanes, grid.lanes
-            expected = page["record_in_blocks"](*sizes, order.seed, 0, place)
+            expected = page.record_in_blocks(*sizes, order.seed, 0, place)
             if order.at(0, np.array([place])).tolist() != [expected]:
                 raise RuntimeError(f"the record at place {place} is not that of the page")
 
 
 def simulated(hosts: int, lanes: int | None = None) -> tuple[BlockOrder, Epoch]:
     """An epoch of 10^9 records of 10 kB on some hosts."""
-    order = BlockOrder(grid_of(Blocks(lanes=lanes), DATASET.records, DATASET.record_nbytes), SEED)
+    order = Blocks(lanes=lanes).order(DATASET.records, DATASET.record_nbytes, seed=SEED)
     compare(order, hosts, 256)
     return order, walk(order, DATASET, hosts, 256, walked=32)
 
@@ -78,7 +65,7 @@ def requests_table() -> str:
         rows.append(
             (
                 f"{hosts}",
-                f"{order.grid.lanes:,}",
+                f"{order.lanes:,}",
                 f"{DATASET.records / blocks:.0f}",
                 f"{epoch.records_a_request:.1f}",
                 f"{epoch.headers / epoch.requests:.2f}",
@@ -137,14 +124,14 @@ def mixing_table(records: int = 200_000, batch: int = 256, classes: int = 10) ->
     labels = np.arange(records) * classes // records
     steps = records // batch
 
-    def mean(order: Callable[[int, int, int], Indices]) -> float:
-        return chi_square(order(0, 0, steps * batch).reshape(steps, batch), labels, classes)
+    def mean(order: Order) -> float:
+        return chi_square(order.at(0, range(steps * batch)).reshape(steps, batch), labels, classes)
 
-    exact = statistics.mean(mean(Order(records, seed=seed, shuffle=True)) for seed in SEEDS)
+    exact = statistics.mean(mean(ExactOrder(records, True, seed)) for seed in SEEDS)
     rows = []
     for lanes, depth in ((64, 8), (64, 16), (256, 1), (256, 4), (1024, 1)):
-        grid = grid_of(Blocks(records=16, window=lanes * depth, lanes=lanes), records, 10_000)
-        found = [mean(BlockOrder(grid, seed)) / exact for seed in SEEDS]
+        sizes = Blocks(records=16, window=lanes * depth, lanes=lanes)
+        found = [mean(sizes.order(records, 10_000, seed=seed)) / exact for seed in SEEDS]
         rows.append(
             (
                 f"{lanes}",
@@ -162,29 +149,6 @@ def mixing_table(records: int = 200_000, batch: int = 256, classes: int = 10) ->
         "aim",
     )
     return table(f"Labels of batches of {batch}, {records:,} records sorted by {classes} classes", head, rows)
-
-
-def time_table(batch: int = 256, places: int = 1 << 21) -> str:
-    """Processor time a record of both orders, in batches from the midst of an epoch."""
-    rows = []
-    for records in (10**6, 10**9):
-        orders = {
-            "exact": Order(records, seed=SEED, shuffle=True),
-            "blocks": BlockOrder(grid_of(Blocks(), records, 10_000), SEED),
-        }
-        found: dict[str, list[float]] = {name: [] for name in orders}
-        count = min(places, records // 2)
-        for turn in range(6):
-            for name, order in orders.items():
-                started = time.process_time()
-                # Another part of another epoch each time, which nothing is kept of.
-                for start in range(records // 4, records // 4 + count, batch):
-                    order(turn, start, start + batch)
-                if turn:
-                    found[name].append((time.process_time() - started) / count)
-        exact, blocks = (median(found[name]) for name in ("exact", "blocks"))
-        rows.append((f"{records:,}", f"{exact * 1e9:.0f} ns", f"{blocks * 1e9:.0f} ns", f"{blocks / exact:.2f}", "2"))
-    return table(f"The order, in batches of {batch}", ("records", "exact", "blocks", "ratio", "aim"), rows)
 
 
 def tf_buffer(records: int, buffer: int, seed: int) -> Iterator[int]:
@@ -239,11 +203,13 @@ def loss_table(copies: int = 30, batch: int = 64) -> str:
     held_out = jnp.asarray(digits[test] / 16, jnp.float32), jnp.asarray(classes[test])
     records, lanes = len(train), 128
     steps = records // batch
-    grid = grid_of(Blocks(records=8, window=2 * lanes, lanes=lanes), records, 256)
-    window = grid.depth * grid.lanes * grid.block
+    sizes = Blocks(records=8, window=2 * lanes, lanes=lanes)
+    window = 2 * lanes * sizes.order(records, 256, seed=0).block
     ways: dict[str, Callable[[int], Indices]] = {
-        "exact": lambda seed: Order(records, seed=seed, shuffle=True)(0, 0, records),
-        f"blocks: {lanes} lanes, window of {window:,} records": lambda seed: BlockOrder(grid, seed)(0, 0, records),
+        "exact": lambda seed: ExactOrder(records, True, seed).at(0, range(records)),
+        f"blocks: {lanes} lanes, window of {window:,} records": lambda seed: sizes.order(records, 256, seed=seed).at(
+            0, range(records)
+        ),
         f"tf.data, a buffer of {window:,} records": lambda seed: np.fromiter(
             tf_buffer(records, window, seed), np.int64
         ),
@@ -272,7 +238,6 @@ def main() -> None:
         "requests": requests_table,
         "served": served_table,
         "mixing": mixing_table,
-        "time": time_table,
         "loss": loss_table,
     }
     print(f"Measured on {machine()}.\n")

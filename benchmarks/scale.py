@@ -10,7 +10,7 @@ from blocks_walk import Dataset, walk
 from harness import machine, table
 from scale_costs import KINDS, RECORD_NBYTES, FixedCosts, KindCost, ManifestCost, fixed_costs, kind_cost, manifest_cost
 
-from cachelayer.streams.order.block_order import BlockOrder, Blocks, grid_of
+from cachelayer.streams.order.blocks import Blocks
 
 RECORDS = 10**10
 HOSTS = 1_000
@@ -174,14 +174,14 @@ def blocks_epochs() -> list[tuple[str, ...]]:
     """The walked epochs in blocks of records of one size, in shards of 1 GB."""
     dataset, rows = Dataset(RECORDS, RECORD_NBYTES, 10**9), []
     for hosts, sizes in WALKS:
-        grid = grid_of(sizes, RECORDS, RECORD_NBYTES)
-        epoch = walk(BlockOrder(grid, 1), dataset, hosts, BATCH_A_HOST, WALKED_HOSTS)
+        order = sizes.order(RECORDS, RECORD_NBYTES, seed=1)
+        epoch = walk(order, dataset, hosts, BATCH_A_HOST, WALKED_HOSTS)
         blocks = epoch.requests - epoch.index_requests
         rows.append(
             (
                 f"{hosts:,}",
-                f"{grid.lanes:,}",
-                size(grid.block * RECORD_NBYTES),
+                f"{order.lanes:,}",
+                size(order.block * RECORD_NBYTES),
                 f"{count(epoch.requests)} ({epoch.requests * READ_PRICE:,.0f} $)",
                 f"{count(blocks)} ({blocks * READ_PRICE:,.0f} $)",
                 f"{count(epoch.requests / 86_400)}/s",

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cachelayer.records.values import Nullable, Ragged, Sparse
     from cachelayer.storage.storage import Storage, open
     from cachelayer.streams.iterator import StreamIterator, StreamStats
-    from cachelayer.streams.order.block_order import Blocks
+    from cachelayer.streams.order.blocks import Blocks
     from cachelayer.streams.order.buckets import Buckets
     from cachelayer.streams.stream import BatchStream, Stream
     from cachelayer.versions.diff import Diff
@@ -136,7 +136,7 @@ _HOMES = {
     "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "RaggedSpec", "SparseSpec"),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
     "cachelayer.storage.storage": ("Storage", "open"),
-    "cachelayer.streams.order.block_order": ("Blocks",),
+    "cachelayer.streams.order.blocks": ("Blocks",),
     "cachelayer.streams.order.buckets": ("Buckets",),
     "cachelayer.streams.iterator": ("StreamIterator", "StreamStats"),
     "cachelayer.streams.stream": ("BatchStream", "Stream"),

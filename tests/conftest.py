@@ -52,7 +52,7 @@ LONGEST = [
     "races",
     "train",
     "prefetch",
-    "block_order",
+    "blocks",
     "walk",
     "browser",
     "remote_processes",

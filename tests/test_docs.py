@@ -33,7 +33,6 @@ ELSEWHERE = {
     "keras": "test_keras.py",
     "loaders": "test_tfds.py",
     "orbax": "orbax_cases.py",
-    "order": "test_exact.py",
     "torch": "test_torch.py",
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

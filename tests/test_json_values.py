@@ -20,7 +20,7 @@ from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
 from cachelayer.records.tree import leaves, namedtuple_class
 from cachelayer.streams.checkpoint import FILE, read_state
-from cachelayer.streams.order.exact import Order
+from cachelayer.streams.order.orders import ExactOrder
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Steps
 from cachelayer.versions.log import LogEvent
@@ -125,7 +125,7 @@ def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
 
 def test_states_are_restored_or_refused() -> None:
     identity = StreamIdentity(
-        "ab" * 32, Order(10, shuffle=True, seed=3), Steps(10, 2, 1, "keep", 1, left_out=((2, 4),))
+        "ab" * 32, ExactOrder(10, shuffle=True, seed=3), Steps(10, 2, 1, "keep", 1, left_out=((2, 4),))
     )
     for done, state in mutated(identity.state(5)):
         for given in (state, json.dumps(state)):

@@ -15,10 +15,9 @@ from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.protocols import T
 from cachelayer.records.tree import Tree
-from cachelayer.streams.order.block_grid import Grid
-from cachelayer.streams.order.block_order import Blocks, grid_of
-from cachelayer.streams.order.exact import Ordering
-from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns
+from cachelayer.streams.order.blocks import Blocks
+from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
+from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
@@ -147,14 +146,17 @@ class Mixture(Generic[T]):
         warn_of_few_lanes(checked.steps.shard_count, order.orders)
         return stream_of(StepReader(self._records, replace(checked, order=order)))
 
-    def _order(self, checked: Ordering, blocks: Blocks | None) -> MixedOrder:
-        sizes = tuple(len(ref) for ref, _ in self._parts)
-        grids: tuple[Grid, ...] = ()
-        if blocks is not None:
-            grids = tuple(grid_of(blocks, len(ref), ref._records.facts.record_nbytes) for ref, _ in self._parts)
-        return MixedOrder(
-            self._turns, sizes, checked.shuffle, checked.seed, checked.reshuffle, grids, length=self._length
-        )
+    def _order(self, checked: Order, blocks: Blocks | None) -> MixedOrder:
+        seeds = [seed_of_part(checked.seed or 0, part) for part in range(len(self._parts))]
+        refs = list(zip([ref for ref, _ in self._parts], seeds, strict=True))
+        if blocks is None:
+            exact = [ExactOrder(len(ref), checked.shuffle, seed, checked.reshuffle) for ref, seed in refs]
+            return MixedOrder(self._turns, tuple(exact), checked.seed, self._length)
+        in_blocks = [
+            blocks.order(len(ref), ref._records.facts.record_nbytes, seed=seed, reshuffle=checked.reshuffle)
+            for ref, seed in refs
+        ]
+        return MixedOrder(self._turns, tuple(in_blocks), checked.seed, self._length)
 
     def _repr_html_(self) -> str:
         """Return a table with the datasets, their weights and the element spec, which notebooks show."""

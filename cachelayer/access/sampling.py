@@ -18,7 +18,7 @@ from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree, flatten_like, leaves
 from cachelayer.records.values import Nullable
-from cachelayer.streams.order.weighted import SampledOrder, sums_of
+from cachelayer.streams.order.weighted import WeightedOrder, sums_of
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
@@ -47,7 +47,7 @@ class Sampled(Generic[T]):
     :meth:`cachelayer.DataRef.sample` returns it.
     """
 
-    def __init__(self, records: RandomAccess[T], order: SampledOrder) -> None:
+    def __init__(self, records: RandomAccess[T], order: WeightedOrder) -> None:
         self._records = records
         self._order = order
 
@@ -102,8 +102,8 @@ def sampled_of(view: Selected, weights: Any, seed: Any) -> Sampled[Any]:
     """
     key = check_seed(seed)
     sums = sums_of(weights_of(view, weights))
-    digest = hashlib.sha256(sums.astype("<i8", copy=False).data).hexdigest()
-    return Sampled(view, SampledOrder(len(view), seed=key, weights=digest, sums=sums))
+    digest = hashlib.sha256(sums.astype("<f8", copy=False).data).hexdigest()
+    return Sampled(view, WeightedOrder(sums=sums, weights=digest, seed=key))
 
 
 def weights_of(view: Selected, weights: Any) -> Floats:

@@ -9,7 +9,7 @@ from typing import Any, Generic
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.order.weighted import SampledOrder
+from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
@@ -58,7 +58,7 @@ class Iterations:
 
 def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
     """Return the options of a stream of one whole epoch."""
-    if isinstance(options.order, SampledOrder):
+    if isinstance(options.order, WeightedOrder):
         raise InvalidArgumentError("a weighted sample has no epochs: iterate over the stream itself")
     if (epoch + 1) * options.steps.records > MOST_POSITIONS:
         raise InvalidArgumentError(

@@ -10,12 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from cachelayer.errors import StateError
-from cachelayer.streams.order.exact import Ordering
+from cachelayer.streams.order.orders import Order
 from cachelayer.streams.steps import MOST_POSITIONS, Segment, Steps
 from cachelayer.user_warnings import warn
 
 FORMAT = 1
 _LABELS = {
+    ("order", "kind"): "order kind",
     ("order", "version"): "order version",
     ("order", "weights"): "the hash of the weights",
     ("blocks", "records"): "records of a block",
@@ -49,7 +50,7 @@ class StreamIdentity:
     """
 
     digest: str
-    order: Ordering
+    order: Order
     steps: Steps
     original: str | None = None
 

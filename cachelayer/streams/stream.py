@@ -14,7 +14,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 from cachelayer.protocols import Sources, T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
-from cachelayer.streams.order.weighted import SampledOrder
+from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.maps import ElementMap
 from cachelayer.streams.reading.step_reader import StepReader
@@ -194,7 +194,7 @@ class Stream(Generic[T]):
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
         count = options.steps.count(options.start, offset)
-        if count is None and isinstance(options.order, SampledOrder):
+        if count is None and isinstance(options.order, WeightedOrder):
             raise InvalidTypeError("a weighted sample has no end, and so no length: take as many batches as you need")
         if count is None and options.steps.records >= MOST_POSITIONS:
             raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import signature
 from math import gcd
 from typing import Any, Literal, TypedDict, TypeVar, cast
@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
-from cachelayer.streams.order.block_grid import MOST_LANES
-from cachelayer.streams.order.block_order import BlockOrder, Blocks, grid_of
-from cachelayer.streams.order.bucket_order import BucketOrder, BucketPlan
-from cachelayer.streams.order.buckets import Buckets, BucketTable
-from cachelayer.streams.order.exact import Order, Ordering
+from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks
+from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
+from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Segment, Steps
 from cachelayer.user_warnings import warn
 
@@ -67,12 +65,12 @@ class StreamOptions:
 
     batched: bool
     steps: Steps
-    order: Ordering
+    order: Order
     shard_index: int
     start: int
     prefetch: int
 
-    def order_of(self, segment: Segment) -> Ordering:
+    def order_of(self, segment: Segment) -> Order:
         """Return the order of the epochs of a segment."""
         return self.order if segment is self.steps.segments[-1] else order_over(self.order, segment.records)
 
@@ -97,7 +95,7 @@ class StreamOptions:
 
     def __str__(self) -> str:
         """Return what differs from the defaults, as the arguments of a call."""
-        order = {name: value for name, value in self.order.described.items() if name != "version"}
+        order = {name: value for name, value in self.order.described.items() if name not in ("kind", "version")}
         if isinstance(self.order, BlockOrder):
             order["shuffle"] = Blocks(**order.pop("blocks"))
         elif "blocks" in order:
@@ -177,11 +175,12 @@ def make_options(
     return options if table is None else _in_buckets(options, table)
 
 
-def order_over(order: Ordering, records: int) -> Ordering:
+@lru_cache(maxsize=16)
+def order_over(order: Order, records: int) -> Order:
     """Return an order of the same kind over another number of records: exact, or in blocks of the same sizes."""
     if isinstance(order, BlockOrder):
-        return BlockOrder(grid_of(Blocks(**order.sizes), records, 1), order.seed, order.reshuffle)
-    if type(order) is not Order:
+        return Blocks(**order.sizes).order(records, 1, seed=order.seed, reshuffle=order.reshuffle)
+    if not isinstance(order, ExactOrder):
         raise InvalidArgumentError("only a stream of one dataset, in an exact order or in blocks, has more records")
     return replace(order, records=records)
 
@@ -194,14 +193,13 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
             "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
             "out"
         )
-    plan = BucketPlan(table.sizes, steps.global_batch, order.seed if order.shuffle else None, order.reshuffle)
+    ordering = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
     if steps.wraps:
         raise InvalidArgumentError("remainder='wrap' and buckets: a step has records of one bucket: pass another")
-    stepping = replace(steps, cuts=plan.short_begins)
+    stepping = replace(steps, cuts=ordering.cuts)
     refusal = stepping.refusal(options.start)
     if refusal is not None:
         raise InvalidArgumentError(f"start {options.start}: {refusal}")
-    ordering = BucketOrder(order.records, order.shuffle, order.seed, order.reshuffle, plan=plan, table=table)
     return replace(options, steps=stepping, order=ordering)
 
 
@@ -257,20 +255,20 @@ def blocks_of(shuffle: Any) -> Blocks | None:
     return None
 
 
-def _order(records: int, record_nbytes: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool) -> Ordering:
+def _order(records: int, record_nbytes: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool) -> Order:
     """Return the order, with its seed checked."""
     if seed is None and shuffle:
         shown = "'blocks'" if shuffle == Blocks() else repr(shuffle)
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     if isinstance(shuffle, Blocks) and key is not None:
-        return BlockOrder(grid_of(shuffle, records, record_nbytes), key, reshuffle)
-    return Order(records, bool(shuffle), key, reshuffle or not shuffle)
+        return shuffle.order(records, record_nbytes, seed=key, reshuffle=reshuffle)
+    return ExactOrder(records, bool(shuffle), key, reshuffle or not shuffle)
 
 
-def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
+def warn_of_few_lanes(shards: int, orders: Iterable[Order]) -> None:
     """Warn if several shards read the blocks of one lane, which is all the more reading."""
-    lanes = [order.grid.lanes for order in orders if isinstance(order, BlockOrder) and order.grid.dealt]
+    lanes = [order.lanes for order in orders if isinstance(order, BlockOrder) and order.rounds > 1]
     few = max(lanes, key=lambda each: _readers(shards, each), default=shards)
     readers = _readers(shards, few)
     if readers <= _MOST_READERS:

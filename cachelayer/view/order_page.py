@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError, StateError
-from cachelayer.streams.order.block_order import Blocks
+from cachelayer.streams.order.blocks import Blocks
 from cachelayer.view.batch import PAGE, batch_of, drawn_groups, sortable
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, ref_of, shelf_of, whole

@@ -272,7 +272,7 @@ def test_a_block_is_one_range_and_is_fetched_once_in_an_epoch(requests: Requests
 def test_going_on_at_a_position_fetches_what_the_windows_there_need(requests: Requests, prefetch: int) -> None:
     ref = published(uniform(RECORDS), shard_bytes=1 << 30)
     start = WINDOW * BLOCK * 2 + 37
-    spans = WindowOrder(RECORDS, BLOCK, WINDOW, 0).blocks(0, start, RECORDS)
+    spans = WindowOrder(RECORDS, BLOCK, WINDOW, 0).spans(0, np.arange(start, RECORDS))
     assert spans is not None
     list(ref.read([0]))
     requests.ranges.clear()

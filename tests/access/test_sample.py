@@ -178,12 +178,12 @@ def test_states_of_other_weights_seeds_orders_and_records_are_refused_by_name(re
         "the hash of the weights is": stream([*WEIGHTS[:-1], 3]),
         "seed is 8 here and 9": stream(seed=8),
         "digest is": stream(WEIGHTS[1:], view=ref[1:]),
-        "order version is 1 here and 4": ref.stream(4, shuffle=True, seed=9),
+        "order kind is 'exact' here and 'weighted'": ref.stream(4, shuffle=True, seed=9),
     }
     for message, other in refused.items():
         with pytest.raises(StateError, match=message):
             iter(other).set_state(state)
-    with pytest.raises(StateError, match="order version is 4 here and 1"):
+    with pytest.raises(StateError, match="order kind is 'weighted' here and 'exact'"):
         iter(stream()).set_state(iter(ref.stream(4, shuffle=True, seed=9)).get_state())
 
 

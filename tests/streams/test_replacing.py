@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pages import run_page
+from order_page import reference
 from pictures_and_sounds import PIXELS, png
 from reference import Case, cases
-from repository import ROOT
 from samples import examples
 
 import cachelayer
@@ -38,22 +37,6 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}:cachelayer.CacheLayerWarning")
     for text in ("record .* stands in for it", "this stream is iterated over again", "seed .* changes nothing")
 ]
-
-# (begin, end of the group, seed, position): the records that are tried first, if those of the group are its places.
-GOLDEN = {
-    (0, 2, 0, 0): [1],
-    (0, 10, 0, 3): [0, 1, 2],
-    (0, 10, 42, 13): [1, 2, 4],
-    (64, 128, 42, 127): [100, 101, 102],
-    (36, 100, 18446744073709551615, 99): [85, 86, 87],
-    (5500000000000, 5500000000064, 42, 5500000000000): [5500000000008, 5500000000009, 5500000000010],
-}
-
-
-@pytest.fixture(scope="module")
-def page() -> dict[str, Any]:
-    """What the code on the page defines."""
-    return run_page("order.md", 6)
 
 
 def numbers(n: int) -> Any:
@@ -84,12 +67,10 @@ class Fails:
         return {"record": n, "drawn": generator.integers(2**32)}
 
 
-def modelled(
-    page: dict[str, Any], fn: Any, seed: int, position: int, group: list[int], record: int
-) -> tuple[Any, list[tuple[int, int]]]:
+def modelled(fn: Any, seed: int, position: int, group: list[int], record: int) -> tuple[Any, list[tuple[int, int]]]:
     """What stands at a position, and the failure there, if there is one, as its record and position."""
     failures: list[tuple[int, int]] = []
-    for attempt, number in enumerate([record, *page["stand_ins"](group, record, seed, position)]):
+    for attempt, number in enumerate([record, *reference().stand_ins(group, record, seed, position)]):
         bits = np.random.Philox(key=np.array([seed, position], np.uint64), counter=[0, 0, attempt, 0])
         try:
             return fn(number, np.random.Generator(bits)), failures
@@ -98,9 +79,9 @@ def modelled(
     raise AssertionError("no record stands in")
 
 
-def group_at(page: dict[str, Any], order: list[int], n: int, position: int) -> list[int]:
+def group_at(order: list[int], n: int, position: int) -> list[int]:
     """The records of the group of a position."""
-    begin, end = page["group_of"](position, n)
+    begin, end = reference().group_of(position, n)
     epoch = position - position % n
     return order[epoch + begin : epoch + end]
 
@@ -126,7 +107,7 @@ SHARDED = st.sampled_from([1, 2, 3, 4, 8]).flatmap(
 @given(SHARDED, st.data(), st.sampled_from([0, 0.1]), st.sampled_from([0, 3]), st.sampled_from([0, 2]))
 @settings(deadline=None, max_examples=examples(80))
 def test_stand_ins_are_those_of_the_page_and_no_other_position_changes(
-    page: dict[str, Any], sharded: tuple[int, Case], data: st.DataObject, chance: float, threads: int, prefetch: int
+    sharded: tuple[int, Case], data: st.DataObject, chance: float, threads: int, prefetch: int
 ) -> None:
     shards, case = sharded
     bad = data.draw(st.sets(st.integers(0, max(0, case.n - 1)), max_size=case.n // 3))
@@ -135,8 +116,8 @@ def test_stand_ins_are_those_of_the_page_and_no_other_position_changes(
     want = {}
     for begin, records in case.steps():
         for position in range(begin, begin + len(records)):
-            group = group_at(page, order, case.n, position)
-            want[position] = modelled(page, fn, seed, position, group, order[position])
+            group = group_at(order, case.n, position)
+            want[position] = modelled(fn, seed, position, group, order[position])
     arguments = {**case.arguments(), "seed": seed}
     iterators = [
         iter(
@@ -156,15 +137,6 @@ def test_stand_ins_are_those_of_the_page_and_no_other_position_changes(
         assert found == sorted(found)
 
 
-def test_the_stand_ins_never_change(page: dict[str, Any]) -> None:
-    for (begin, end, seed, position), expected in GOLDEN.items():
-        place = begin + (position - begin) % (end - begin)
-        assert page["stand_ins"](list(range(begin, end)), place, seed, position)[:3] == expected
-    section = (ROOT / "docs" / "order.md").read_text().partition("## Stand-ins")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (\d+), (\d+) \| (\d+) \| (\d+) \| ([\d, ]+) \|$", section, re.M)
-    assert {tuple(map(int, row[:4])): [int(each) for each in row[4].split(",")] for row in rows} == GOLDEN
-
-
 def test_these_elements_and_their_random_numbers_never_change() -> None:
     stream = numbers(10).stream(10, shuffle=True, seed=42).map(Fails({3, 7}, 0), rng=True, on_error="replace")
     assert stream[0]["record"].tolist() == [5, 8, 9, 0, 6, 6, 5, 1, 4, 2]
@@ -173,7 +145,7 @@ def test_these_elements_and_their_random_numbers_never_change() -> None:
 
 @pytest.mark.parametrize("shuffle", [True, Blocks(records=3, window=4, lanes=1)])
 @pytest.mark.parametrize("kind", ["plain", "mixture", "sample"])
-def test_every_order_has_the_stand_ins_of_the_page(page: dict[str, Any], kind: str, shuffle: Any) -> None:
+def test_every_order_has_the_stand_ins_of_the_page(kind: str, shuffle: Any) -> None:
     ref = numbers(150)
     source = {
         "plain": ref,
@@ -187,7 +159,7 @@ def test_every_order_has_the_stand_ins_of_the_page(page: dict[str, Any], kind: s
     found = [n for _, batch in zip(range(4), mapped, strict=False) for n in batch.tolist()]
     for position, (before, after) in enumerate(zip(plain, found, strict=True)):
         begin = position - position % 64
-        others = [before, *page["stand_ins"](plain[begin : begin + 64], before, 5, position)]
+        others = [before, *reference().stand_ins(plain[begin : begin + 64], before, 5, position)]
         assert after == next(n for n in others if n % 7)
 
 

@@ -30,7 +30,7 @@ def test_a_state_says_what_its_position_counts_in() -> None:
         "format": 1,
         "digest": cachelayer.wrap(range(10), identity="numbers").digest,
         "records": 10,
-        "order": {"version": 1, "seed": 7, "shuffle": True, "reshuffle": True},
+        "order": {"kind": "exact", "version": 1, "seed": 7, "shuffle": True, "reshuffle": True},
         "position": 4,
     }
 

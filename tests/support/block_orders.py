@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.streams.order.exact import BlockSpans
+from cachelayer.streams.order.orders import Places, Spans, describe
 from cachelayer.streams.order.permutation import Indices
 
 
@@ -25,7 +25,8 @@ class WindowOrder:
     reshuffle: bool = True
 
     @lru_cache(16)  # noqa: B019
-    def _epoch(self, epoch: int) -> tuple[Indices, BlockSpans]:
+    def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
+        """The record numbers, and the begins, ends and last places of their blocks."""
         rng = np.random.default_rng([self.seed, epoch])
         whole = self.records // self.block * self.block
         blocks = rng.permutation(whole // self.block)
@@ -37,27 +38,14 @@ class WindowOrder:
         end = np.where(numbers < whole, begin + self.block, numbers + 1)
         lasts = np.zeros(self.records, np.int64)
         np.maximum.at(lasts, begin, np.arange(self.records))
-        return numbers, BlockSpans(begin, end, lasts[begin])
+        return numbers, np.stack([begin, end, lasts[begin]])
 
-    def __call__(self, epoch: int, start: int, stop: int) -> Indices:
-        return self.at(epoch, np.arange(start, stop))
+    def at(self, epoch: int, places: Places) -> Indices:
+        return self._epoch(epoch)[0][np.asarray(places)]
 
-    def at(self, epoch: int, places: Indices) -> Indices:
-        return self._epoch(epoch)[0][places]
+    def spans(self, epoch: int, places: Indices) -> Spans:
+        return Spans(np.zeros(len(places), np.int64), lambda: tuple(self._epoch(epoch)[1][:, places]))
 
     @property
     def described(self) -> Mapping[str, Any]:
-        return {"version": 0, "seed": self.seed, "shuffle": True, "reshuffle": True}
-
-    def ranks(self, epoch: int, start: int, stop: int) -> None:
-        return None
-
-    def arranged(self, epoch: int, start: int, stop: int) -> None:
-        return None
-
-    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans:
-        return self.blocks_at(epoch, np.arange(start, stop))
-
-    def blocks_at(self, epoch: int, places: Indices) -> BlockSpans:
-        spans = self._epoch(epoch)[1]
-        return BlockSpans(spans.begin[places], spans.end[places], spans.last[places])
+        return describe("windows", 0, self)

@@ -129,7 +129,7 @@ class BlockFeed:
     def __init__(self, holder: BlockHolder[Any], reader: StepReader, workers: int = 1) -> None:
         self._holder = holder
         self._steps = reader.options.steps
-        self._spans = reader.read_rows.spans
+        self._blocks = reader.read_rows.blocks
         self._record_nbytes = max(1, reader.records.facts.record_nbytes)
         share = max(1, reader.read_rows.share)
         self._at_once = 1 if reader.options.batched else _LOOKED_AT
@@ -218,9 +218,9 @@ class BlockFeed:
         Returns:
             The last positions of all blocks of the steps; for each row, which of these is its block.
         """
-        spans = self._spans(steps)
-        lasts, firsts, owner = np.unique(spans.last, return_index=True, return_inverse=True)
-        begins, ends = spans.begin[firsts].tolist(), spans.end[firsts].tolist()
+        begin_of, end_of, last_of = self._blocks(steps)
+        lasts, firsts, owner = np.unique(last_of, return_index=True, return_inverse=True)
+        begins, ends = begin_of[firsts].tolist(), end_of[firsts].tolist()
         single: list[tuple[int, int]] = []
         for last, begin, end in zip(lasts.tolist(), begins, ends, strict=True):
             use = self._uses.get(last)
@@ -258,7 +258,7 @@ def feed_of(reader: StepReader, workers: int = 1) -> BlockFeed | None:
         workers: the number of workers that take turns at the steps; the blocks are those of one of them.
     """
     steps = reader.options.steps
-    if steps.records == 0 or reader.options.order.blocks_at(0, np.empty(0, np.int64)) is None:
+    if steps.records == 0 or reader.options.order.spans(0, np.empty(0, np.int64)) is None:
         return None
     holder = reader.records.block_holder(max(1, reader.read_rows.share) / steps.global_batch)
     return None if holder is None else BlockFeed(holder, reader, workers)

@@ -1,17 +1,25 @@
-"""Buckets: which records make batches together, by their lengths."""
+"""Buckets: batches whose records have similar lengths, and their order.
+
+A bucket of n records has ``n // G`` whole steps of G records, and a short one if G does not divide n. In each epoch the
+whole steps come first, shuffled, and then the short ones, bucket by bucket: steps begin at the same places in all
+epochs, and any step is computed alone. docs/order.md specifies the order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
+from cachelayer.streams.order.orders import Places, describe, kept_numbers
+from cachelayer.streams.order.permutation import Indices, permuted_at, round_keys
 
+BUCKETS_VERSION = 1
 MOST_BUCKETS = 32
 LONGEST = 2**31 - 1
 _SHOWN = 'a leaf and ascending bounds, such as ("tokens", [128, 512, 2048]), or a cachelayer.Buckets(...)'
@@ -80,5 +88,104 @@ class BucketTable(Protocol):
     def sizes(self) -> tuple[int, ...]:
         """Number of records in each bucket."""
 
-    def take(self, bucket: int, ranks: NDArray[np.int64], /) -> NDArray[np.int64]:
+    def take(self, bucket: int, ranks: Indices, /) -> Indices:
         """Return the records of these ranks in a bucket, each in [0, its size)."""
+
+
+@dataclass(frozen=True, eq=False)
+class BucketOrder:
+    """The order of batches from buckets.
+
+    Args:
+        table: the records in each bucket.
+        global_batch: records of a whole step, G.
+        shuffle: whether the steps, and the records in each bucket, are permuted.
+        seed: key of the permutations; None only if nothing is shuffled.
+        reshuffle: whether each epoch has permutations of its own.
+    """
+
+    table: BucketTable
+    global_batch: int
+    shuffle: bool = False
+    seed: int | None = None
+    reshuffle: bool = True
+
+    @property
+    def records(self) -> int:
+        return int(self._sizes.sum())
+
+    @property
+    def length(self) -> int:
+        return self.records
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of the order: the batch size belongs to it, because it decides which records are a step."""
+        buckets = self.table.buckets
+        sizes = {"leaves": list(buckets.leaves), "bounds": list(buckets.bounds), "global_batch_size": self.global_batch}
+        return describe("buckets", BUCKETS_VERSION, self, buckets=sizes)
+
+    @cached_property
+    def _sizes(self) -> Indices:
+        return np.array(self.table.sizes, np.int64)
+
+    @cached_property
+    def _steps_before(self) -> Indices:
+        """The number of whole steps of the buckets before each, and of all."""
+        return np.cumsum([0, *(self._sizes // self.global_batch)])
+
+    @cached_property
+    def _short(self) -> Indices:
+        """The buckets that have a short step."""
+        return np.flatnonzero(self._sizes % self.global_batch)
+
+    @cached_property
+    def _short_begins(self) -> Indices:
+        """The places where short steps begin; then the number of records."""
+        whole = int(self._steps_before[-1]) * self.global_batch
+        return whole + np.cumsum([0, *(self._sizes[self._short] % self.global_batch)])
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The places where the whole steps end, and each short one."""
+        return tuple(self._short_begins.tolist())
+
+    def bucket_at(self, epoch: int, place: int) -> int:
+        """Return the bucket of the step that a place lies in."""
+        return int(self._locate(epoch, np.array([place]))[0][0])
+
+    def _locate(self, epoch: int, places: Indices) -> tuple[Indices, Indices]:
+        """Return the bucket of the record at each place, and its place in the order of the bucket."""
+        whole = int(self._steps_before[-1])
+        steps = places // self.global_batch
+        is_short = np.flatnonzero(steps >= whole)
+        steps[is_short] = 0
+        numbers = permuted_at(whole, self._keys(epoch)[4], 0, steps) if self.shuffle and whole else steps
+        buckets = self._steps_before[1:].searchsorted(numbers, side="right")
+        within = places + (numbers - self._steps_before[buckets] - steps) * self.global_batch
+        if len(is_short):
+            short = self._short_begins.searchsorted(places[is_short], side="right") - 1
+            buckets[is_short] = of_short = self._short[short]
+            first = self._sizes[of_short] // self.global_batch * self.global_batch
+            within[is_short] = first + places[is_short] - self._short_begins[short]
+        return buckets, within
+
+    def _keys(self, epoch: int) -> tuple[int, ...]:
+        return round_keys(self.seed or 0, epoch if self.reshuffle else 0)
+
+    def at(self, epoch: int, places: Places) -> Indices:
+        return kept_numbers(self, epoch, places)
+
+    def compute(self, epoch: int, places: Indices) -> Indices:
+        numbers = np.empty(len(places), np.int64)
+        buckets, within = self._locate(epoch, places)
+        for bucket in np.flatnonzero(np.bincount(buckets)).tolist():
+            which = np.flatnonzero(buckets == bucket)
+            ranks = within[which]
+            if self.shuffle:
+                ranks = permuted_at(int(self._sizes[bucket]), self._keys(epoch)[5], bucket, ranks)
+            numbers[which] = self.table.take(bucket, ranks)
+        return numbers
+
+    def spans(self, epoch: int, places: Indices) -> None:  # noqa: ARG002
+        return None

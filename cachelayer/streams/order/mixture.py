@@ -22,24 +22,18 @@ from math import lcm
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.block_grid import Grid
-from cachelayer.streams.order.block_order import BlockOrder
-from cachelayer.streams.order.exact import BlockSpans, Order, arrangement, out_of_range
-from cachelayer.streams.order.permutation import round_keys
+from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.order.orders import ExactOrder, Places, Spans, describe, kept_numbers
+from cachelayer.streams.order.permutation import Indices, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
 # A mixture never ends: all its positions lie in one epoch, whose end nobody reaches.
 ENDLESS = MOST_POSITIONS
 Stop = Literal["first", "all"]
-# Positions whose records are computed at once and kept, because the next batch usually lies among them too.
-_PIECE = 1 << 13
-_KEPT_PIECES = 64
-
-Indices = NDArray[np.int64]
+MIXTURE_VERSION = 1
 
 
 def turns_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
@@ -190,139 +184,100 @@ def _groups(numbers: Indices) -> Iterator[tuple[int, Any]]:
         yield number, np.flatnonzero(numbers == number)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixedOrder:
     """The record at each position of a mixture; records are numbered through all parts, one part after another.
 
-    The turns of a part go through its own order, epoch after epoch. The seed of part i is the first key of
-    (seed, 2**62 + i).
+    The turns of a part go through its own order, epoch after epoch.
 
     Args:
         turns: the part that each position belongs to.
-        sizes: number of records of each part, at least 1.
-        shuffle: whether the parts are shuffled.
-        seed: key of their orders; None only if nothing is shuffled.
-        reshuffle: whether each epoch of a part has an order of its own.
-        grids: the sizes of a shuffle in blocks, for each part; none if it is exact.
+        orders: the order of each part, of at least one record; all exact, or all in blocks.
+        seed: the seed that those of the parts come from, by :func:`seed_of_part`; None only if nothing is shuffled.
         length: number of positions of an epoch of the mixture; further epochs go on with the turns of the parts.
     """
 
     turns: Turns
-    sizes: tuple[int, ...]
-    shuffle: bool = False
+    orders: tuple[ExactOrder, ...] | tuple[BlockOrder, ...]
     seed: int | None = None
-    reshuffle: bool = True
-    grids: tuple[Grid, ...] = ()
     length: int = ENDLESS
 
     @property
     def records(self) -> int:
         """Number of records of all parts."""
-        return sum(self.sizes)
+        return self._firsts[-1]
 
-    @cached_property
-    def _firsts(self) -> Sequence[int]:
-        return [0, *accumulate(self.sizes)]
+    @property
+    def shuffle(self) -> bool:
+        return self.orders[0].shuffle
 
-    @cached_property
-    def _seeds(self) -> Sequence[int]:
-        return [round_keys(self.seed or 0, ENDLESS + part)[0] for part in range(len(self.sizes))]
-
-    @cached_property
-    def orders(self) -> Sequence[Order] | Sequence[BlockOrder]:
-        return self._in_blocks or [
-            Order(size, self.shuffle, seed if self.shuffle else None, self.reshuffle)
-            for size, seed in zip(self.sizes, self._seeds, strict=True)
-        ]
-
-    @cached_property
-    def _in_blocks(self) -> Sequence[BlockOrder]:
-        """The orders of the parts, if they are in blocks."""
-        return [BlockOrder(grid, seed, self.reshuffle) for grid, seed in zip(self.grids, self._seeds, strict=False)]
+    @property
+    def reshuffle(self) -> bool:
+        return self.orders[0].reshuffle
 
     @property
     def described(self) -> Mapping[str, Any]:
         """What a state says of the order; the sizes of blocks are listed part by part."""
-        described: dict[str, Any] = {**self.orders[0].described, "seed": self.seed}
-        if self._in_blocks:
-            sizes = [order.sizes for order in self._in_blocks]
-            described["blocks"] = {name: [of_part[name] for of_part in sizes] for name in sizes[0]}
-        return described
+        sizes = [order.sizes for order in self.orders if isinstance(order, BlockOrder)]
+        listed = {name: [of_part[name] for of_part in sizes] for name in (sizes[0] if sizes else ())}
+        return describe("mixture", MIXTURE_VERSION, self, **({"blocks": listed} if sizes else {}))
 
     def past(self, position: int) -> Mapping[str, Any]:
         """Return what a state says of the order before its position; what comes later may change."""
         return self.turns.past(position)
 
-    def __call__(self, epoch: int, start: int, stop: int) -> Indices:
-        """Return the record numbers at positions ``start`` to ``stop`` of an epoch."""
-        begin, end = epoch * self.length + start, epoch * self.length + stop
-        numbers = range(begin // _PIECE, -(-end // _PIECE))
-        pieces = [_piece(self, number)[max(0, begin - number * _PIECE) : end - number * _PIECE] for number in numbers]
-        return np.concatenate([np.empty(0, np.int64), *pieces])
+    @cached_property
+    def _firsts(self) -> Sequence[int]:
+        """The first record number of each part; then the number of all."""
+        return [0, *accumulate(order.records for order in self.orders)]
 
-    def between(self, start: int, stop: int) -> Indices:
-        """Return the record numbers at positions of the endless mixture, each computed anew."""
-        records = np.empty(stop - start, np.int64)
-        parts, turns = self.turns.at(np.arange(start, stop))
-        for part in np.flatnonzero(np.bincount(parts)).tolist():
-            which, order, size = np.flatnonzero(parts == part), self.orders[part], self.sizes[part]
-            begin, first = 0, int(turns[which[0]])
-            while begin < len(which):
-                epoch, place = divmod(first + begin, size)
-                end = min(len(which), begin + size - place)
-                records[which[begin:end]] = self._firsts[part] + order(epoch, place, place + end - begin)
-                begin = end
-        return records
+    def at(self, epoch: int, places: Places) -> Indices:
+        return kept_numbers(self, epoch, places)
 
-    def at(self, epoch: int, places: Indices) -> Indices:
-        """Return the record numbers at positions."""
-        if not self._in_blocks:
-            return out_of_range(self, epoch, places)
+    def compute(self, epoch: int, places: Indices) -> Indices:
         records = np.empty(len(places), np.int64)
-        for part, which, epoch_of_part, turns in self._turns_at(epoch, places):
-            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, turns)
+        for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
+            # Mostly all turns in a row, which costs less.
+            first, last = int(turns[0]), int(turns[-1])
+            row = range(first, last + 1)
+            is_row = len(row) == len(turns) and np.array_equal(turns, np.arange(first, last + 1))
+            records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, row if is_row else turns)
         return records
 
-    def ranks(self, epoch: int, start: int, stop: int) -> Indices | None:
-        """Return the rank of each position: that of its turn in the order of its part."""
-        if not self._in_blocks:
+    def spans(self, epoch: int, places: Indices) -> Spans | None:
+        """Return the blocks that records belong to; one that a later epoch of its part needs is another use."""
+        if isinstance(self.orders[0], ExactOrder):
             return None
-        ranks = np.empty(stop - start, np.int64)
-        for part, which, _, turns in self._turns_at(epoch, np.arange(start, stop)):
-            ranks[which] = self._in_blocks[part].ranks_at(turns)
-        return ranks
+        ranks, spans_of_parts = np.empty(len(places), np.int64), []
+        for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
+            spans = self.orders[part].spans(epoch_of_part, turns)
+            ranks[which] = spans.ranks
+            spans_of_parts.append((part, which, epoch_of_part, spans))
 
-    def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:
-        """Return the rows of a step: for each row the offset of its position from ``start``."""
-        ranks = self.ranks(epoch, start, stop)
-        return None if ranks is None else arrangement(ranks)
+        def find() -> tuple[Indices, Indices, Indices]:
+            begins, ends, lasts = np.empty((3, len(places)), np.int64)
+            for part, which, epoch_of_part, spans in spans_of_parts:
+                begins[which], ends[which] = spans.begin + self._firsts[part], spans.end + self._firsts[part]
+                last_turns = spans.last + epoch_of_part * self.orders[part].records
+                lasts[which] = self.turns.positions_of(part, last_turns) - epoch * self.length
+            return begins, ends, lasts
 
-    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:
-        """Return the block of the record at each position."""
-        return self.blocks_at(epoch, np.arange(start, stop))
+        return Spans(ranks, find)
 
-    def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:
-        """Return the blocks of the records at positions; one that a later epoch of its part needs is another use."""
-        if not self._in_blocks:
-            return None
-        out = np.empty((3, len(places)), np.int64)
-        for part, which, epoch_of_part, turns in self._turns_at(epoch, places):
-            spans, first = self._in_blocks[part].blocks_at(epoch_of_part, turns), self._firsts[part]
-            last = self.turns.positions_of(part, spans.last + epoch_of_part * self.orders[part].records)
-            out[:, which] = spans.begin + first, spans.end + first, last - epoch * self.length
-        return BlockSpans(*out)
-
-    def _turns_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
+    def _parts_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
         """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""
         parts, turns = self.turns.at(places + epoch * self.length)
         for part in np.flatnonzero(np.bincount(parts)).tolist():
             which = np.flatnonzero(parts == part)
-            epochs, within = np.divmod(turns[which], self.sizes[part])
-            cuts = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist(), len(which)]
-            for begin, end in pairwise(cuts):
-                yield part, which[begin:end], int(epochs[begin]), within[begin:end]
+            epochs, within = np.divmod(turns[which], self.orders[part].records)
+            if (epochs == epochs[0]).all():
+                yield part, which, int(epochs[0]), within
+                continue
+            for epoch_of_part in np.unique(epochs).tolist():
+                mine = epochs == epoch_of_part
+                yield part, which[mine], epoch_of_part, within[mine]
 
 
-@lru_cache(maxsize=_KEPT_PIECES)
-def _piece(order: MixedOrder, number: int) -> Indices:
-    return order.between(number * _PIECE, (number + 1) * _PIECE)
+def seed_of_part(seed: int, part: int) -> int:
+    """Return the seed of the order of a part of a mixture."""
+    return round_keys(seed, ENDLESS + part)[0]

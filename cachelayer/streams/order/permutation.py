@@ -1,12 +1,11 @@
-"""Permutations of any number of records, any place of which can be computed without the rest: the arithmetic of orders.
+"""Permutations of any number of records, any place of which is computed without the rest: the arithmetic of orders.
 
-Version 1 of the algorithm, in uint64 arithmetic modulo 2**64 throughout; docs/order.md specifies it with golden
-vectors. It never changes under this number.
+All in uint64, modulo 2**64; docs/order.md specifies it with golden vectors.
 
 * ``mix`` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014, with
   the constants of Stafford's variant 13): a bijection of 64-bit words.
 * The keys of (seed, epoch) come from a Feistel network over the pair, which is a bijection: no two pairs share them.
-* Up to 65,536 records: the record numbers are sorted by a keyed hash, which is an exact permutation for any n.
+* Up to 65,536 records: the record numbers are sorted by a keyed hash.
 * Above: an 8-round Feistel network over the next power of two, applied again until the result is below n (Black,
   Rogaway: Ciphers with arbitrary finite domains, 2002).
 """
@@ -19,6 +18,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+Words = NDArray[np.uint64]
+Indices = NDArray[np.int64]
+
 SORTED_UP_TO = 1 << 16
 MASK = (1 << 64) - 1
 GOLDEN_RATIO = 0x9E3779B97F4A7C15
@@ -26,76 +28,31 @@ _M1 = 0xBF58476D1CE4E5B9
 _M2 = 0x94D049BB133111EB
 _KEY_ROUNDS = 6
 _ROUNDS = 8
-_BLOCK = 1 << 13
-# Of cached pieces of permutations: enough for those of many datasets, so that a mixture need not compute them again.
-_KEPT_NBYTES = 64 << 20
+# Of the sorted permutations that are kept, 512 KiB each at most.
+_KEPT = 128
+# So few words take less time one by one.
 _FEW = 16
+# The first cache of a processor holds so many words and a copy of them.
 _AT_ONCE = 1 << 11
-
-Words = NDArray[np.uint64]
-Indices = NDArray[np.int64]
-
-
-def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
-    """Return places ``start`` to ``stop`` of the permutation of ``records`` numbers keyed by (seed, epoch)."""
-    if records <= SORTED_UP_TO:
-        return _sorted_permutation(records, seed, epoch)[start:stop].copy()
-    out = np.empty(stop - start, np.int64)
-    place = start
-    while place < stop:
-        number, offset = divmod(place, _BLOCK)
-        piece = _block(records, seed, epoch, number)[offset : offset + stop - place]
-        out[place - start : place - start + len(piece)] = piece
-        place += len(piece)
-    return out
-
-
-def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) -> Iterator[Indices]:
-    """Yield what :func:`permuted` returns, in pieces that are not cached: for a single pass."""
-    if records <= SORTED_UP_TO:
-        yield permuted(records, seed, epoch, start, stop)
-        return
-    keys = round_keys(seed, epoch)
-    for first in range(start, stop, SORTED_UP_TO):
-        yield _walked(records, keys, np.arange(first, min(first + SORTED_UP_TO, stop), dtype=np.uint64))
+_INDEX = np.uint64(SORTED_UP_TO - 1)
 
 
 def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices:
-    """Return what :func:`permuted` returns, at any places."""
+    """Return the numbers at places of the permutation of ``records`` numbers keyed by (seed, epoch)."""
     if records <= SORTED_UP_TO:
-        found: Indices = _sorted_permutation(records, seed, epoch)[places]
-        return found
-    return _walked(records, round_keys(seed, epoch), places.astype(np.uint64))
+        return _sorted_permutation(records, seed, epoch)[places]
+    return _walk(records, round_keys(seed, epoch), places.astype(np.uint64))
 
 
-def places_of(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
-    """Return the place of each record number in the permutation of ``records`` numbers keyed by (seed, epoch)."""
-    if records <= SORTED_UP_TO:
-        order = permuted(records, seed, epoch, 0, records)
-        place_of = np.empty_like(order)
-        place_of[order] = np.arange(records)
-        found: Indices = place_of[numbers]
-        return found
-    keys = round_keys(seed, epoch)
-    bits = (records - 1).bit_length()
-    # The way back of a walk is the walk of the way back.
-    words = _feistel_back(numbers.astype(np.uint64), bits, keys)
-    outside = np.flatnonzero(words >= records)
-    while len(outside):
-        again = _feistel_back(words[outside], bits, keys)
-        words[outside] = again
-        outside = outside[again >= records]
-    return words.view(np.int64)
+def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
+    """Return what :func:`permuted_at` returns for the places ``start`` to ``stop``."""
+    return permuted_at(records, seed, epoch, np.arange(start, stop))
 
 
-@lru_cache(maxsize=_KEPT_NBYTES // (8 * _BLOCK))
-def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
-    """Return one block of a permutation; cached, because the next batch usually lies in it too."""
-    start = number * _BLOCK
-    places = np.arange(start, min(start + _BLOCK, records), dtype=np.uint64)
-    block: Indices = _walked(records, round_keys(seed, epoch), places)
-    block.setflags(write=False)
-    return block
+def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) -> Iterator[Indices]:
+    """Yield what :func:`permuted` returns, piece by piece."""
+    for first in range(start, stop, SORTED_UP_TO):
+        yield permuted(records, seed, epoch, first, min(first + SORTED_UP_TO, stop))
 
 
 def mix(word: int) -> int:
@@ -117,29 +74,21 @@ def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(keys)
 
 
-@lru_cache(maxsize=_KEPT_NBYTES // (8 * SORTED_UP_TO))
-def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
-    permutation = _argsort(_hashes(records, round_keys(seed, epoch)))
-    permutation.setflags(write=False)
-    return permutation
-
-
-def _hashes(records: int, keys: tuple[int, ...]) -> Words:
-    """Return the hash of each record number, by the first two keys."""
-    hashes = np.arange(records, dtype=np.uint64)
-    # The processor's first cache holds a piece and its copy.
-    for start in range(0, records, _AT_ONCE):
-        piece = hashes[start : start + _AT_ONCE]
+def hash_words(words: Words, first: int, second: int) -> Words:
+    """Replace words by their hashes ``mix(mix(word + first) ^ second)``, and return them."""
+    flat = words.reshape(-1)
+    for start in range(0, len(flat), _AT_ONCE):
+        piece = flat[start : start + _AT_ONCE]
         shifted = np.empty_like(piece)
-        piece += np.uint64(keys[0])
-        _mix_in_place(piece, shifted)
-        piece ^= np.uint64(keys[1])
-        _mix_in_place(piece, shifted)
-    return hashes
+        piece += np.uint64(first)
+        _mix_words(piece, shifted)
+        piece ^= np.uint64(second)
+        _mix_words(piece, shifted)
+    return words
 
 
-def _mix_in_place(words: Words, shifted: Words) -> None:
-    """Apply :func:`mix` to many words, with another array of the same shape to work in."""
+def _mix_words(words: Words, shifted: Words) -> None:
+    """Apply :func:`mix` to words, with another array of the same shape to work in."""
     for shift, factor in ((30, _M1), (27, _M2)):
         np.right_shift(words, np.uint64(shift), out=shifted)
         words ^= shifted
@@ -148,43 +97,44 @@ def _mix_in_place(words: Words, shifted: Words) -> None:
     words ^= shifted
 
 
-def _argsort(hashes: Words) -> Indices:
-    """Return the stable order of at most :data:`SORTED_UP_TO` words."""
-    # Sorting words is several times faster than sorting indices by words: the index takes the place of the last bits.
-    low = np.uint64(SORTED_UP_TO - 1)
-    packed = np.sort((hashes & ~low) | np.arange(len(hashes), dtype=np.uint64))
-    found: Indices = (packed & low).view(np.int64)
-    packed &= ~low
-    if (packed[1:] == packed[:-1]).any():
-        found = np.argsort(hashes, kind="stable")
-    return found
+def sort_by_hash(hashes: Words) -> Words:
+    """Replace the words of each row by their indices, sorted by the upper 48 bits of the words, then by themselves.
+
+    To sort words is several times faster than to sort indices by words: the index stands in the lower bits.
+    """
+    hashes &= ~_INDEX
+    hashes |= np.arange(hashes.shape[-1], dtype=np.uint64)
+    hashes.sort(axis=-1)
+    hashes &= _INDEX
+    return hashes
 
 
-def mixed(words: Words) -> Words:
-    """Apply :func:`mix` to many words at once."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(_M1)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(_M2)
-    scrambled: Words = words ^ (words >> np.uint64(31))
-    return scrambled
+@lru_cache(maxsize=_KEPT)
+def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
+    first, second, *_ = round_keys(seed, epoch)
+    permutation = sort_by_hash(hash_words(np.arange(records, dtype=np.uint64), first, second)).view(np.int64)
+    permutation.setflags(write=False)
+    return permutation
 
 
-def _walked(records: int, keys: tuple[int, ...], places: Words) -> Indices:
+def _walk(records: int, keys: tuple[int, ...], places: Words) -> Indices:
+    """Apply the network to each place, at least once, until it is below the number of records."""
     bits = (records - 1).bit_length()
-    words = feistel(places, bits, keys)
+    words = _network(places, bits, keys)
     outside = np.flatnonzero(words >= records)
     while len(outside) > _FEW:
-        again = feistel(words[outside], bits, keys)
+        again = _network(words[outside], bits, keys)
         words[outside] = again
         outside = outside[again >= records]
     for place in outside.tolist():
         word = int(words[place])
         while word >= records:
-            word = _feistel_word(word, bits, keys)
+            word = _network_of_word(word, bits, keys)
         words[place] = word
     return words.view(np.int64)
 
 
-def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
+def _network_of_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
     """Apply a keyed bijection of ``bits``-bit words: the two halves of the word take turns to change each other."""
     low_bits = bits // 2
     high_bits = bits - low_bits
@@ -199,8 +149,8 @@ def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
     return (high << low_bits) | low
 
 
-def feistel(words: Words, bits: int, keys: tuple[int, ...], tweaks: Words | None = None) -> Words:
-    """Apply :func:`_feistel_word` to many words at once; the tweak of a word is added to all of its keys."""
+def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
+    """Apply :func:`_network_of_word` to many words at once."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
@@ -210,8 +160,6 @@ def feistel(words: Words, bits: int, keys: tuple[int, ...], tweaks: Words | None
     m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - high_bits, 64 - low_bits))
     for key in keys:
         np.add(low, np.array(key, np.uint64), out=scratch)
-        if tweaks is not None:
-            np.add(scratch, tweaks, out=scratch)
         np.multiply(scratch, m1, out=scratch)
         np.right_shift(scratch, half, out=shifted)
         np.bitwise_xor(scratch, shifted, out=scratch)
@@ -221,20 +169,4 @@ def feistel(words: Words, bits: int, keys: tuple[int, ...], tweaks: Words | None
         low, high = high, low
         cut, next_cut = next_cut, cut
     # An even number of rounds: each half has its own width again.
-    return (high << np.uint64(low_bits)) | low
-
-
-def _feistel_back(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
-    """Undo :func:`_feistel`."""
-    low_bits = bits // 2
-    high_bits = bits - low_bits
-    low = words & np.uint64((1 << low_bits) - 1)
-    high = words >> np.uint64(low_bits)
-    for key in reversed(keys):
-        # Undo one round: the halves, and so their widths, change places again.
-        low, high = high, low
-        low_bits, high_bits = high_bits, low_bits
-        mixed = (low + np.uint64(key)) * np.uint64(_M1)
-        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(_M2)
-        high = high ^ (mixed >> np.uint64(64 - high_bits))
     return (high << np.uint64(low_bits)) | low

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Failed, PaddedRecords, RandomAccess, RecordReads, Stacker, has_records, records_of
-from cachelayer.streams.order.bucket_order import BucketOrder
-from cachelayer.streams.order.stand_ins import one, stand_ins
+from cachelayer.streams.order.buckets import BucketOrder
+from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.reading.failures import Failure, Reading, bare, failure_of, is_of_element, none_left, too_many
 from cachelayer.streams.reading.maps import ElementMap, called, returned_none
 from cachelayer.streams.reading.step_rows import Rows, StepRows
@@ -214,7 +214,7 @@ class StepReader:
         """Return the records padded as those of a step are."""
         [places] = self.options.steps.places(step.begin, step.end)
         order = cast(BucketOrder, self.options.order)
-        return self.buckets[order.bucket(places.epoch, places.begin)]
+        return self.buckets[order.bucket_at(places.epoch, places.begin)]
 
     # The user's functions.
 
@@ -309,7 +309,7 @@ class StepReader:
         for attempt, candidate in enumerate(stand_ins(order, records, place), 1):
             tried.append(candidate + first)
             failed: Failed = {}
-            read = others.elements(one(tried[-1]), failed)
+            read = others.elements(np.array(tried[-1:]), failed)
             if failed:
                 error = failed[0]
                 continue
@@ -331,7 +331,9 @@ class StepReader:
         """Return what all functions make of an element, or the error of the one that fails, if it replaces failures."""
         failing: list[ElementMap] = []
         try:
-            [out] = self._call_maps([element], one(number), one(position), attempt, reading, collators, failing)
+            [out] = self._call_maps(
+                [element], np.array([number]), np.array([position]), attempt, reading, collators, failing
+            )
         except Exception as error:
             if not failing or failing[0].max_failures is None or not is_of_element(error):
                 raise

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.order.exact import BlockSpans
+from cachelayer.streams.order.orders import Spans, arrange_rows
 from cachelayer.streams.steps import Places, Step
 from cachelayer.streams.stream_options import StreamOptions
 
@@ -109,7 +109,8 @@ class StepRows:
         first, *more = self.options.steps.places(begin, begin + size)
         if more or size == 1:
             return None
-        return self.options.order_of(first.segment).arranged(first.epoch, first.begin, first.end)
+        spans = self.options.order_of(first.segment).spans(first.epoch, np.arange(first.begin, first.end))
+        return None if spans is None else arrange_rows(spans.ranks)
 
     def _numbers(self, steps: Step, positions: Indices) -> Indices:
         """Return the record number at each position of some steps."""
@@ -129,15 +130,15 @@ class StepRows:
         numbers = self.options.order_of(places.segment).at(places.epoch, wanted)
         return numbers + places.segment.first if places.segment.first else numbers
 
-    def spans(self, steps: Step) -> BlockSpans:
-        """Return the block of each row of some steps, ``last`` as a position, of an order that has blocks."""
+    def blocks(self, steps: Step) -> tuple[Indices, Indices, Indices]:
+        """Return the begin, the end and the last position of each row's block, for some steps of an order in blocks."""
         positions, _ = self._positions(steps)
         out, begin = np.empty((3, len(positions)), np.int64), steps.begin
         for part in self.options.steps.places(steps.begin, steps.end):
             shift, end = begin - part.begin, begin + part.end - part.begin
             inside = (begin <= positions) & (positions < end)
             order, first = self.options.order_of(part.segment), part.segment.first
-            spans = cast(BlockSpans, order.blocks_at(part.epoch, positions[inside] - shift))
+            spans = cast(Spans, order.spans(part.epoch, positions[inside] - shift))
             out[:, inside] = spans.begin + first, spans.end + first, spans.last + shift
             begin = end
-        return BlockSpans(*out)
+        return out[0], out[1], out[2]

@@ -202,7 +202,7 @@ def test_a_state_of_another_batch_size_is_refused_and_so_is_a_position_within_a_
     with pytest.raises(StateError, match="global_batch_size"):
         other.set_state(state)
     plain = iter(ref.stream(8, shuffle=True, seed=1))
-    with pytest.raises(StateError, match="order version"):
+    with pytest.raises(StateError, match="order kind"):
         plain.set_state(state)
     with pytest.raises(StateError, match="position 3"):
         iterator.set_state({**state, "position": 3})

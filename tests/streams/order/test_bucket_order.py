@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,34 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pages import run_page
-from repository import ROOT
+from order_page import reference
 from samples import examples
+from test_golden import Numbered
 
+import cachelayer
 from cachelayer import Blocks, Buckets, InvalidArgumentError, StateError
+from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.stream_options import StreamOptions, make_options
 
-DOCS = ROOT / "docs" / "order.md"
 WORDS = st.integers(0, 2**64 - 1)
-
-# (records of each bucket, G, seed, epoch): the first four steps, each as its bucket and its first four records.
-GOLDEN = {
-    ((5, 0), 2, 0, 0): "0: 0, 1; 0: 3, 4; 0: 2",
-    ((10, 7, 3), 4, None, 0): "0: 0, 1, 2, 3; 0: 4, 5, 6, 7; 1: 10, 11, 12, 13; 0: 8, 9",
-    ((10, 7, 3), 4, 0, 0): "0: 5, 7, 0, 1; 0: 3, 9, 6, 4; 1: 12, 15, 13, 11; 0: 2, 8",
-    ((10, 7, 3), 4, 0, 1): "0: 0, 6, 1, 9; 1: 16, 13, 12, 10; 0: 5, 2, 8, 3; 0: 7, 4",
-    ((100, 0, 250, 31), 8, 42, 7): "0: 82, 24, 95, 25; 0: 80, 54, 86, 1; 2: 216, 313, 300, 105; 2: 123, 305, 242, 323",
-    ((3, 2, 1), 8, 1, 0): "0: 0, 2, 1; 1: 4, 3; 2: 5",
-    ((65536, 1000000, 12345), 32, 18446744073709551615, 3): (
-        "1: 191375, 703694, 744061, 647345; 1: 255196, 927779, 674503, 660517; "
-        "0: 53383, 27421, 48848, 5895; 1: 442057, 516938, 115154, 1030992"
-    ),
-    ((700000000, 250000000, 50000000), 256, 7, 5): (
-        "1: 912676410, 743334829, 866001900, 743754025; 1: 858612452, 785263392, 803357062, 745590032; "
-        "1: 797127442, 865102776, 796494241, 844101673; 0: 184533690, 412254691, 8137539, 622239359"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -54,20 +37,6 @@ class Listed:
 
     def take(self, bucket: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.array(self.records[bucket], np.int64)[ranks]
-
-
-@dataclass(frozen=True)
-class Numbered:
-    """A table of buckets whose records are numbered one bucket after another."""
-
-    sizes: tuple[int, ...]
-
-    @property
-    def buckets(self) -> Buckets:
-        return Buckets("tokens", range(1, len(self.sizes) + 1))
-
-    def take(self, bucket: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return ranks + sum(self.sizes[:bucket])
 
 
 @st.composite
@@ -87,29 +56,26 @@ def options_of(table: Any, batch: int, seed: int | None = None, **options: Any) 
 def steps_of(options: StreamOptions) -> list[tuple[int, list[int]]]:
     """The bucket and the records of every step, one after another."""
     found, position, records = [], options.start, max(1, options.steps.records)
+    order = options.order
+    assert isinstance(order, BucketOrder)
     while (step := options.steps.at(position)) is not None:
         epoch, place = divmod(step.begin, records)
-        numbers = options.order(epoch, place, place + step.end - step.begin).tolist()
-        found.append((options.order.bucket(*divmod(step.begin, options.steps.records)), numbers))
+        numbers = order.at(epoch, range(place, place + step.end - step.begin)).tolist()
+        found.append((order.bucket_at(epoch, place), numbers))
         position = options.steps.after(step)
     return found
-
-
-@pytest.fixture(scope="module")
-def documented() -> dict[str, Any]:
-    return run_page("order.md")
 
 
 @given(tables(), st.integers(1, 9), st.none() | WORDS, st.integers(0, 3), st.booleans())
 @settings(deadline=None, max_examples=examples(40))
 def test_steps_are_those_that_the_page_specifies(
-    documented: dict[str, Any], table: Listed, batch: int, seed: int | None, epochs: int, reshuffle: bool
+    table: Listed, batch: int, seed: int | None, epochs: int, reshuffle: bool
 ) -> None:
     options = options_of(table, batch, seed, num_epochs=epochs, reshuffle=reshuffle)
     expected = [
         step
         for epoch in range(epochs)
-        for step in documented["steps_of_buckets"](table.records, batch, seed, epoch if reshuffle else 0)
+        for step in reference().steps_of_buckets(table.records, batch, seed, epoch if reshuffle else 0)
     ]
     assert steps_of(options) == [(bucket, list(records)) for bucket, records in expected]
 
@@ -190,7 +156,7 @@ def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name() -> 
     refused(options_of(Numbered((10, 4, 1)), 4, 1), r"bounds of buckets is \[1, 2, 3\] here and \[1, 2\] in the state")
     other = Listed(Buckets("labels", [1, 2]), (tuple(range(10)), tuple(range(10, 15))))
     refused(options_of(other, 4, 1), r"leaves of buckets is \['labels'\] here")
-    refused(make_options(15, 4, shuffle=True, seed=1), "order version is 1 here and 3 in the state")
+    refused(make_options(15, 4, shuffle=True, seed=1), "order kind is 'exact' here and 'buckets' in the state")
 
 
 def test_records_and_steps_of_two_epochs_differ() -> None:
@@ -199,49 +165,6 @@ def test_records_and_steps_of_two_epochs_differ() -> None:
     first, second = steps[:48], steps[48:]
     assert [bucket for bucket, _ in first] != [bucket for bucket, _ in second]
     assert {frozenset(numbers) for _, numbers in first}.isdisjoint({frozenset(numbers) for _, numbers in second})
-
-
-@pytest.mark.parametrize("case", GOLDEN)
-def test_the_order_of_buckets_never_changes(case: tuple[tuple[int, ...], int, int | None, int]) -> None:
-    sizes, batch, seed, epoch = case
-    options = options_of(Numbered(sizes), batch, seed, num_epochs=epoch + 1)
-    first = epoch * sum(sizes)
-    found = []
-    for step in (options.steps.nth(first, number) for number in range(4)):
-        if step is not None:
-            place = step.begin - first
-            records = options.order(epoch, place, place + min(4, step.end - step.begin)).tolist()
-            bucket = options.order.bucket(*divmod(step.begin, options.steps.records))
-            found.append(f"{bucket}: {', '.join(map(str, records))}")
-    assert "; ".join(found) == GOLDEN[case]
-
-
-def test_the_documented_vectors_of_buckets_are_the_pinned_ones() -> None:
-    section = DOCS.read_text().partition("## Batches from buckets")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([\d, ]+) \| (\d+) \| (\d+|None) \| (\d+) \| (.+) \|$", section, re.M)
-    shown = {
-        (tuple(map(int, sizes.split(","))), int(batch), None if seed == "None" else int(seed), int(epoch)): steps
-        for sizes, batch, seed, epoch, steps in rows
-    }
-    assert shown == GOLDEN
-
-
-def test_large_buckets_give_the_records_of_the_page(documented: dict[str, Any]) -> None:
-    # Above 65,536 records the order is walked.
-    sizes, batch, seed, epoch = (100_003, 70_000), 1000, 9, 2
-    options = options_of(Numbered(sizes), batch, seed, num_epochs=3)
-    keys = documented["keys_of"](seed, epoch)
-    assert options.steps.count(epoch * sum(sizes)) == 171
-    step = options.steps.nth(epoch * sum(sizes), 170)
-    assert step is not None
-    assert options.order.bucket(*divmod(step.begin, options.steps.records)) == 0
-    assert step.end - step.begin == 3
-    place = step.begin % sum(sizes)
-    expected = [documented["record_at"](100_003, keys[5], 0, 100_000 + offset) for offset in range(3)]
-    assert options.order(epoch, place, place + 3).tolist() == expected
-    scattered = np.array([place + 2, place, place + 1])
-    each = [options.order(epoch, each, each + 1)[0] for each in scattered.tolist()]
-    assert options.order.at(epoch, scattered).tolist() == each
 
 
 @pytest.mark.parametrize(
@@ -277,3 +200,17 @@ def test_an_endless_stream_without_a_whole_step_is_refused() -> None:
 def test_buckets_without_records_have_no_steps() -> None:
     assert steps_of(options_of(Numbered((0, 0)), 4, 1)) == []
     assert [bucket for bucket, _ in steps_of(options_of(Numbered((0, 4, 0, 3)), 2))] == [1, 1, 3, 3]
+
+
+def test_padded_batches_are_those_of_their_buckets(tmp_path: Path) -> None:
+    lengths = [3, 9, 1, 4, 12, 2, 4, 7, 16, 3, 5, 2]
+    elements = [{"tokens": np.full(length, number, np.int32)} for number, length in enumerate(lengths)]
+    spec = {"tokens": cachelayer.ArraySpec("int32", (None,))}
+    documents = cachelayer.Storage(tmp_path).cache(elements, "documents", "v1", element_spec=spec)
+    stream = documents.stream(3, buckets=("tokens", [4, 8, 16]), shuffle=True, seed=1)
+    lists = [[0, 2, 3, 5, 6, 9, 11], [7, 10], [1, 4, 8]]
+    for step, (bucket, records) in enumerate(reference().steps_of_buckets(lists, 3, 1, 0)):
+        assert stream.records(step).tolist() == records
+        batch = stream[step]
+        assert batch["tokens"].shape == (len(records), [4, 8, 16][bucket])
+        assert batch["tokens_length"].tolist() == [lengths[record] for record in records]

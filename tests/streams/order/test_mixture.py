@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -12,24 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pages import run_page
-from repository import ROOT
+from order_page import reference
 from samples import examples
+from test_golden import mixed_order, turns_by_stage
 
-from cachelayer.streams.order.mixture import MOST_TURNS, MixedOrder, Turns, round_of, turns_of
+from cachelayer.streams.order.mixture import MOST_TURNS, MixedOrder, round_of, turns_of
+from cachelayer.streams.order.orders import ExactOrder
 
 MOST = 2**62
-GOLDEN: dict[str, tuple[int, list[int], int]] = {
-    "{0: (3, 1)}": (10**15, [0, 1, 0, 0, 0, 1, 0, 0], 75 * 10**13),
-    "{0: (0.7, 0.3), 10: (0.2, 0.8)}": (6, [0, 0, 1, 0, 1, 1, 0, 1], 4),
-}
-
-
-def turns_by_stage(stages: dict[int, Any]) -> Turns:
-    rounds = [turns_of([Fraction(str(weight)) for weight in weights]) for weights in stages.values()]
-    return Turns(tuple(stages), tuple(rounds))
-
-
 WEIGHT = st.one_of(st.just(0), st.integers(1, 40), st.floats(0.01, 1.0))
 
 
@@ -123,8 +111,7 @@ def test_any_position_is_found_without_those_before_it(
 def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[int, ...], data: st.DataObject) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 60), min_size=len(weights), max_size=len(weights))))
     turns, seed = turns_by_stage({0: weights}), data.draw(st.integers(0, 2**64 - 1))
-    order, first = MixedOrder(turns, sizes, shuffle=True, seed=seed), 0
-    records = order(0, 0, 5000)
+    records, first = mixed_order({0: weights}, list(sizes), seed).at(0, range(5000)), 0
     for part, size in enumerate(sizes):
         is_mine = (records >= first) & (records < first + size)
         mine = records[is_mine] - first
@@ -138,7 +125,7 @@ def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[in
 
 
 def test_parts_of_one_size_have_orders_of_their_own() -> None:
-    records = MixedOrder(turns_by_stage({0: (1, 1)}), (50, 50), shuffle=True, seed=1)(0, 0, 100)
+    records = mixed_order({0: (1, 1)}, [50, 50], 1).at(0, range(100))
     assert (records[records < 50] + 50).tolist() != records[records >= 50].tolist()
 
 
@@ -155,49 +142,28 @@ def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
 @given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 5000)), min_size=1, max_size=12), st.booleans())
 @settings(max_examples=15, deadline=None)
 def test_records_do_not_depend_on_what_was_asked_for_before(ranges: list[tuple[int, int]], is_shuffled: bool) -> None:
-    stages = {0: (5, 3, 0), 20_000: (1, 1, 2), 33_333: (0, 0.1, 0.9)}
-    sizes, seed = (1000, 70_000, 300), 3 if is_shuffled else None
-    turns = turns_by_stage(stages)
-    whole = MixedOrder(turns, sizes, is_shuffled, seed)(0, 0, 65_000)
-    order = MixedOrder(turns_by_stage(stages), sizes, is_shuffled, seed)
+    turns = turns_by_stage({0: (5, 3, 0), 20_000: (1, 1, 2), 33_333: (0, 0.1, 0.9)})
+    orders = tuple(ExactOrder(size, is_shuffled, size if is_shuffled else None) for size in (1000, 70_000, 300))
+    whole = MixedOrder(turns, orders).compute(0, np.arange(65_000))
+    order = MixedOrder(turns, orders)
     for start, count in ranges:
-        assert order(0, start, start + count).tolist() == whole[start : start + count].tolist()
-    ending = MixedOrder(turns, sizes, is_shuffled, seed, length=7001)
+        assert order.at(0, range(start, start + count)).tolist() == whole[start : start + count].tolist()
+        places = np.arange(start, start + count, 3)[::-1]
+        assert order.at(0, places).tolist() == whole[places].tolist()
+    ending = MixedOrder(turns, orders, length=7001)
     for epoch, start in ((0, 0), (1, 0), (3, 6900)):
-        assert ending(epoch, start, 7001).tolist() == whole[7001 * epoch + start : 7001 * (epoch + 1)].tolist()
-
-
-def test_the_records_are_these_for_ever() -> None:
-    order = MixedOrder(turns_by_stage({0: (3, 1)}), (5, 4), shuffle=True, seed=42)
-    assert order(0, 0, 16).tolist() == [4, 5, 3, 2, 1, 8, 0, 4, 2, 7, 0, 3, 1, 6, 3, 4]
-
-
-@pytest.fixture(scope="module")
-def documented() -> dict[str, Any]:
-    """What the code on the page defines."""
-    return run_page("order.md", 6)
-
-
-def test_the_documented_vectors_are_what_the_turns_are() -> None:
-    text = (ROOT / "docs" / "order.md").read_text()
-    listed = re.findall(r"^\| `(\{0: .*\})` \| (\d+) \| ([\d, ]+) \| (\d+) \|$", text, re.MULTILINE)
-    assert len(listed) >= 6
-    vectors = {text: (int(at), ast.literal_eval(f"[{parts}]"), int(turn)) for text, at, parts, turn in listed}
-    for text, (position, parts, turn) in {**vectors, **GOLDEN}.items():
-        found, turns = turns_by_stage(ast.literal_eval(text)).at(np.arange(position, position + 8))
-        assert (found.tolist(), int(turns[0])) == (parts, turn)
+        expected = whole[7001 * epoch + start : 7001 * (epoch + 1)].tolist()
+        assert ending.at(epoch, range(start, 7001)).tolist() == expected
 
 
 @given(schedules(), st.data())
 @settings(max_examples=examples(20), deadline=None)
-def test_turns_and_records_are_what_the_documented_code_says(
-    documented: dict[str, Any], stages: Any, data: st.DataObject
-) -> None:
+def test_turns_and_records_are_what_the_page_says(stages: Any, data: st.DataObject) -> None:
     position = data.draw(st.one_of(st.integers(0, 15_000), st.integers(0, MOST - 1)))
     parts, turns = turns_by_stage(stages).at(np.array([position]))
-    assert (parts[0], turns[0]) == documented["turn_at"](stages, position)
+    assert (parts[0], turns[0]) == reference().turn_at(stages, position)
     sizes = data.draw(st.lists(st.integers(1, 50), min_size=len(stages[0]), max_size=len(stages[0])))
     seed = data.draw(st.integers(0, 2**64 - 1))
-    record = MixedOrder(turns_by_stage(stages), tuple(sizes), shuffle=True, seed=seed)(0, position, position + 1)[0]
-    part, number = documented["mixed_record"](sizes, stages, seed, position)
+    record = mixed_order(stages, sizes, seed).at(0, np.array([position]))[0]
+    part, number = reference().mixed_record(sizes, stages, seed, position)
     assert record == sum(sizes[:part]) + number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -10,69 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pages import run_page
-from repository import ROOT
+from order_page import reference
 from samples import examples
 
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
-from cachelayer.streams.order.block_grid import Grid
-from cachelayer.streams.order.block_order import BlockOrder, grid_of
-from cachelayer.streams.order.exact import BlockSpans, Order
+from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.order.orders import ExactOrder, Order, Spans, arrange_rows
 from cachelayer.streams.stream_options import make_options
 
-DOCS = ROOT / "docs" / "order.md"
 WORDS = st.integers(0, 2**64 - 1)
 SIZES = (0, 1, 2, 3, 7, 10, 64, 100, 997)
-
-# (n, records of a block, blocks of a window, lanes, seed, epoch, start): the records there.
-GOLDEN = {
-    (3, 1, 1, 1, 0, 0, 0): [2, 0, 1],
-    (10, 2, 4, 4, 0, 0, 0): [6, 4, 2, 8, 7, 3, 1, 9, 0, 5],
-    (10, 2, 4, 4, 0, 1, 0): [7, 2, 8, 3, 6, 1, 9, 4, 0, 5],
-    (1000, 8, 32, 8, 42, 7, 0): [174, 555, 543, 504, 496, 400, 764, 941],
-    (1000, 8, 32, 8, 42, 7, 992): [542, 438, 310, 584, 715, 336, 566, 993],
-    (1003, 7, 16, 16, 18446744073709551615, 3, 995): [413, 601, 664, 476, 37, 977, 225, 852],
-    (500, 600, 64, 16, 1, 0, 0): [323, 55, 407, 441, 212, 189, 275, 154],
-    (100000, 50, 1024, 64, 1, 2, 50000): [86384, 93025, 9467, 23333, 23276, 40745, 17479, 81340],
-    (1000000, 106, 896, 128, 42, 0, 0): [317529, 361018, 896416, 818347, 923070, 465508, 962927, 143227],
-    (1000000000, 106, 1024, 1024, 1, 2, 999999995): [85517848, 306220973, 337470973, 210517848, 224189723],
-    (1000000000, 3000, 4096, 1024, 7, 0, 0): [
-        86539550,
-        439363034,
-        535273278,
-        690971808,
-        544245782,
-        751391427,
-        842839419,
-        287524606,
-    ],
-    (1000000000000, 256, 1024, 1024, 42, 5, 500000000000): [
-        781817234587,
-        176409612330,
-        25151787282,
-        6912440923,
-        755398325575,
-        422732794605,
-        202012948556,
-        44719146335,
-    ],
-    (1099511627776, 100000, 64, 4, 0, 0, 1099511627768): [
-        577642248512,
-        498622095853,
-        462518075203,
-        373379175051,
-        10843000433,
-        359531790334,
-        145783785912,
-        374993445698,
-    ],
-}
-
-
-def order_of(n: int, block: int, window: int, lanes: int, seed: int = 0) -> BlockOrder:
-    """The order of explicit sizes; the window is counted over all lanes."""
-    return BlockOrder(Grid(n, block, window // lanes, lanes), seed)
 
 
 @st.composite
@@ -81,67 +28,29 @@ def orders(draw: st.DrawFn, most: int = 3000) -> BlockOrder:
     lanes = 1 << draw(st.integers(0, 7))
     window = lanes * draw(st.integers(1, 6))
     n = draw(st.one_of(st.integers(1, 2 * lanes), st.integers(1, most)))
-    return order_of(n, draw(st.integers(1, 40)), window, lanes, draw(WORDS))
+    return BlockOrder(n, draw(st.integers(1, 40)), window, lanes, draw(WORDS))
 
 
-@pytest.fixture(scope="module")
-def documented() -> dict[str, Any]:
-    """What the code on the page defines."""
-    return run_page("order.md", 6)
-
-
-@pytest.mark.parametrize(("n", "block", "window", "lanes", "seed", "epoch", "start"), GOLDEN)
-def test_the_order_in_blocks_never_changes(
-    n: int, block: int, window: int, lanes: int, seed: int, epoch: int, start: int
-) -> None:
-    expected = GOLDEN[n, block, window, lanes, seed, epoch, start]
-    assert order_of(n, block, window, lanes, seed)(epoch, start, start + len(expected)).tolist() == expected
-
-
-def test_the_documented_vectors_are_the_pinned_ones() -> None:
-    found = {}
-    section = DOCS.read_text().partition("## Order in blocks")[2].partition("\n## ")[0]
-    for line in section.splitlines():
-        if re.match(r"\| \d+, \d+, \d+, \d+ \|", line):
-            sizes, *place, records = line.strip("|").split("|")
-            key = tuple(map(int, [*sizes.split(","), *place]))
-            found[key] = [int(record) for record in records.split(",")]
-    assert found == GOLDEN
-
-
-@given(orders(), st.integers(0, 2**62), st.data())
-@settings(max_examples=examples(60), deadline=None)
-def test_any_place_in_blocks_is_what_the_documented_code_says(
-    documented: dict[str, Any], order: BlockOrder, epoch: int, data: st.DataObject
-) -> None:
-    grid, place = order.grid, data.draw(st.integers(0, order.records - 1))
-    expected = documented["record_in_blocks"](
-        grid.records, grid.block, grid.depth * grid.lanes, grid.lanes, order.seed, epoch, place
-    )
-    assert order(epoch, place, place + 1).tolist() == [expected]
-
-
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_a_window_that_is_walked_is_what_the_documented_code_says(documented: dict[str, Any], lanes: int) -> None:
-    order = order_of(700_000, 70_000, lanes, lanes, 5)
-    assert not order.grid.is_sorted
-    for place in (0, 1, 69_999, 70_000, 350_003, 699_999):
-        expected = documented["record_in_blocks"](700_000, 70_000, lanes, lanes, 5, 1, place)
-        assert order(1, place, place + 1).tolist() == [expected]
+def arranged(order: Order, start: int, stop: int) -> Any:
+    """The places of a step, by row."""
+    spans = order.spans(0, np.arange(start, stop))
+    assert spans is not None
+    return start + arrange_rows(spans.ranks)
 
 
 @given(orders(), st.integers(0, 9))
 @settings(max_examples=examples(60), deadline=None)
 def test_an_epoch_in_blocks_holds_each_record_once(order: BlockOrder, epoch: int) -> None:
-    np.testing.assert_array_equal(np.sort(order(epoch, 0, order.records)), np.arange(order.records))
+    np.testing.assert_array_equal(np.sort(order.at(epoch, range(order.records))), np.arange(order.records))
 
 
 @pytest.mark.parametrize(
-    ("block", "window", "lanes"), [(40_000, 2, 2), (1000, 300, 1), (3, 1 << 16, 1 << 16), (70_001, 4, 4)]
+    ("least", "window", "lanes"), [(32_000, 2, 2), (1000, 300, 1), (3, 1 << 16, 1 << 16), (30_001, 4, 4)]
 )
-def test_large_windows_and_many_lanes_hold_each_record_once(block: int, window: int, lanes: int) -> None:
-    order = order_of(300_007, block, window, lanes)
-    np.testing.assert_array_equal(np.sort(order(0, 0, order.records)), np.arange(order.records))
+def test_large_windows_and_many_lanes_hold_each_record_once(least: int, window: int, lanes: int) -> None:
+    order = BlockOrder(300_007, least, window, lanes, 0)
+    np.testing.assert_array_equal(np.sort(order.at(0, range(order.records))), np.arange(order.records))
+    check_spans(order, 0)
 
 
 @given(orders(), st.data())
@@ -149,19 +58,20 @@ def test_large_windows_and_many_lanes_hold_each_record_once(block: int, window: 
 def test_a_part_in_blocks_is_the_same_part_of_the_whole(order: BlockOrder, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, order.records))
     stop = data.draw(st.integers(start, order.records))
-    whole = order(3, 0, order.records)
-    np.testing.assert_array_equal(order(3, start, stop), whole[start:stop])
+    whole = order.at(3, range(order.records))
+    np.testing.assert_array_equal(order.at(3, range(start, stop)), whole[start:stop])
     places = np.array(data.draw(st.lists(st.integers(0, order.records - 1))), np.int64)
     np.testing.assert_array_equal(order.at(3, places), whole[places])
-    lane = np.arange(start % order.grid.lanes, order.records, order.grid.lanes)
+    np.testing.assert_array_equal(order.compute(3, places), whole[places])
+    lane = np.arange(start % order.lanes, order.records, order.lanes)
     np.testing.assert_array_equal(order.at(3, lane), whole[lane])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [2**40, 2**40 + 12_345, 10**12])
-@pytest.mark.parametrize("nbytes", [4, 300, 10_000, 3_000_000])
+@pytest.mark.parametrize("nbytes", [40, 300, 10_000, 3_000_000])
 def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
-    order = BlockOrder(grid_of(Blocks(), n, nbytes), 11)
+    order = Blocks().order(n, nbytes, seed=11)
     width = 5000
     places = np.unique(np.concatenate([np.arange(at, at + width) for at in (0, n // 3, n - width)]))
     records = order.at(4, places)
@@ -172,64 +82,53 @@ def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
 @given(orders(), st.integers(0, 9))
 @settings(max_examples=examples(60), deadline=None)
 def test_spans_are_the_blocks_and_their_last_places(order: BlockOrder, epoch: int) -> None:
-    check_spans(order, epoch, order.blocks(epoch, 0, order.records))
+    check_spans(order, epoch)
 
 
-@pytest.mark.parametrize(
-    ("block", "window", "lanes"), [(40_000, 2, 2), (9000, 16, 2), (3, 1 << 12, 1 << 12), (70_001, 1, 1)]
-)
-def test_spans_of_large_windows_are_the_blocks_and_their_last_places(block: int, window: int, lanes: int) -> None:
-    order = order_of(150_007, block, window, lanes, 3)
-    check_spans(order, 0, order.blocks(0, 0, order.records))
-
-
-def check_spans(order: BlockOrder, epoch: int, spans: BlockSpans) -> None:
+def check_spans(order: BlockOrder, epoch: int) -> None:
     """Compare spans with what the whole epoch shows."""
-    n, records = order.records, order(epoch, 0, order.records)
+    n, records, spans = order.records, order.at(epoch, range(order.records)), spans_of(order, epoch)
     assert ((spans.begin <= records) & (records < spans.end)).all()
+    sizes = spans.end - spans.begin
+    assert set(sizes.tolist()) <= {1, order.block}
+    assert order.block == 1 or (sizes == 1).sum() == n - order.dealt
     begins, index = np.unique(spans.begin, return_inverse=True)
-    ends, lasts = np.zeros(len(begins), np.int64), np.zeros(len(begins), np.int64)
-    ends[index] = spans.end
+    lasts, lanes = np.zeros(len(begins), np.int64), np.zeros(len(begins), np.int64)
     # Places ascend, and the last assignment counts.
     lasts[index] = np.arange(n)
-    np.testing.assert_array_equal(ends, np.append(begins[1:], n))
-    np.testing.assert_array_equal(spans.end, ends[index])
     np.testing.assert_array_equal(spans.last, lasts[index])
-    assert (ends - begins).max() <= order.grid.block
-    lanes = np.arange(n) % order.grid.lanes
-    of_block = np.zeros(len(begins), np.int64)
-    of_block[index] = lanes
-    np.testing.assert_array_equal(of_block[index], lanes)
+    lanes[index] = np.arange(n) % order.lanes
+    np.testing.assert_array_equal(lanes[index], np.arange(n) % order.lanes)
+
+
+def spans_of(order: Order, epoch: int, stop: int | None = None) -> Spans:
+    spans = order.spans(epoch, np.arange(order.records if stop is None else stop))
+    assert spans is not None
+    return spans
 
 
 @given(orders(most=600), st.integers(1, 40), st.integers(0, 5))
 @settings(max_examples=examples(60), deadline=None)
-def test_rows_are_arranged_as_the_page_says(
-    documented: dict[str, Any], order: BlockOrder, size: int, skipped: int
-) -> None:
+def test_rows_are_arranged_as_the_page_says(order: BlockOrder, size: int, skipped: int) -> None:
     start = min(skipped, order.records)
     stop = min(start + size, order.records)
-    expected = documented["arranged"](range(start, stop), order.grid.lanes)
-    assert (start + order.arranged(0, start, stop)).tolist() == expected
+    assert arranged(order, start, stop).tolist() == reference().arranged(range(start, stop), order.lanes)
 
 
-def blocks_read(order: BlockOrder, shards: int, batch: int, stop: int) -> tuple[float, int]:
-    """Blocks that all shards read over distinct blocks, and records over blocks, in whole steps up to a place."""
-    begins, rows = order.blocks(0, 0, stop).begin, []
-    for start in range(0, stop - batch + 1, batch):
-        rows.append(start + order.arranged(0, start, start + batch))
+def blocks_read(order: BlockOrder, shards: int, batch: int) -> float:
+    """Blocks that all shards read over distinct blocks, in whole steps."""
+    begins = spans_of(order, 0).begin
+    rows = [arranged(order, start, start + batch) for start in range(0, order.records - batch + 1, batch)]
     of_shard = np.concatenate(rows).reshape(len(rows), shards, -1).swapaxes(0, 1).reshape(shards, -1)
-    read = sum(len(np.unique(begins[mine])) for mine in of_shard)
-    distinct = len(np.unique(begins[of_shard]))
-    return read / distinct, of_shard.size // distinct
+    return sum(len(np.unique(begins[mine])) for mine in of_shard) / len(np.unique(begins[of_shard]))
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 24), st.integers(0, 99))
 @settings(max_examples=examples(40), deadline=None)
 def test_no_block_is_read_by_two_of_a_power_of_two_of_shards(lanes: int, shards: int, share: int, seed: int) -> None:
-    order = order_of(4000, 16, 2 << lanes, 1 << lanes, seed)
+    order = BlockOrder(4000, 16, 2 << lanes, 1 << lanes, seed)
     count = 1 << min(lanes, shards)
-    assert blocks_read(order, count, share * count, order.grid.dealt)[0] == 1
+    assert blocks_read(order, count, share * count) == 1
 
 
 @pytest.mark.parametrize(
@@ -238,16 +137,32 @@ def test_no_block_is_read_by_two_of_a_power_of_two_of_shards(lanes: int, shards:
         (0, 4096, (1, 262144, 1)),
         (1, 4096, (1, 262144, 1)),
         (50, 10_000, (50, 2147, 1)),
-        (10_000, 10_000, (156, 672, 32)),
-        (10**6, 10_000, (106, 896, 128)),
-        (10**9, 10_000, (106, 1024, 1024)),
+        (10_000, 10_000, (105, 992, 32)),
+        (10**6, 10_000, (105, 896, 128)),
+        (10**9, 10_000, (105, 1024, 1024)),
         (10**6, 30_000_000, (1, 1024, 1024)),
-        (10**9, 0, (1116072, 960, 64)),
+        (10**9, 0, (32768, 256, 256)),
     ],
 )
 def test_default_sizes_are_these_for_ever(n: int, nbytes: int, expected: tuple[int, int, int]) -> None:
-    grid = grid_of(Blocks(), n, nbytes)
-    assert (grid.block, grid.depth * grid.lanes, grid.lanes) == expected
+    order = Blocks().order(n, nbytes, seed=0)
+    assert tuple(order.sizes.values()) == expected
+    assert Blocks(**order.sizes).order(n, nbytes, seed=0) == order
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**6), st.integers(1, 32_768), st.integers(0, 12))
+@settings(deadline=None)
+def test_few_records_are_left_over(n: int, nbytes: int, least: int, bits: int) -> None:
+    for order in (Blocks().order(n, nbytes, seed=0), Blocks(least, None, 1 << bits).order(n, nbytes, seed=0)):
+        assert min(order.least, max(1, n)) <= order.block <= order.least * 3 // 2
+        assert n - order.dealt < order.lanes * order.block
+        assert order.rounds or n == 0
+
+
+def test_of_many_records_hardly_any_are_left_over() -> None:
+    for n in (10**7 + 12_345, 10**9 + 7, 10**12 - 1):
+        order = Blocks().order(n, 10_000, seed=0)
+        assert n - order.dealt < 10 * order.lanes
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -333,6 +248,7 @@ def test_padding_rows_come_last_and_repeat_the_last_record() -> None:
         {"lanes": 12},
         {"lanes": 1 << 17},
         {"window": 1 << 21},
+        {"records": 32_769},
         {"window": 7, "lanes": 8},
     ],
 )
@@ -373,15 +289,15 @@ def test_the_warning_says_how_many_shards_read_a_block(shards: int, lanes: int, 
         stream = ref.stream(batch, shuffle=Blocks(16, 4 * lanes, lanes), seed=1, shard=(0, shards))
     assert len(all_) == 1
     order: Any = stream._reader.options.order
-    assert 0.9 * float(readers) <= blocks_read(order, shards, batch, order.grid.dealt)[0] <= float(readers)
+    assert 0.9 * float(readers) <= blocks_read(order, shards, batch) <= float(readers)
 
 
-@pytest.mark.parametrize("n", [5, 63])
-def test_blocks_that_do_not_fit_leave_all_records_to_the_exact_rest(n: int) -> None:
-    for order in (order_of(n, 64, 1, 1), order_of(n, 2, 64, 64)):
-        spans = order.blocks(0, 0, n)
-        assert (spans.end - spans.begin).tolist() == [1] * n
-        assert spans.last.tolist() == list(range(n))
+@pytest.mark.parametrize("n", [1, 5, 63])
+def test_smaller_versions_have_fewer_lanes(n: int) -> None:
+    order = Blocks(2, 64, 64).order(n, 1, seed=0)
+    assert 1 <= order.lanes <= max(1, n // 2)
+    # An order of fewer records than were planned for has no blocks in lanes, and is exact.
+    assert sorted(BlockOrder(n, 64, 64, 64, 0).at(0, range(n)).tolist()) == list(range(n))
 
 
 def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
@@ -390,7 +306,8 @@ def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
     next(mine)
     state = mine.get_state()
     assert state["order"] == {
-        "version": 2,
+        "kind": "blocks",
+        "version": 1,
         "seed": 1,
         "shuffle": True,
         "reshuffle": True,
@@ -398,7 +315,7 @@ def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
     }
     mine.set_state(state)
     for shuffle, named in [
-        (True, "order version"),
+        (True, "order kind"),
         (Blocks(6, 8, 4), "records of a block"),
         (Blocks(5, 12, 4), "window of blocks"),
         (Blocks(5, 8, 2), "lanes of blocks"),
@@ -407,7 +324,7 @@ def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
         with pytest.raises(StateError, match=named):
             iter(ref.stream(4, shuffle=shuffle, seed=1)).set_state(state)
     exact = iter(ref.stream(4, shuffle=True, seed=1)).get_state()
-    with pytest.raises(StateError, match="order version is 2 here and 1 in the state"):
+    with pytest.raises(StateError, match="order kind is 'blocks' here and 'exact' in the state"):
         mine.set_state(exact)
     for edited in (None, 5, [], {"records": [5]}, {"records": 5}):
         with pytest.raises(StateError):
@@ -458,7 +375,7 @@ def test_a_mixture_in_blocks_is_the_same_for_any_shards(parts: list[Any], shards
 def test_spans_of_a_mixture_are_blocks_of_its_parts_and_positions_of_the_mixture(parts: list[Any]) -> None:
     order: Any = mixture(parts, (3, 1, 2)).stream(6, shuffle=Blocks(4, 16, 8), seed=3)._reader.options.order
     stop = 6 * 300
-    records, spans = order(0, 0, stop), order.blocks(0, 0, stop)
+    records, spans = order.at(0, range(stop)), spans_of(order, 0, stop)
     assert ((spans.begin <= records) & (records < spans.end)).all()
     np.testing.assert_array_equal(order.at(0, np.arange(0, stop, 7)), records[::7])
     inside = np.flatnonzero(spans.last < stop)
@@ -470,16 +387,16 @@ def test_spans_of_a_mixture_are_blocks_of_its_parts_and_positions_of_the_mixture
         assert positions[-1] == last
 
 
-def test_rows_of_a_mixture_are_sorted_by_the_lanes_of_its_parts(documented: dict[str, Any], parts: list[Any]) -> None:
+def test_rows_of_a_mixture_are_sorted_by_the_lanes_of_its_parts(parts: list[Any]) -> None:
     stream = mixture(parts).stream(16, shuffle=Blocks(4, 16, 8), seed=3)
     order: Any = stream._reader.options.order
-    turns = {0: 0, 1: 0}
+    turns, lanes = {0: 0, 1: 0}, [order.lanes for order in order.orders]
     for step in range(40):
         keys = []
         for position in range(16 * step, 16 * step + 16):
-            part = documented["round_of"]([3, 1])[position % 4]
+            part = reference().round_of([3, 1])[position % 4]
             place = turns[part] % (300, 41)[part]
-            keys.append((documented["bits_reversed"](place % 8, 8), position))
+            keys.append((reference().bits_reversed(place % lanes[part], lanes[part]) / lanes[part], position))
             turns[part] += 1
         expected = [position for _, position in sorted(keys)]
         assert stream.records(step).tolist() == order.at(0, np.array(expected)).tolist()
@@ -512,11 +429,11 @@ def test_samplers_of_torch_give_each_shard_the_rows_of_its_stream(parts: list[An
 # Statistics.
 
 
-def mean_chi_square(order: Order | BlockOrder, batch: int, classes: int, epochs: int) -> float:
+def mean_chi_square(order: Order, n: int, batch: int, classes: int, epochs: int) -> float:
     """The mean chi-square of the labels of a batch, over records that are sorted by class."""
-    n, found = order.records, []
+    found = []
     for epoch in range(epochs):
-        labels: NDArray[np.int64] = order(epoch, 0, n) * classes // n
+        labels: NDArray[np.int64] = order.at(epoch, range(n)) * classes // n
         steps = labels[: n // batch * batch].reshape(-1, batch)
         counts = np.stack([(steps == label).sum(axis=1) for label in range(classes)])
         found.append((((counts - batch / classes) ** 2) / (batch / classes)).sum(axis=0).mean())
@@ -524,20 +441,34 @@ def mean_chi_square(order: Order | BlockOrder, batch: int, classes: int, epochs:
 
 
 @pytest.mark.parametrize(
-    ("block", "window", "lanes"),
+    ("least", "window", "lanes"),
     [(16, 1024, 256), (16, 1024, 1024), (50, 256, 256), pytest.param(100, 256, 256, marks=pytest.mark.soak)],
 )
-def test_batches_of_sorted_classes_are_as_mixed_as_exactly_shuffled_ones(block: int, window: int, lanes: int) -> None:
+def test_batches_of_sorted_classes_are_as_mixed_as_exactly_shuffled_ones(least: int, window: int, lanes: int) -> None:
     n, batch = 100_000, 256
-    exact = mean_chi_square(Order(n, True, 1), batch, 10, 4)
-    assert mean_chi_square(order_of(n, block, window, lanes, 1), batch, 10, 4) <= 1.05 * exact
+    exact = mean_chi_square(ExactOrder(n, True, 1), n, batch, 10, 4)
+    assert mean_chi_square(BlockOrder(n, least, window, lanes, 1), n, batch, 10, 4) <= 1.05 * exact
 
 
 @pytest.mark.slow
 def test_the_records_that_are_left_out_are_others_in_each_epoch() -> None:
-    order = order_of(1000, 16, 64, 32, 1)
-    left = np.concatenate([order(epoch, 960, 1000) for epoch in range(200)])
+    order = BlockOrder(1000, 8, 64, 32, 1)
+    left = np.concatenate([order.at(epoch, range(960, 1000)) for epoch in range(200)])
     expected = len(left) / 1000
     statistic = ((np.bincount(left, minlength=1000) - expected) ** 2 / expected).sum()
     # Records that lie together are left out together, so this varies more than chi-square does.
     assert statistic < 1000 * 4
+
+
+def test_the_tail_comes_anywhere_in_an_epoch_from_all_over_the_dataset() -> None:
+    order = BlockOrder(1003, 16, 8, 4, 1)
+    firsts = []
+    for epoch in range(60):
+        spans = spans_of(order, epoch)
+        places = np.flatnonzero(spans.end - spans.begin == 1)
+        assert places.tolist() == list(range(places[0], places[0] + 1003 - order.dealt))
+        firsts.append(int(places[0]))
+        assert np.ptp(order.at(epoch, places)) > 500
+    assert len(set(firsts)) > 30
+    assert min(firsts) < 200
+    assert max(firsts) > 800
