@@ -202,23 +202,21 @@ def _sent(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
         leaves[place] = np.asarray(leaf)
         if not wide and leaf.dtype in _NARROW:
             leaves[place] = _narrowed(leaves[place], functools.partial(_name, batch, place))
-    shardings = [_of_rank(sharding, leaf.ndim) for leaf in leaves]
     with jax.enable_x64(wide):
-        if sharding.is_fully_addressable:
-            arrays = jax.device_put(leaves, shardings)
-        else:
-            arrays = [_global_array(leaf, rows, size, each) for leaf, each in zip(leaves, shardings, strict=True)]
-    return structure.unflatten(arrays)
+        return structure.unflatten([_global_array(leaf, rows, size, _of_rank(sharding, leaf.ndim)) for leaf in leaves])
 
 
 def _global_array(array: NDArray[Any], rows: NDArray[np.int64], size: int, sharding: NamedSharding) -> jax.Array:
-    """Return the global array of the rows that this process holds: none if it has no device of the mesh."""
+    """Return the global array of the rows that this process holds: none if it has no device of the mesh.
+
+    ``make_array_from_process_local_data`` fails then, and ``device_put`` takes several times longer for small arrays.
+    """
 
     def part(index: tuple[slice, ...]) -> NDArray[Any]:
         first, last, _ = index[0].indices(size)
         place = int(np.searchsorted(rows, first))
-        found: NDArray[Any] = array[(slice(place, place + last - first), *index[1:])]
-        return found
+        local: NDArray[Any] = array[(slice(place, place + last - first), *index[1:])]
+        return local
 
     return jax.make_array_from_callback((size, *array.shape[1:]), sharding, part, dtype=array.dtype)
 

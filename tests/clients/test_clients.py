@@ -95,6 +95,7 @@ def run(folder: Path, name: str, kill_at: int, *hosts: str) -> list[list[Line]]:
 # and the steps of an epoch: 0 if the records of a step are rows of tokens.
 CASES = {
     "trainer": (18, 15, 13),
+    "timm": (18, 15, 13),
     "lightning": (18, 15, 13),
     "keras": (21, 18, 13),
     "nanogpt": (73, 70, 0),

@@ -47,7 +47,7 @@ def declare_operators() -> None:
 if __name__ == "__main__":
     step, program, *arguments = sys.argv[1:]
     path = Path(program).resolve()
-    if path.name.startswith(("trainer", "lightning")):
+    if path.name.startswith(("trainer", "lightning", "timm")):
         declare_operators()
     if step != "0":
         kill_at(step)
