@@ -44,6 +44,8 @@ from cachelayer.streams.stream_options import StreamArguments, check_seed, make_
 from cachelayer.user_warnings import warn
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
+Whole: TypeAlias = Literal["drop", "keep", "wrap"] | None
+"""How the last step of an epoch is whole, or shorter: batches have no mask."""
 # Numbers of values and of windows stay far within int64.
 _LONGEST = 2**31 - 1
 
@@ -268,11 +270,7 @@ class View(Generic[T]):
     # The last overload must be of one class with those before it: else a call with `**options` would be Any.
     @overload
     def stream(  # type: ignore[overload-overlap]
-        self,
-        global_batch_size: None = ...,
-        *,
-        remainder: Literal["drop", "keep"] | None = ...,
-        **options: Unpack[StreamArguments],
+        self, global_batch_size: None = ..., *, remainder: Whole = ..., **options: Unpack[StreamArguments]
     ) -> Stream[T]: ...
     @overload
     def stream(
@@ -280,43 +278,27 @@ class View(Generic[T]):
     ) -> BatchStream[T, tuple[Any, NDArray[np.bool_]]]: ...
     @overload
     def stream(
-        self: View[Untyped],
-        global_batch_size: int,
-        *,
-        remainder: Literal["drop", "keep"] | None = ...,
-        **options: Unpack[StreamArguments],
+        self: View[Untyped], global_batch_size: int, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[T, Any]: ...
     @overload
     def stream(
         self: View[dict[str, Any]],
         global_batch_size: int,
         *,
-        remainder: Literal["drop", "keep"] | None = ...,
+        remainder: Whole = ...,
         **options: Unpack[StreamArguments],
     ) -> BatchStream[T, dict[str, Any]]: ...
     @overload
     def stream(
-        self: Scalars,
-        global_batch_size: int,
-        *,
-        remainder: Literal["drop", "keep"] | None = ...,
-        **options: Unpack[StreamArguments],
+        self: Scalars, global_batch_size: int, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[T, NDArray[Any]]: ...
     @overload
     def stream(
-        self,
-        global_batch_size: int,
-        *,
-        remainder: Literal["drop", "keep"] | None = ...,
-        **options: Unpack[StreamArguments],
+        self, global_batch_size: int, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[T, Any]: ...
     @overload
     def stream(
-        self,
-        global_batch_size: int | None,
-        *,
-        remainder: Literal["drop", "keep"] | None = ...,
-        **options: Unpack[StreamArguments],
+        self, global_batch_size: int | None, *, remainder: Whole = ..., **options: Unpack[StreamArguments]
     ) -> BatchStream[Any, Any]: ...
     @takes_stream_options()
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
@@ -336,7 +318,7 @@ class View(Generic[T]):
             shard: (index, count), or an object with shard_index and shard_count.
             remainder: what to do with a shorter last step of an epoch: "keep", the default, distributes it, so shards
                 may get different numbers of records; "drop" skips it; "pad" fills it up and gives ``(batch, mask)``
-                at every step.
+                at every step; "wrap" fills it up with the first records of the next epoch.
             start: the global position to begin at: a number of records, over all epochs and all shards.
             prefetch: the number of batches, or elements, to read ahead in the background. Memory holds these and one
                 more. Several small ones are read at once, up to 4 MB for each of this number. Of batches of at most
