@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from cachelayer.access.dataset import Read, read_each
+from cachelayer.access.dataset import NO_NUMBERS, Read, cut_batches, read_each
 from cachelayer.errors import CorruptionError
 from cachelayer.protocols import Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+from cachelayer.records.tree import Tree
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -50,9 +51,10 @@ class FetchedBlock:
 class ReadsRecords(Protocol):
     """Makes elements and batches of records that may come from elsewhere, if ``read`` is given."""
 
+    @property
+    def element_spec(self) -> Tree: ...
     def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]: ...
     def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any: ...
-    def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]: ...
 
 
 class HoldsBlocks(Protocol):
@@ -114,8 +116,12 @@ class HeldReads:
     def read(self, numbers: Ints) -> Any:
         return self.base.batch(self.selection.take(numbers), None, self._read())
 
-    def read_batches(self, batches: Sequence[Ints]) -> list[Any]:
-        return self.base.batches([self.selection.take(numbers) for numbers in batches], self._read())
+    def read_batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
+        chosen = self.selection.take(np.concatenate([NO_NUMBERS, *batches]))
+        sizes = list(map(len, batches))
+        return cut_batches(
+            lambda some: self.base.batch(chosen[some], None, self._read(some)), self.base.element_spec, sizes
+        )
 
 
 def held_records(blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints) -> Records:

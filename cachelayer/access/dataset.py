@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,8 +20,10 @@ from cachelayer.records.infer import declared
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable, Ragged
 from cachelayer.records.varying_leaves import varying_leaf
 from cachelayer.streams.reading.failures import bare, is_of_element
 from cachelayer.versions.stored_version import StoredVersion
@@ -113,8 +116,11 @@ class Dataset(Protocol):
         """Return the elements stacked on a leading axis; with ``names``, only these keys of a dict element."""
 
     def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
-        """Return a batch for each array of numbers, all read at once if that is quicker."""
-        return (self.batch(numbers) for numbers in batches)
+        """Return a batch for each array of numbers. All are read at once; if they cannot be cut, one by one."""
+        if not self.facts.is_declared:
+            return map(self.batch, batches)
+        numbers = np.concatenate([NO_NUMBERS, *batches])
+        return cut_batches(lambda rows: self.batch(numbers[rows]), self.element_spec, list(map(len, batches)))
 
     @abstractmethod
     def sources(self, numbers: Ints) -> Sources:
@@ -305,6 +311,28 @@ def read_each(read: Callable[[Ints], list[Any]], numbers: Ints, failed: Failed, 
         *read_each(read, numbers[:half], failed, first),
         *read_each(read, numbers[half:], failed, first + half),
     ]
+
+
+def cut_batches(read: Callable[[slice], Any], spec: Tree, sizes: Sequence[int]) -> Iterable[Any]:
+    """Return batches that were read at once and share their memory.
+
+    Args:
+        read: returns the batch of some of all rows.
+        spec: the spec of the elements. The shape of a batch of sparse arrays depends on all of its rows, so these
+            batches are read one by one.
+        sizes: the number of rows of each batch.
+    """
+    rows = [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
+    if any(isinstance(leaf, SparseSpec) for _, leaf in tree.leaves(spec)):
+        return map(read, rows)
+    leaves = tree.flatten_like(spec, read(slice(None)))
+    return tree.row_packer(spec)([[_rows(values, some) for some in rows] for values in leaves], len(rows))
+
+
+def _rows(values: Any, rows: slice) -> Any:
+    if isinstance(values, Nullable):
+        return Nullable(_rows(values.values, rows), values.valid[rows])
+    return values.rows(rows.start, rows.stop) if isinstance(values, Ragged) else values[rows]
 
 
 def check_keys(spec: Tree, names: Any) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -267,16 +266,6 @@ class Joined(Dataset):
         groups = list(self.parts.groups(numbers)) or [(self.parts.members[0], numbers, numbers)]
         batches = [(rows, member.batch(own, names)) for member, rows, own in groups]
         return batches[0][1] if len(batches) == 1 else _merge_batches(spec, batches, len(numbers))
-
-    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
-        spec = self.element_spec
-        if not all(is_plain(leaf) for _, leaf in tree.leaves(spec)):
-            return super().batches(batches)
-        # Arrays of several batches are read at once, and cut.
-        splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
-        whole = self.batch(np.concatenate([*batches, np.empty(0, np.int64)]))
-        values, pack = tree.flatten_like(spec, whole), tree.packer(spec)
-        return [pack(iter([leaf[start:stop] for leaf in values])) for start, stop in pairwise(splits)]
 
     def sources(self, numbers: Ints) -> Sources:
         return self.parts.sources(numbers)

@@ -21,7 +21,7 @@ from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.image_sizes import sized_spec
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.leaves import leaf_of
-from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
@@ -292,14 +292,6 @@ class RecordElements(Dataset):
     @cached_property
     def _codecs(self) -> dict[tuple[str, ...], Codec]:
         return {}
-
-    def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]:
-        splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
-        numbers = np.concatenate([*batches, np.empty(0, np.int64)])
-        try:
-            return self.element_codec.batches(self.element_codec.decode(self._records(numbers, read)), splits)
-        except ValueError as error:
-            self._raise_damage(error, numbers)
 
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | Ints) -> NoReturn:
         """Raise numpy's error as a CorruptionError, and an ElementError with the number of the record."""

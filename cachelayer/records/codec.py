@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from copy import copy
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -276,15 +275,6 @@ class Codec:
             values = leaf.stack(column.parts)
             batches.append(values if column.nulls is None else Nullable(values, ~column.nulls))
         return self._pack(iter(batches))
-
-    def batches(self, columns: Sequence[Column], splits: Sequence[int]) -> list[Any]:
-        """Return consecutive batches of rows, which share the memory of the columns.
-
-        Args:
-            columns: the columns of all leaves.
-            splits: where each batch begins, and the end of the last.
-        """
-        return [self.batch([column.rows(start, stop) for column in columns]) for start, stop in pairwise(splits)]
 
     def varying_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Return where each varying part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""

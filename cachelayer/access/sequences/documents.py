@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -353,11 +352,6 @@ class DocumentRows(Dataset):
     def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]:
         columns = {name: rows_apart(values) for name, values in self.cut.batch(numbers, read).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-    def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]:
-        splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
-        arrays = self.cut.batch(np.concatenate([*batches, np.empty(0, np.int64)]), read)
-        return [{name: values[start:stop] for name, values in arrays.items()} for start, stop in pairwise(splits)]
 
     def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:
         return self.cut.block_holder(self, share, Selection.all(len(self)) if selection is None else selection)

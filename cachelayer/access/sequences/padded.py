@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -144,10 +144,6 @@ class PaddedElements(Dataset):
             check_keys(self.element_spec, names)
         batch = self.padded(numbers, self.records.batch(numbers, self._needed(names)))
         return with_keys(batch, self.element_spec, names)
-
-    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
-        found = self.records.batches(batches)
-        return [self.padded(numbers, batch) for numbers, batch in zip(batches, found, strict=True)]
 
     def padded(self, numbers: Ints, batch: Any) -> Any:
         """Return a batch of the view with its leaves padded.
