@@ -88,23 +88,23 @@ class Spans:
     find: Callable[[], tuple[Indices, Indices, Indices]]
 
     @cached_property
-    def _found(self) -> tuple[Indices, Indices, Indices]:
+    def _edges(self) -> tuple[Indices, Indices, Indices]:
         return self.find()
 
     @property
     def begin(self) -> Indices:
         """The first record number of each block."""
-        return self._found[0]
+        return self._edges[0]
 
     @property
     def end(self) -> Indices:
         """One past the last record number of each block."""
-        return self._found[1]
+        return self._edges[1]
 
     @property
     def last(self) -> Indices:
         """The place of this epoch at which the last record of the block comes, over all shards."""
-        return self._found[2]
+        return self._edges[2]
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def kept_numbers(order: KeptOrder, epoch: int, places: Places) -> Indices:
     numbers = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
     if isinstance(places, range):
         return numbers[low - first * _PIECE : high + 1 - first * _PIECE].copy()
-    found: Indices = numbers.take((places >> bits if bits else places) - first * _PIECE)
-    return found
+    wanted: Indices = numbers.take((places >> bits if bits else places) - first * _PIECE)
+    return wanted
 
 
 @lru_cache(maxsize=_KEPT_PIECES)
