@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, Literal, NamedTuple
 
 import google_crc32c
@@ -35,8 +36,6 @@ _MOST = 2**62
 _ROW = struct.Struct("<QII")
 # Longer records are not compared with their checksums when a shard is opened, because that takes too long.
 _SAMPLED_NBYTES = 1 << 20
-# For fewer records than this, reading ahead gains little.
-_FEW = 32
 _SAMPLES = 8
 _BATCH_NBYTES = 4 << 20
 _GROWTH = 8
@@ -127,6 +126,8 @@ class LocalShards:
         self._all_are_open = False
         self._paths: dict[int, Path] = {}
         self._plain: dict[int, _PlainShard] = {}
+        # The page faults of this process when records were last seen in memory; -1 if the last ones were not.
+        self._page_faults = -1
 
     @classmethod
     def of_file(cls, files: AbstractContextManager[ShardFiles], stats: ShardStats, verify: Verify) -> LocalShards:
@@ -142,7 +143,7 @@ class LocalShards:
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
         plain = self._plain.get(shard)
         if plain is None:
-            return bytearray(self.records(np.array([number])).copied().memory())
+            return bytearray(self.records(np.array([number])).unmapped().memory())
         number -= self._starts[shard]
         memory = self._view
         if self._record_nbytes is not None:
@@ -171,9 +172,11 @@ class LocalShards:
         if len(numbers) == 0:
             return Records.of([])
         shard_of, within = self._in_shards(numbers)
-        # Otherwise each record would cause a page fault of its own, which also reads much around the record.
-        if len(within) >= _FEW:
-            self._load_if_cold(shard_of, within, 1)
+        # Otherwise each record would cause a page fault of its own, which also reads much around the record. To look
+        # takes a while, so it is done only if the system had to read pages from the disk since the last time.
+        faults = getrusage(RUSAGE_SELF).ru_majflt
+        if faults != self._page_faults:
+            self._page_faults = -1 if self._load_if_cold(shard_of, within) else faults
         return self._read(shard_of, within)
 
     def in_order(self) -> Iterator[tuple[Ints, Records]]:
@@ -198,7 +201,7 @@ class LocalShards:
 
     def announce(self, numbers: Ints) -> bool:
         """Start to load records if they are not in memory; return whether any was not."""
-        return len(numbers) > 0 and self._load_if_cold(*self._in_shards(numbers), _SAMPLES)
+        return len(numbers) > 0 and self._load_if_cold(*self._in_shards(numbers))
 
     def _in_shards(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard of each record, all of which are open then, and its number there."""
@@ -223,9 +226,12 @@ class LocalShards:
         records = Records(self._memory, logical, lengths, self._record_nbytes, True, self._namer(shard_of, within))
         if self._has_compressed:
             is_compressed = self._is_compressed[shard_of]
-            groups = [np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed)]
-            read = [(groups[0], decompress(records[groups[0]].copied())), (groups[1], records[groups[1]])]
-            records = Records.joined(len(within), [group for group in read if len(group[0])])
+            if is_compressed.all():
+                records = decompress(records.copied())
+            elif is_compressed.any():
+                packed, plain = np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed)
+                groups = [(packed, decompress(records[packed].copied())), (plain, records[plain])]
+                records = Records.joined(len(within), groups)
         if self._verify != "always":
             return records
         copied = records.unmapped()
@@ -234,9 +240,9 @@ class LocalShards:
             raise CorruptionError(f"{records.name(int(wrong[0]))} does not match its checksum")
         return copied
 
-    def _load_if_cold(self, shard_of: Ints, within: Ints, samples: int) -> bool:
+    def _load_if_cold(self, shard_of: Ints, within: Ints) -> bool:
         """Start to load records if a sample shows that they are not in memory; return whether it does."""
-        some = slice(len(within) // (2 * samples), None, -(-len(within) // samples))
+        some = slice(None, None, -(-len(within) // _SAMPLES))
         begins, _ = self._spans(shard_of[some], within[some])
         for shard, position in zip(
             shard_of[some].tolist(), (begins - self._base[shard_of[some]]).tolist(), strict=True
