@@ -116,7 +116,7 @@ class VersionRecords:
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
-        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards), shards.records)
+        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards), shards.records, version.indices)
         return RemoteShards(shards.records, ranged, self._local_copies)
 
     @cached_property

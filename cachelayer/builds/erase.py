@@ -154,7 +154,7 @@ class Erasure:
             nbytes=manifest.nbytes,
             time=now(),
         )
-        return put_manifest(self._log, head, info, raw, numbers)
+        return put_manifest(self._log, head, info, manifest, raw, numbers)
 
 
 def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTarget) -> ShardFile:

@@ -3,10 +3,11 @@
 ::
 
     <root>/<dataset id>/_log/0000000001.json            an entry of the log
-    <root>/<dataset id>/_log/head                       a hint at the last entry
+    <root>/<dataset id>/_log/head                       a copy of the last entry, or of an earlier one
     <root>/<dataset id>/shards/<file>.array_record      a shard, beside it <file>.index and <file>.lengths
     <root>/<dataset id>/manifests/<file>.json           the manifest of a version, beside it <file>.i64: the records
-                                                        that it keeps of its shards
+                                                        that it keeps of its shards; in a bucket <file>.indices too: the
+                                                        indices of its shards, if they are small
     <root>/<dataset id>/packs/<digest>/<digest>.packs   a plan of packs of a version: which documents share a row
     <root>/<dataset id>/_builds/<version>/              what builds of a version have finished, and who is at work
     <root>/<dataset id>/_tmp/                           shards that are being written, on a file system
@@ -78,7 +79,7 @@ def log_entry(dataset_id: str, sequence: int) -> str:
 
 
 def log_head(dataset_id: str) -> str:
-    """Return the hint at the last entry of the log."""
+    """Return the copy of the last entry of the log, or of an earlier one."""
     return f"{log(dataset_id)}/head"
 
 
@@ -128,6 +129,11 @@ def manifest(name: str) -> str:
 def kept(name: str) -> str:
     """Return the file of the numbers of the records that a version keeps."""
     return f"{name}.i64"
+
+
+def indices(name: str) -> str:
+    """Return the file of the indices of all shards of a version."""
+    return f"{name}.indices"
 
 
 def packs(dataset_id: str, version_digest: str = "") -> str:

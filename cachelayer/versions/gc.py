@@ -193,7 +193,9 @@ class Collector:
             return {info.file: self._objects_of_manifest(info)}
 
     def _objects_of_manifest(self, info: VersionInfo) -> list[str]:
-        return [f"{self._dataset_id}/{name}" for name in (info.manifest, paths.kept(info.file))]
+        return [
+            f"{self._dataset_id}/{name}" for name in (info.manifest, paths.kept(info.file), paths.indices(info.file))
+        ]
 
     def _delete_notes(self) -> Iterator[Collected]:
         """Delete the notes and claims of builds that are published, and of those that were interrupted long ago."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Self
 
-from cachelayer.errors import CorruptionError, StorageError
+from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.system_threads import Pool
@@ -43,16 +43,20 @@ class Log:
 
     def head(self) -> Snapshot:
         """Return the newest snapshot; an empty one if nothing was ever published."""
-        head = self._hinted() if self._seen is None else self._newest(self._seen)
-        self._seen = head
-        return head
+        if self._seen is None:
+            self._seen = self._hint()
+        self._seen = self._newest(self._seen)
+        return self._seen
 
-    def _hinted(self) -> Snapshot:
-        """Return the newest snapshot, searching from the number in the hint, which may be wrong."""
-        raw = self.store.read(paths.log_head(self.dataset_id)) or b""
-        hint = int(raw) if raw.isdigit() and len(raw) < 20 else 0
-        head = self._entry(self._last(hint)) if hint else None
-        return self._newest(Snapshot()) if head is None else head
+    def _hint(self) -> Snapshot:
+        """Return the copy of an entry, by which readers find the newest one with two requests; else an empty snapshot.
+
+        It may be an old one. Where a storage was copied by other means it may even be of an entry that is not there.
+        """
+        raw = self.store.read(paths.log_head(self.dataset_id))
+        with suppress(CorruptionError, FormatError):
+            return Snapshot.decode(raw or b"", self._name(0))
+        return Snapshot()
 
     def _newest(self, known: Snapshot) -> Snapshot:
         """Return the newest snapshot, searching from one that is known."""
@@ -99,6 +103,8 @@ class Log:
                     break
         """
         until = time.monotonic() + _PATIENCE
+        seen = self._seen or self._hint()
+        self._seen = seen if self.store.exists(self._name(seen.sequence)) else Snapshot()
         for number in count():
             yield self.head()
             if time.monotonic() > until:
@@ -123,7 +129,7 @@ class Log:
         self._seen = entry
         # The entry is there: a hint that cannot be written must not look like a failure.
         with suppress(StorageError):
-            self.store.put(paths.log_head(self.dataset_id), str(entry.sequence).encode())
+            self.store.put(paths.log_head(self.dataset_id), raw)
         return True
 
 

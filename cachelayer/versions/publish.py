@@ -59,7 +59,7 @@ def publish(
             info = found
             break
         _check(log, head, version, stored, base)
-        info = put_manifest(log, head, info, raw, numbers)
+        info = put_manifest(log, head, info, stored, raw, numbers)
         if replaces is not None and found is not None and found.digest == replaces[0]:
             gone = Deletion(found, head.sequence + 1, 0.0)
             decided = head.superseding([info], replaces[1], change, [*head.deleted, gone])
@@ -92,13 +92,20 @@ def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
     return set().union(*lost)
 
 
-def put_manifest(log: Log, head: Snapshot, info: VersionInfo, raw: bytes, numbers: bytes | None) -> VersionInfo:
+def put_manifest(
+    log: Log, head: Snapshot, info: VersionInfo, manifest: Manifest, raw: bytes, numbers: bytes | None
+) -> VersionInfo:
     """Put a manifest under the generation of a head, unless that was done, and return the version with it."""
     if info.generation == head.generation:
         return info
     placed = VersionInfo(**{**vars(info), "generation": head.generation})
     if numbers is not None:
         log.store.put(f"{log.dataset_id}/{paths.kept(placed.file)}", numbers)
+    indices = StoredVersion.with_manifest(log.store, log.dataset_id, placed, manifest).indices
+    if indices is not None:
+        names = [paths.index_of(f"{log.dataset_id}/{shard.name}") for shard in manifest.shards]
+        ranges = [(name, 0, shard.stats.index_nbytes) for name, shard in zip(names, manifest.shards, strict=True)]
+        log.store.put(indices, b"".join(log.store.read_ranges(ranges)))
     log.store.put(f"{log.dataset_id}/{placed.manifest}", raw)
     return placed
 

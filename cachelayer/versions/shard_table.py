@@ -126,6 +126,11 @@ class ShardTable(Sequence[ShardFile]):
         """Bytes of each shard, without its index."""
         return self._columns["nbytes"]
 
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of all indices."""
+        return sum(self._columns["index_nbytes"])
+
     @cached_property
     def record_nbytes(self) -> int | None:
         """The bytes of every record if all have one size and lie where arithmetic says, else None."""

@@ -218,14 +218,14 @@ class Snapshot:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
-        """Return the snapshot in the log entry of this number."""
+    def decode(cls, raw: bytes, name: str, sequence: int | None = None) -> Snapshot:
+        """Return the snapshot in the log entry of this number, or in one of any number."""
         with json_values.decoding(name, "entry of a log"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "log")
             del document["format"], document["token"]
             entry: Snapshot = json_values.decoded(cls, "entry", document)
-            if entry.sequence != sequence:
+            if sequence is not None and entry.sequence != sequence:
                 # A writer that continued from it would look for the newest entry in the wrong place, for ever.
                 raise CorruptionError(
                     f"{name}: the entry says that it is number {entry.sequence}: it was copied or edited; "
@@ -233,6 +233,6 @@ class Snapshot:
                 )
             if not all(info.version == key for key, info in entry.versions.items()):
                 raise ValueError("the entry lists a version under another name")
-            if list(entry.sweeps) != sorted({*entry.sweeps} - {0}) or max(entry.sweeps, default=0) > sequence:
+            if list(entry.sweeps) != sorted({*entry.sweeps} - {0}) or max(entry.sweeps, default=0) > entry.sequence:
                 raise ValueError("the numbers of sweeps do not ascend, or are those of later entries")
             return entry

@@ -22,6 +22,9 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import VersionInfo
 
+INDICES_NBYTES = 1 << 26
+"""The most bytes of indices that are put beside a manifest: those of four million records."""
+
 
 @dataclass(frozen=True)
 class StoredVersion:
@@ -97,6 +100,17 @@ class StoredVersion:
         if selection.digest(self.manifest.shards_digest, records) != kept.digest:
             raise CorruptionError(f"{name}: its record numbers are not those that were published")
         return selection
+
+    @property
+    def indices(self) -> str | None:
+        """The object with the indices of all shards, one after another; None if it is of no use here.
+
+        With it, the first batch takes one request for indices, however many shards there are. It may be missing, where
+        a storage was copied by other means.
+        """
+        shards = self.manifest.shards
+        has_one = not isinstance(self.store, LocalStore) and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
+        return f"{self.dataset_id}/{paths.indices(self.info.file)}" if has_one else None
 
     @contextmanager
     def reporting_deletion(self) -> Iterator[None]:

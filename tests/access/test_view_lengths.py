@@ -195,6 +195,7 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     logged["versions"]["v1"]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
     (folder / "d" / VersionInfo(**logged["versions"]["v1"]).manifest).write_bytes(written)
     entry.write_text(json.dumps(logged))
+    (folder / "d/_log/head").unlink()
     return Storage(folder).fetch("d", "v1")
 
 

@@ -53,6 +53,7 @@ class Foreign:
         logged = json.loads(json.dumps(self.logged))
         logged["versions"]["v1"].update(manifest_sha256=name, digest=digest)
         self.entry.write_bytes(json.dumps(logged).encode())
+        (self.root / paths.log_head("d")).write_bytes(self.entry.read_bytes())
 
     def restore(self) -> None:
         self.publish(self.document)
@@ -95,6 +96,7 @@ def test_an_entry_names_no_file_elsewhere(foreign: Foreign, change: dict[str, An
     before = foreign.outside()
     foreign.logged["versions"]["v1"].update(change)
     foreign.entry.write_bytes(json.dumps({**foreign.logged, "swept": [f"shards/{UP}thesis"]}).encode())
+    (foreign.root / paths.log_head("d")).unlink()
     with pytest.raises(CorruptionError, match="not a whole entry"):
         Storage(foreign.root).fetch("d", "all")
     with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
@@ -157,7 +159,7 @@ def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_miss
     store = LocalStore(foreign.root)
     far = 10**17
     store.put(paths.log_entry("e", far), Snapshot(far).encode("theirs"))
-    store.put(paths.log_head("e"), str(far).encode())
+    store.put(paths.log_head("e"), Snapshot(far).encode("theirs"))
     assert Log(store, "e").head().sequence == far
     with pytest.raises(CorruptionError, match="an entry of the log is missing"):
         Storage(foreign.root).history("e")

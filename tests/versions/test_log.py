@@ -101,7 +101,7 @@ def test_the_head_is_found_whatever_the_hint_says(tmp_path: Path) -> None:
     hint.unlink()
     assert Log(LocalStore(tmp_path), "d").head().sequence == 12
     assert tag(log, "next") == 13
-    assert hint.read_bytes() == b"13"
+    assert hint.read_bytes() == (tmp_path / paths.log_entry("d", 13)).read_bytes()
 
 
 def test_of_a_log_only_the_newest_entry_is_read(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_of_a_log_only_the_newest_entry_is_read(tmp_path: Path) -> None:
     for name in "abcd":
         tag(log, name)
     (tmp_path / paths.log_entry("d", 2)).write_bytes(b"damaged")
-    for hint in (b"1", b"2", b"3", b"4", b"9"):
+    for hint in (b"", *((tmp_path / paths.log_entry("d", number)).read_bytes() for number in (1, 3, 4))):
         (tmp_path / paths.log_head("d")).write_bytes(hint)
         assert Log(LocalStore(tmp_path), "d").head().sequence == 4
 
@@ -133,6 +133,7 @@ def test_a_lost_entry_is_an_error_and_no_older_head(tmp_path: Path) -> None:
     for name in "abc":
         tag(log, name)
     store.path(paths.log_entry("d", 3)).write_bytes(b"")
+    store.delete(paths.log_head("d"))
     again = Log(store, "d")
     with pytest.raises(CorruptionError, match=r"0000000003\.json"):
         again.head()
@@ -174,3 +175,16 @@ def test_a_writer_that_loses_again_and_again_pauses_and_gives_up(
     assert max(pauses) <= 2.0
     assert max(pauses[:4]) <= 0.08
     assert len(set(pauses)) == 30
+
+
+def test_readers_take_two_requests_and_writers_trust_no_copy_of_an_entry_that_is_not_there(tmp_path: Path) -> None:
+    log = Log(LocalStore(tmp_path), "d")
+    for name in "abc":
+        tag(log, name)
+    (tmp_path / paths.log_entry("d", 1)).write_bytes(b"damaged")
+    assert Log(LocalStore(tmp_path), "d").head().sequence == 3
+    # A copy of the storage that was made while entry 3 was written.
+    (tmp_path / paths.log_entry("d", 3)).unlink()
+    again = Log(LocalStore(tmp_path), "d")
+    assert again.head().sequence == 3
+    assert tag(again, "d") == 3

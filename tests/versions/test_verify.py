@@ -92,6 +92,7 @@ def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
 def test_a_log_entry_that_was_cut_short_is_an_error(folder: Path) -> None:
     path = folder / "d/_log/0000000001.json"
     path.write_bytes(path.read_bytes()[:-20])
+    (folder / "d/_log/head").unlink()
     with pytest.raises(cachelayer.CorruptionError, match="not a whole entry"):
         Storage(folder).fetch("d", "v1")
 
