@@ -235,7 +235,9 @@ class BucketStore:
             if error.kind is not Kind.ABSENT:
                 raise
             found = None
-        if not found:
+        if found:
+            fs.buckets.add(path.partition("/")[0])
+        else:
             retried(lambda seconds: fs.check_bucket(path, seconds), self.timeout)
         return found
 
