@@ -178,7 +178,7 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
     storage.tag("blobs", "v1", "best")
     root = tmp_path / "blobs"
 
-    assert (root / "_log" / "head").read_bytes() == b"2"
+    assert (root / "_log" / "head").read_bytes() == (root / "_log" / "0000000002.json").read_bytes()
     entry = json.loads((root / "_log" / "0000000002.json").read_bytes())
     changed = {"deleted", "sweeps", "swept", "superseded"}
     assert entry.keys() == {"format", "sequence", "versions", "tags", "event", "token"} | changed
