@@ -111,21 +111,6 @@ class Steps:
         """True if short steps are filled up, and every batch has a mask."""
         return self.remainder == "pad"
 
-    @property
-    def wraps(self) -> bool:
-        """True if steps go on over all borders, so that each has G records."""
-        return self.remainder == "wrap"
-
-    @property
-    def skips(self) -> bool:
-        """True if short steps are skipped."""
-        return self.remainder == "drop"
-
-    @property
-    def divides(self) -> bool:
-        """True if short steps are divided among the shards, so that batches differ in size."""
-        return self.remainder == "keep"
-
     # Positions and epochs.
 
     @cached_property
@@ -145,7 +130,7 @@ class Steps:
     @property
     def last_state(self) -> int | None:
         """The greatest position that a state may have; None if there is no end."""
-        return self.end if self.end is None or not self.wraps else self.end + self.global_batch - 1
+        return self.end if self.end is None or self.remainder != "wrap" else self.end + self.global_batch - 1
 
     def places(self, begin: int, end: int) -> Iterator[Places]:
         """Yield the places of positions in a row, epoch by epoch."""
@@ -159,7 +144,7 @@ class Steps:
     def epoch_begin(self, epoch: int, base: int = 0) -> int:
         """Return where the first step of an epoch begins, if one begins at ``base``, and no records were appended."""
         begin = epoch * self.records
-        if not self.wraps or begin <= base:
+        if self.remainder != "wrap" or begin <= base:
             return begin
         visible = self.size(Step(base, begin))
         return self._after(base, -(-visible // self.global_batch) * self.global_batch)
@@ -182,14 +167,14 @@ class Steps:
 
     def next_start(self, position: int) -> int:
         """Return where the next step from a position begins."""
-        if self.records == 0 or (self.skips and self._longest < self.global_batch and not self.earlier):
+        if self.records == 0 or (self.remainder == "drop" and self._longest < self.global_batch and not self.earlier):
             return position if self.end is None else max(position, self.end)
         while self.end is None or position < self.end:
             hidden = next((high for low, high in self.left_out if low <= position < high), None)
             if hidden is not None:
                 position = hidden
                 continue
-            end = self._run(position)[1] if self.skips else position + self.global_batch
+            end = self._run(position)[1] if self.remainder == "drop" else position + self.global_batch
             if end - position >= self.global_batch:
                 return position
             position = end
@@ -205,9 +190,9 @@ class Steps:
         if self.records == 0 or (self.end is not None and begin >= self.end):
             return None
         end = self._run(begin)[1]
-        if self.wraps and end - begin < self.global_batch:
+        if self.remainder == "wrap" and end - begin < self.global_batch:
             return Step(begin, self._after(begin, self.global_batch))
-        if self.skips or self.wraps:
+        if self.remainder == "drop" or self.remainder == "wrap":
             end -= (end - begin) % self.global_batch
         return Step(begin, min(begin + most * self.global_batch, end))
 
@@ -255,12 +240,16 @@ class Steps:
     def short_steps(self) -> tuple[int, ...]:
         """The numbers of records of the steps of a whole epoch that have fewer than others."""
         runs = pairwise((0, *self.cuts, self.records))
-        return () if self.wraps else tuple(rest for low, high in runs if (rest := (high - low) % self.global_batch))
+        return (
+            ()
+            if self.remainder == "wrap"
+            else tuple(rest for low, high in runs if (rest := (high - low) % self.global_batch))
+        )
 
     def sizes(self, position: int) -> set[int]:
         """Return the numbers of records that steps from a position on may have."""
         found = {self.global_batch}
-        if self.divides and self.at(position) is not None:
+        if self.remainder == "keep" and self.at(position) is not None:
             begins = [position, *(high for _, high in self.left_out if high > position)]
             begins += [begin for low, _ in self.left_out if (begin := self._run(low - 1)[0]) > position]
             found.update((self._run(begin)[1] - begin) % self.global_batch or self.global_batch for begin in begins)
@@ -278,13 +267,13 @@ class Steps:
         """
         edges, end = (0, *self.cuts, self.records), self.records if stop is None else stop
         lengths = [min(high, end) - max(low, place) for low, high in pairwise(edges) if place < high and low < end]
-        if self.skips:
+        if self.remainder == "drop":
             return sum(length // self.global_batch for length in lengths)
         return sum(-((offset - length) // self.global_batch) for length in lengths)
 
     def _between(self, start: int, stop: int, offset: int = 0) -> int:
         """Return the number of steps between two positions that a border is at, without any that are left out."""
-        if self.wraps:
+        if self.remainder == "wrap":
             return -(-(stop - start) // self.global_batch)
         (epoch, place), (last, end) = divmod(start, self.records), divmod(stop, self.records)
         if epoch == last:
@@ -300,7 +289,7 @@ class Steps:
             return 0
         holes = [(max(low, start), min(high, self.end)) for low, high in self.left_out if start < high]
         holes = [(low, high) for low, high in holes if low < high]
-        if self.wraps:
+        if self.remainder == "wrap":
             return self._between(start, self.end - sum(high - low for low, high in holes))
         begins, ends = [start, *(high for _, high in holes)], [*(low for low, _ in holes), self.end]
         return sum(self._between(begin, end, offset) for begin, end in zip(begins, ends, strict=True) if begin < end)
@@ -309,7 +298,7 @@ class Steps:
         """Return step ``number``, counted from a position; None if there is no such step."""
         if self.records == 0:
             return None
-        if self.wraps:
+        if self.remainder == "wrap":
             return self.at(self._after(self.next_start(start), number * self.global_batch))
         for low, high in self.left_out:
             if start >= high:
@@ -356,7 +345,7 @@ class Steps:
 
     def containing(self, position: int, start: int) -> Step | None:
         """Return the step that a position lies in, if one begins at ``start``; None if it lies in none."""
-        base = start if self.wraps else max(start if start <= position else 0, self._run(position)[0])
+        base = start if self.remainder == "wrap" else max(start if start <= position else 0, self._run(position)[0])
         if position < base:
             return None
         step = self.at(self._after(base, self.size(Step(base, position)) // self.global_batch * self.global_batch))

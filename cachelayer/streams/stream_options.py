@@ -194,7 +194,7 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
             "out"
         )
     ordering = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
-    if steps.wraps:
+    if steps.remainder == "wrap":
         raise InvalidArgumentError("remainder='wrap' and buckets: a step has records of one bucket: pass another")
     stepping = replace(steps, cuts=ordering.cuts)
     refusal = stepping.refusal(options.start)

@@ -94,14 +94,9 @@ def _run_one(item: _Task | None, closed: threading.Event) -> bool:
     return True
 
 
-def is_good(future: Future[Any]) -> bool:
-    """Return whether a task has ended, and its result is there."""
-    return future.done() and not future.cancelled() and future.exception() is None
-
-
 def is_lost(future: Future[Any]) -> bool:
     """Return whether a task will give no result."""
-    return future.done() and not is_good(future)
+    return future.cancelled() or (future.done() and future.exception() is not None)
 
 
 # The threads of the parent do not exist in a forked child.
