@@ -161,9 +161,9 @@ class StepReader:
             fetched: what the records are read from; None to read them where they lie.
         """
         rows = self.read_rows.of(steps)
-        single, parts = self.options.steps.single(steps), rows.parts
+        single, count = self.options.steps.single(steps), len(rows.splits) - 1
         # Functions get the elements of one bucket.
-        if len(parts) > 1 and not (self.maps and self.buckets):
+        if count > 1 and not (self.maps and self.buckets):
             try:
                 items = self._read(steps, rows, slice(None), reading, fetched)
             except Exception:  # noqa: BLE001 - it comes again when the steps are read one by one
@@ -175,9 +175,9 @@ class StepReader:
                 for step, item in zip(single, items, strict=True):
                     out.append(self._finished(step, item, reading))
                 return
-        for step, part in zip(single, parts, strict=True):
+        for step, part in zip(single, rows.parts, strict=True):
             if part.start < part.stop or self.options.batched:
-                [item] = self._read(step, rows.of(part), part if len(parts) > 1 else slice(None), reading, fetched)
+                [item] = self._read(step, rows.of(part), part if count > 1 else slice(None), reading, fetched)
                 out.append(self._finished(step, item, reading))
 
     def _read(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
 
     numbers: Indices
     positions: Indices
-    splits: list[int]
+    splits: Sequence[int]
 
     @property
     def parts(self) -> list[slice]:
@@ -74,7 +74,7 @@ class StepRows:
         positions, splits = self._positions(steps)
         return Rows(self._numbers(steps, positions), positions, splits)
 
-    def _positions(self, several: Step) -> tuple[Indices, list[int]]:
+    def _positions(self, several: Step) -> tuple[Indices, Sequence[int]]:
         """Return the positions of the rows of some steps, and where the rows of each step begin."""
         steps = self.options.steps
         size, batch = steps.size(several), steps.global_batch
@@ -83,15 +83,14 @@ class StepRows:
         if count > 1 and self._arranged(several.begin, batch) is None:
             rows = self.rows(batch)
             positions = (several.begin + np.arange(0, count * batch, batch)[:, None] + rows).reshape(-1)
-            sizes = [len(rows)] * count
-            if rest:
-                last = self._of_step(Step(several.end - rest, several.end))
-                positions = np.concatenate([positions, last])
-                sizes.append(len(last))
-        else:
-            parts = [self._of_step(step) for step in steps.single(several)]
-            positions, sizes = parts[0] if len(parts) == 1 else np.concatenate(parts), list(map(len, parts))
-        return positions, list(accumulate(sizes, initial=0))
+            splits: Sequence[int] = [len(rows) * number for number in range(count + 1)]
+            if not rest:
+                return positions, splits
+            last = self._of_step(Step(several.end - rest, several.end))
+            return np.concatenate([positions, last]), [*splits, len(positions) + len(last)]
+        parts = [self._of_step(step) for step in steps.single(several)]
+        positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return positions, list(accumulate(map(len, parts), initial=0))
 
     def _of_step(self, step: Step) -> Indices:
         """Return the positions of the rows of a step."""
