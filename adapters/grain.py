@@ -116,7 +116,7 @@ def batches(
     ref: View[Any],
     global_batch_size: int,
     *,
-    remainder: Literal["drop", "keep", "pad"] | None = None,
+    remainder: Literal["drop", "keep", "pad", "wrap"] | None = None,
     **options: Unpack[StreamArguments],
 ) -> grain.MapDataset[Any]:
     """Return a ``grain.MapDataset`` whose element ``t`` is a whole decoded batch: ``ref.stream(...)[t]``.

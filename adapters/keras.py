@@ -119,6 +119,10 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
             "a mixture or a weighted sample has no epochs, and Keras asks for them: pass to_tf(stream), or batches in "
             "a loop of your own, and steps_per_epoch= to fit()"
         )
+    if steps.remainder == "wrap" or steps.left_out:
+        raise InvalidArgumentError(
+            "Keras takes epochs of one length: pass remainder='drop', 'keep' or 'pad', and leave no steps out"
+        )
     if steps.per_epoch() == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
     if steps.remainder == "keep" and any(size < steps.shard_count for size in steps.short_steps):

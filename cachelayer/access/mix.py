@@ -62,7 +62,7 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
 class EndingArguments(MixtureArguments, total=False):
     """The keyword arguments of a stream of a mixture; ``remainder`` only of one that ends."""
 
-    remainder: Literal["drop", "keep", "pad"] | None
+    remainder: Literal["drop", "keep", "pad", "wrap"] | None
 
 
 class Mixture(Generic[T]):
