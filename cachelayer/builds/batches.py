@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain
+from operator import itemgetter
 from time import monotonic
 from typing import Any, Protocol
 
@@ -135,51 +136,48 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
         return None, [first]
     nbytes = sum(leaf.nbytes if type(leaf) is np.ndarray else _VALUE_NBYTES for leaf in leaves)
     most = min(MAX_BATCH_RECORDS, -(-BATCH_NBYTES // max(1, nbytes)))
-    # For each leaf its column, and the dtype and shape of an array, or None and the types of a value.
-    plan: list[tuple[Any, Any, Any]] = [
-        (np.empty((most, *leaf.shape), leaf.dtype), leaf.dtype, leaf.shape)
-        if type(leaf) is np.ndarray
-        else ([], None, IMMUTABLE | {type(leaf)})
-        for leaf in leaves
+    columns: list[Any] = [
+        np.empty((most, *leaf.shape), leaf.dtype) if type(leaf) is np.ndarray else [] for leaf in leaves
     ]
-    texts, rows, other, until = 0, 0, [], monotonic() + BATCH_SECONDS
-
-    def stack(element: Any) -> bool:
-        nonlocal texts
-        if type(element) is not kind or (keys is not None and list(element) != keys):
-            return False
-        values = element.values() if keys is not None else element if is_tree else (element,)
-        if len(values) != len(plan):
-            return False
-        for leaf, (column, dtype, shape) in zip(values, plan, strict=True):
-            if dtype is None:
-                if type(leaf) not in shape:
-                    return False
-                column.append(leaf)
-                texts += len(leaf) if isinstance(leaf, (str, bytes)) else 0
-            elif type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype == dtype:
-                column[rows] = leaf
-            else:
-                return False
-        return True
-
-    stack(first)
-    rows = 1
-    if texts < BATCH_NBYTES and monotonic() < until:
-        for element in islice(elements, most - 1):
-            if not stack(element):
-                other = [element]
+    # A getter of one key returns its value, not a tuple.
+    values_of: Any = itemgetter(*keys) if keys and len(keys) > 1 else lambda element: (element[next(iter(keys or ()))],)
+    numbered = list(enumerate(zip(leaves, columns, strict=True)))
+    arrays = [(n, column, leaf.dtype, leaf.shape) for n, (leaf, column) in numbered if type(leaf) is np.ndarray]
+    values = [(n, column.append, IMMUTABLE | {type(leaf)}) for n, (leaf, column) in numbered if type(column) is list]
+    rows, texts, other, until = 0, 0, [], monotonic() + BATCH_SECONDS
+    for element in chain([first], elements):
+        own: Any = element if is_tree else (element,)
+        is_alike = type(element) is kind and len(own) == len(leaves)
+        if keys is not None and is_alike:
+            try:
+                own = values_of(element)
+            except KeyError:
+                is_alike = False
+        for number, column, dtype, shape in arrays if is_alike else ():
+            leaf = own[number]
+            if type(leaf) is not np.ndarray or leaf.shape != shape or (leaf.dtype is not dtype and leaf.dtype != dtype):
+                is_alike = False
                 break
-            rows += 1
-            if texts + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
+            column[rows] = leaf
+        for number, append, kinds in values if is_alike else ():
+            leaf = own[number]
+            if type(leaf) not in kinds:
+                is_alike = False
                 break
+            append(leaf)
+            if type(leaf) is str or type(leaf) is bytes:
+                texts += len(leaf)
+        if not is_alike:
+            other = [element]
+            break
+        rows += 1
+        if rows == most or texts + rows * nbytes >= BATCH_NBYTES or monotonic() > until:
+            break
     # A leaf before the one that differs may have been added already.
-    columns = [
-        np.fromiter(column[:rows], object, rows) if dtype is None else column[:rows] for column, dtype, _ in plan
-    ]
+    stacked = [np.fromiter(each[:rows], object, rows) if type(each) is list else each[:rows] for each in columns]
     if keys is not None:
-        return RowBatch(dict(zip(keys, columns, strict=True)), rows), other
-    batch = columns[0] if not is_tree else kind._make(columns) if hasattr(kind, "_make") else kind(columns)
+        return RowBatch(dict(zip(keys, stacked, strict=True)), rows), other
+    batch = stacked[0] if not is_tree else kind._make(stacked) if hasattr(kind, "_make") else kind(stacked)
     return RowBatch(batch, rows), other
 
 

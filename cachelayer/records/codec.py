@@ -79,7 +79,8 @@ class Codec:
         ]
         # The dtype, shape and place of each leaf if all have a known shape and none may be null: the quickest to read.
         fixed = not self._can_be_null and all(isinstance(leaf, FixedLeaf) for leaf in self._leaves)
-        self._views = [(*part, place) for _, _, parts in self._plan for place, part in parts] if fixed else []
+        pairs = [pair for _, _, parts in self._plan for pair in parts] if fixed else []
+        self._views = [(part.dtype, part.shape, place) for place, part in pairs]
 
     def _places(self, leaf: int) -> tuple[int, ...]:
         return self.layout.places[self._numbers[leaf]]
@@ -259,11 +260,11 @@ class Codec:
                 values.append(None)
                 continue
             arrays = []
-            for place, (dtype, shape) in parts:
-                if shape is not None:
-                    array: NDArray[Any] = np.ndarray(shape, dtype, record, place)
+            for place, part in parts:
+                if part.shape is not None:
+                    array: NDArray[Any] = np.ndarray(part.shape, part.dtype, record, place)
                 else:
-                    array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], dtype)
+                    array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], part.dtype)
                 arrays.append(array if array.nbytes >= least else array.copy())
             values.append(value_of(*arrays))
         return self._pack(iter(values))
@@ -307,12 +308,11 @@ class Codec:
 
 def _fixed(records: Records, offset: int, part: Part, *, apart: bool) -> Any:
     """Return a fixed part of records; ``apart`` as a list of arrays of which only few share memory."""
-    dtype, shape = part
-    if not part.nbytes:
-        return np.empty((len(records), *(shape or ())), dtype)
-    if not apart or not shape:
+    dtype, shape = part.dtype, part.shape or ()
+    if not apart or not shape or not part.nbytes:
         # One call does what a view and a reshape would do, without a copy.
-        return np.ndarray((len(records), *(shape or ())), dtype, records.slab(offset, part.nbytes))
+        slab = records.slab(offset, part.nbytes) if part.nbytes else None
+        return np.ndarray((len(records), *shape), dtype, slab)
     slabs = records.slabs(offset, part.nbytes, rows_together(part.nbytes))
     return [row for slab in slabs for row in np.ndarray((len(slab), *shape), dtype, slab)]
 

@@ -15,9 +15,9 @@ order, 1 for null.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,21 +25,22 @@ U32 = np.dtype("<u4")
 U8 = np.dtype(np.uint8)
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """One of the arrays that a leaf is stored as.
 
     Args:
         dtype: the dtype of its items.
         shape: its shape; None if it has one dimension, of a length that varies.
+        nbytes: the bytes that it takes in every record; 0 if its length varies.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None = None
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes that it takes in every record; 0 if its length varies."""
-        return 0 if self.shape is None else self.dtype.itemsize * prod(self.shape)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", 0 if self.shape is None else self.dtype.itemsize * prod(self.shape))
 
 
 @dataclass(frozen=True)
