@@ -7,17 +7,17 @@ credentials in its environment, and a warning says so.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from multiprocessing.context import get_spawning_popen
 from typing import Any
-from urllib.parse import urlsplit
 
 from cachelayer.user_warnings import warn
 
-_SECRET = re.compile(
-    r"secret|token|pass|pwd|credential|bearer|auth|key|\bsas|cookie|header|signature|connection_str", re.I
-)
+_PLAIN = frozenset({
+    "access", "account_host", "account_name", "anon", "endpoint_url", "profile", "project", "region_name",
+    "requester_pays", "use_ssl",
+})  # fmt: skip
+"""Options that are no credentials."""
 # Values of gcsfs' `token` that name a way to find credentials, and are none themselves.
 _WAYS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})
 
@@ -56,7 +56,7 @@ class StorageOptions(dict[str, Any]):
         return (
             f" The credentials {', '.join(self.missing)} of the storage_options are not in a pickle: set them in the "
             "environment of this process (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "GOOGLE_APPLICATION_CREDENTIALS), or open the storage here"
+            "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_CONNECTION_STRING), or open the storage here"
         )
 
 
@@ -67,24 +67,6 @@ def _unpickled(plain: Mapping[str, Any], missing: tuple[str, ...], lost: tuple[s
     return options
 
 
-def _is_plain(name: Any, value: Any) -> bool:
-    """Return True if a value is no credential, and holds none."""
-    if value is None or isinstance(value, bool) or (isinstance(value, str) and value in _WAYS):
-        return True
-    if _SECRET.search(str(name)):
-        return False
-    if isinstance(value, Mapping):
-        return all(_is_plain(key, each) for key, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(_is_plain(name, each) for each in value)
-    return isinstance(value, (int, float)) or (isinstance(value, str) and _is_plain_text(value))
-
-
-def _is_plain_text(text: str) -> bool:
-    if "://" not in text:
-        return True
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return "@" not in parts.netloc and not parts.query
+def _is_plain(name: str, value: Any) -> bool:
+    """Return True if a value is no credential, and holds none, as a URL with a user or a query may."""
+    return (name in _PLAIN and not set("@?").intersection(str(value))) or (name == "token" and str(value) in _WAYS)

@@ -27,19 +27,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import BinaryIO
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import absolute, storage_error
 
 _SHARE_OF_FREE = 0.8
-_PART = ".part"
-_IN_USE = "in-use"
+_PART, _IN_USE = ".part", "in-use"
 # The names of groups; any other folder belongs to the user.
 _GROUP = re.compile("[0-9a-f]{32}")
-_FILE_MODE = 0o600
-_FOLDER_MODE = 0o700
+_FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -67,13 +64,8 @@ class CacheFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock under which copies grow and are renamed."""
-        path = self.path / "lock"
-        while True:
-            with _locked(path, fcntl.LOCK_EX) as file:
-                # If the file was deleted meanwhile, others may hold a lock on a new one.
-                if file is not None and _is_at(file.fileno(), path):
-                    yield
-                    return
+        with _locked(self.path / "lock", fcntl.LOCK_EX):
+            yield
 
     def sizes(self) -> dict[Path, dict[str, int]]:
         """Return the sizes of the files of each group. Anything else in the folder belongs to the user."""
@@ -83,7 +75,7 @@ class CacheFolder:
     def make_room(self, nbytes: int, keep: Path) -> bool:
         """Remove copies of other groups that nobody uses until so many bytes fit; return whether they do.
 
-        The lock is held. All copies are listed: that takes some microseconds for each.
+        The lock is held. The group that was used longest ago goes first.
 
         Args:
             nbytes: the bytes that are about to be written.
@@ -93,16 +85,18 @@ class CacheFolder:
         for group, files in sizes.items():
             for name in [name for name in files if name.endswith(_PART) and _remove_abandoned(group / name)]:
                 del files[name]
-        taken = {group: sum(files.values()) for group, files in sizes.items()}
-        used, limit = sum(taken.values()), self.limit
+        used, own, limit = sum(sum(files.values()) for files in sizes.values()), sizes.pop(keep, {}), self.limit
         if limit is None:
             limit = int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
-        if taken.get(keep, 0) + nbytes > limit:
+        if sum(own.values()) + nbytes > limit:
             return False
         missing = used + nbytes - limit
-        for group in sorted(taken.keys() - {keep}, key=_last_use):
-            if missing > 0:
-                missing -= _remove_unused(group, missing)
+        for group in sorted(sizes, key=lambda group: (group / _IN_USE).stat().st_mtime):
+            with _locked(group / _IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB) as unused:
+                for name, size in sizes[group].items() if unused is not None else ():
+                    if missing > 0 and name != _IN_USE:
+                        (group / name).unlink(missing_ok=True)
+                        missing -= size
         return missing <= 0
 
 
@@ -125,24 +119,15 @@ class CopyGroup:
     def __init__(self, folder: CacheFolder, name: str) -> None:
         self._folder = folder
         self._path = folder.path / name
-        try:
+        with self._errors():
             # The folder itself may be a link that its user made; nothing within it may be one.
-            _make_private(folder.path, Path.stat)
-            _make_private(self._path, Path.lstat)
-            self._in_use, self._release = self._hold()
-        except CacheLayerError:
-            raise
-        except OSError as error:
-            raise storage_error("write local copies to", self._path, error) from error
-
-    def _hold(self) -> tuple[int, Callable[[], object]]:
-        """Keep others from removing copies; return the descriptor of the lock, and what releases it."""
-        in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
-        release = weakref.finalize(self, os.close, in_use)
-        # A process that removes copies holds the lock exclusively, for a moment.
-        fcntl.flock(in_use, fcntl.LOCK_SH)
-        os.utime(self._path / _IN_USE)
-        return in_use, release
+            _make_private(folder.path, folder.path.stat)
+            _make_private(self._path, self._path.lstat)
+            self._in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
+            weakref.finalize(self, os.close, self._in_use)
+            # A process that removes copies holds the lock exclusively, for a moment.
+            fcntl.flock(self._in_use, fcntl.LOCK_SH)
+            os.utime(self._path / _IN_USE)
 
     def path(self, name: str) -> Path:
         """Return the path of the copy of an object, whether or not it exists yet."""
@@ -158,22 +143,19 @@ class CopyGroup:
 
     def adopt(self, files: Mapping[Path, str]) -> None:
         """Make durable files in the folder of all copies the copies of objects of these names, if there is room."""
-        try:
-            with self._folder.locked():
-                if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
-                    for path, name in files.items():
-                        path.chmod(_FILE_MODE)
-                        path.replace(self.path(name))
-        except OSError as error:
-            raise storage_error("write local copies to", self._path, error) from error
+        with self._errors(), self._folder.locked():
+            if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
+                for path, name in files.items():
+                    path.chmod(_FILE_MODE)
+                    path.replace(self.path(name))
 
     def make_room_without(self, names: Collection[str]) -> bool:
         """Remove the copies of this group other than these, unless another process uses it; return whether any were."""
         with suppress(OSError), self._folder.locked():
             try:
                 fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                kept = {*names, _IN_USE}
                 # Other threads may be writing parts of copies that stay.
+                kept = {*names, _IN_USE}
                 others = {name for name in _sizes(self._path) if name.removesuffix(_PART) not in kept}
                 for name in others:
                     self.path(name).unlink(missing_ok=True)
@@ -200,45 +182,47 @@ class CopyGroup:
         """
         final = self.path(name)
         part = final.with_name(final.name + _PART)
-        try:
+        with self._errors():
             if self.has(name, nbytes):
                 return CopyOutcome.HERE
-            if part.is_symlink():
-                part.unlink()
-            with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
+            with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as descriptor:
                 # The last holder of the lock has finished the copy, or removed it.
-                if file is None or not _is_at(file.fileno(), part):
+                if descriptor is None or not _is_at(descriptor, part):
                     return CopyOutcome.HERE if self.has(name, nbytes) else CopyOutcome.BUSY
-                return self._make(file, part, final, nbytes, fill)
-        except OSError as error:
-            if isinstance(error, CacheLayerError):
-                raise
-            raise storage_error("write local copy", final, error) from error
+                try:
+                    # It may have been finished between the first look and the lock.
+                    return (
+                        CopyOutcome.HERE
+                        if self.has(name, nbytes)
+                        else self._make(descriptor, part, final, fill, nbytes)
+                    )
+                finally:
+                    if _is_at(descriptor, part):
+                        part.unlink()
 
-    def _make(self, file: BinaryIO, part: Path, final: Path, nbytes: int, fill: Callable[[Path], None]) -> CopyOutcome:
-        """Make a copy; the lock on its part is held."""
-        try:
-            # It was finished between the first look and the lock.
-            if self.has(final.name, nbytes):
-                return CopyOutcome.HERE
-            with self._folder.locked():
-                if not _is_at(self._in_use, self._path / _IN_USE):
-                    # A user has deleted the group.
-                    self._release()
-                    self._in_use, self._release = self._hold()
-                file.truncate(0)
-                if not self._folder.make_room(nbytes, self._path):
-                    return CopyOutcome.NO_ROOM
-                file.truncate(nbytes)
-            fill(part)
-            _bring_to_disk(part, nbytes)
-            # Without the lock, a process that lists copies now would see neither name.
-            with self._folder.locked():
-                part.replace(final)
-        finally:
-            if _is_at(file.fileno(), part):
-                part.unlink()
+    def _make(self, descriptor: int, part: Path, final: Path, fill: Callable[[Path], None], nbytes: int) -> CopyOutcome:
+        with self._folder.locked():
+            os.truncate(descriptor, 0)
+            if not self._folder.make_room(nbytes, self._path):
+                return CopyOutcome.NO_ROOM
+            os.truncate(descriptor, nbytes)
+        fill(part)
+        if os.fstat(descriptor).st_size != nbytes:
+            raise StorageError(f"{part}: {os.fstat(descriptor).st_size} bytes were copied, expected {nbytes}")
+        os.fsync(descriptor)
+        # Without the lock, a process that lists copies now would see neither name.
+        with self._folder.locked():
+            part.replace(final)
         return CopyOutcome.HERE
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except CacheLayerError:
+            raise
+        except OSError as error:
+            raise storage_error("write local copies to", self._path, error) from error
 
     def __reduce__(self) -> tuple[type[CopyGroup], tuple[CacheFolder, str]]:
         return CopyGroup, (self._folder, self._path.name)
@@ -256,37 +240,12 @@ def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
     return absolute(f"local_cache {text!r}", text)
 
 
-def _bring_to_disk(part: Path, nbytes: int) -> None:
-    with part.open("rb+") as file:
-        if os.fstat(file.fileno()).st_size != nbytes:
-            raise StorageError(f"{part}: {os.fstat(file.fileno()).st_size} bytes were copied, expected {nbytes}")
-        os.fsync(file.fileno())
-
-
 def _remove_abandoned(part: Path) -> bool:
     """Remove what a killed process left of a copy; return whether it is gone."""
-    with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
-        if file is None:
-            return False
-        part.unlink(missing_ok=True)
-        return True
-
-
-def _remove_unused(group: Path, nbytes: int) -> int:
-    """Remove so many bytes of copies of a group, or all, if nobody uses it; return how many were removed."""
-    removed = 0
-    if not (group / _IN_USE).is_file():
-        # A user has deleted the group.
-        return removed
-    how = fcntl.LOCK_EX | fcntl.LOCK_NB
-    with suppress(OSError), _locked(group / _IN_USE, how) as unused, os.scandir(group) as entries:
-        # There may be very many copies: only so many are looked at as are removed.
-        while unused and removed < nbytes and (entry := next(entries, None)) is not None:
-            if entry.name != _IN_USE and entry.is_file(follow_symlinks=False):
-                size = entry.stat().st_size
-                (group / entry.name).unlink(missing_ok=True)
-                removed += size
-    return removed
+    with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as descriptor:
+        if descriptor is not None:
+            part.unlink(missing_ok=True)
+        return descriptor is not None
 
 
 def _sizes(group: Path) -> dict[str, int]:
@@ -300,42 +259,39 @@ def _sizes(group: Path) -> dict[str, int]:
     return sizes
 
 
-def _last_use(group: Path) -> float:
-    with suppress(OSError):
-        return (group / _IN_USE).stat().st_mtime
-    return 0.0
-
-
-def _make_private(folder: Path, status_of: Callable[[Path], os.stat_result]) -> None:
+def _make_private(folder: Path, status_of: Callable[[], os.stat_result]) -> None:
     """Make a folder for this user alone if it does not exist, and refuse one that others could write to."""
     folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
-    status = status_of(folder)
+    status = status_of()
+    problem = None
     if not stat.S_ISDIR(status.st_mode):
-        raise StorageError(f"local copies in {folder} are not used: it is a link: remove it")
-    if status.st_uid != os.geteuid():
-        raise StorageError(
-            f"local copies in {folder} are not used: it belongs to user {status.st_uid}, not to {os.geteuid()}, who "
-            "reads here: pass a local_cache of your own, or set CACHELAYER_LOCAL_CACHE"
-        )
-    if status.st_mode & _BY_OTHERS:
-        raise StorageError(
-            f"local copies in {folder} are not used: other users may write to it (mode "
-            f"{stat.S_IMODE(status.st_mode):04o}): run chmod -R go-w {folder}, or pass another local_cache"
-        )
+        problem = "it is a link: remove it"
+    elif status.st_uid != os.geteuid():
+        problem = f"it belongs to user {status.st_uid}, not to {os.geteuid()}, who reads here: pass another local_cache"
+    elif status.st_mode & _BY_OTHERS:
+        problem = f"other users may write to it: run chmod -R go-w {folder}, or pass another local_cache"
+    if problem:
+        raise StorageError(f"local copies in {folder} are not used: {problem}")
 
 
 @contextmanager
-def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
-    """Hold a lock on a file, made if it does not exist; yield None if ``how`` says not to wait and another holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, _FILE_MODE)
-    with os.fdopen(descriptor, "ab") as file:
+def _locked(path: Path, how: int) -> Iterator[int | None]:
+    """Hold a lock on a file, made if it does not exist, and yield its descriptor; None if another holds the lock.
+
+    Args:
+        path: the file.
+        how: as :func:`fcntl.flock` takes it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
+    try:
         try:
-            fcntl.flock(file, how)
+            fcntl.flock(descriptor, how)
         except BlockingIOError:
             yield None
             return
-        yield file
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
