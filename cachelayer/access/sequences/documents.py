@@ -72,18 +72,22 @@ class Pieces:
         """
         if len(values) == rows * length:
             return values.reshape(rows, length)
-        out = np.zeros((rows, length), values.dtype)
+        out = np.zeros(rows * length, values.dtype)
         splits = splits_of(self.count)
         starts = self.row * length + self.offset
         # Pieces that follow one another in a row are copied at once.
-        is_first = np.ones(len(starts), np.bool_)
-        is_first[1:] = starts[1:] != starts[:-1] + self.count[:-1]
-        first = np.flatnonzero(is_first)
-        ends = np.append(first, len(starts))[1:]
-        flat = out.reshape(-1)
-        for to, start, stop in zip(starts[first].tolist(), splits[first].tolist(), splits[ends].tolist(), strict=True):
-            flat[to : to + stop - start] = values[start:stop]
-        return out
+        first = np.flatnonzero(np.append(True, starts[1:] != starts[:-1] + self.count[:-1])[: len(starts)])
+        if len(first) <= rows:
+            ends = np.append(first, len(starts))[1:]
+            ranges = zip(starts[first].tolist(), splits[first].tolist(), splits[ends].tolist(), strict=True)
+            for to, start, stop in ranges:
+                out[to : to + stop - start] = values[start:stop]
+        else:
+            change = np.zeros(len(out) + 1, np.int8)
+            change[starts] = 1
+            change[starts + self.count] -= 1
+            out[np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)] = values
+        return out.reshape(rows, length)
 
 
 def segments_of(
