@@ -24,9 +24,9 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDep
 from cachelayer.protocols import T
 from cachelayer.records import tree
 from cachelayer.records.infer import as_leaf
+from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.user_indices import record_numbers
 from cachelayer.streams.ahead.chunks import Chunk
 from cachelayer.streams.ahead.worker_steps import warn_of_workers
 from cachelayer.streams.epochs import Iterations

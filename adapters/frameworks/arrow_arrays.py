@@ -15,9 +15,9 @@ from cachelayer.errors import InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.memory import Ints
+from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.user_indices import record_numbers
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn
 

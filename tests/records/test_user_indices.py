@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cachelayer
 from cachelayer import CacheLayerError, InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.adapters.torch import to_torch
-from cachelayer.records.user_indices import record_number, record_numbers
+from cachelayer.records.selection import record_number, record_numbers
 
 FORMS: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
