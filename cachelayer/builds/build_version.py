@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from cachelayer.builds.build_job import BuildJob
@@ -106,7 +107,9 @@ class VersionBuild:
             # Decided once: the first element may be taken from an iterator to decide it.
             job = self.job()
             if job.parts is not None:
-                return self._build_together(job, job.parts, hosts)
+                notes = self._notes(job)
+                with Claims(self._store, notes.folder).hold(hosts.claim):
+                    return self._build(job, notes, hosts)
             warn(
                 f"hosts: a source of {job.source.kind} cannot be divided, so one host builds all of it: pass "
                 "cachelayer.sharded(function, count), or a sequence with a length"
@@ -118,7 +121,8 @@ class VersionBuild:
                 if self._is_published():
                     return None
                 if is_ours:
-                    return self._build(self.job() if job is None else job)
+                    job = self.job() if job is None else job
+                    return self._build(job, self._notes(job), None)
             # Watches the holder, and removes the claim of one that died.
             if claims.is_busy(CLAIM):
                 waiting.wait_for(claims.holder(CLAIM))
@@ -133,19 +137,35 @@ class VersionBuild:
         head = self._log.head()
         return head.tags.get(self._version, self._version) in head.versions
 
-    def _build(self, job: BuildJob) -> StoredVersion:
-        """Build it in this process, or with an engine, and publish it."""
+    def _build(self, job: BuildJob, notes: Notes, hosts: Hosts | None) -> StoredVersion | None:
+        """Build what is not noted yet, and publish the version; return None if others have published it."""
         started = time.monotonic()
-        notes = self._notes(job)
+        if hosts is not None:
+            self._join_others(job, notes)
         finished = self._finished(notes, job) if job.options.resume else {}
-        generation = self._log.head().generation
-        with Progress(self._name, job.length, job.options.progress) as progress:
-            with shard_target(self._store, self._copies, self._dataset_id, generation) as target:
-                if job.parts is None:
-                    built = self._write_whole(job, target, notes, finished, progress)
-                else:
-                    built = self._write_parts(job, job.parts, target, notes, finished, progress)
-            return self._publish(job, built, notes, started)
+        title = self._name if hosts is None else f"{self._name} (host {hosts.index})"
+        with Progress(title, None if hosts is not None else job.length, job.options.progress) as progress:
+            if job.parts is None:
+                noting = _Noting(notes, is_kept=job.options.resume)
+                earlier = Earlier(finished, notes.spec() if finished else None)
+                with self._target() as target:
+                    built = write_whole(job.source, target, job.options, progress, noting, earlier)
+            else:
+                parts = self._build_parts(job, job.parts, notes, finished, hosts, progress)
+                if parts is None:
+                    return None
+                if not isinstance(job.parts, Ranges):
+                    refuse_twins(self._store, self._dataset_id, parts)
+                built = Built.of(job.options.element_spec, [parts[number] for number in range(job.parts.count)])
+            try:
+                return self._publish(job, built, notes, started)
+            except AlreadyExistsError:
+                if hosts is None:
+                    raise
+                return None
+
+    def _target(self) -> AbstractContextManager[ShardTarget]:
+        return shard_target(self._store, self._copies, self._dataset_id, self._log.head().generation)
 
     def _notes(self, job: BuildJob) -> Notes:
         # A build that nobody may resume shares its notes with nobody.
@@ -175,98 +195,13 @@ class VersionBuild:
                 )
         return finished
 
-    def _write_whole(
-        self,
-        job: BuildJob,
-        target: ShardTarget,
-        notes: Notes,
-        finished: Mapping[int, FinishedPart],
-        progress: Progress,
-    ) -> Built:
-        noting = _Noting(notes, is_kept=job.options.resume)
-        earlier = Earlier(finished, notes.spec() if finished else None)
-        return write_whole(job.source, target, job.options, progress, noting, earlier)
-
-    def _write_parts(
-        self,
-        job: BuildJob,
-        parts: Parts,
-        target: ShardTarget,
-        notes: Notes,
-        finished: Mapping[int, FinishedPart],
-        progress: Progress,
-    ) -> Built:
-        missing = [number for number in range(parts.count) if number not in finished]
-        progress.skip(sum(part.records for part in finished.values()))
-        progress.parts(len(finished), parts.count)
-        engine, spec = _engine(job), job.options.element_spec
-        if engine is None:
-            noting = _Noting(notes, is_kept=job.options.resume)
-            noting.begin(spec)
-            write_parts(parts, missing, target, job.options, progress, noting.add)
-            finished = {**finished, **noting.parts}
-        else:
-            notes.begin(spec)
-            run(self._task(job, parts, notes, is_shared=False), engine, progress, iter(missing))
-            finished = notes.finished(self._log, finished)
-        lost = [number for number in missing if number not in finished]
-        if lost:
-            # Who publishes deletes the notes.
-            refuse_if_taken(self._log, self._version)
-            raise SourceError(f"the engine ended without {parts.describe(lost[0])}")
-        return self._joined(parts, spec, finished)
-
-    def _joined(self, parts: Parts, spec: Tree, finished: Mapping[int, FinishedPart]) -> Built:
-        if not isinstance(parts, Ranges):
-            refuse_twins(self._store, self._dataset_id, finished)
-        return Built.of(spec, [finished[number] for number in range(parts.count)])
-
-    def _task(self, job: BuildJob, parts: Parts, notes: Notes, *, is_shared: bool) -> PartTask:
-        where = self._store, self._copies, self._dataset_id, self._version
-        lean = job.options.lean(workers=job.options.workers if _engine(job) is None else 1)
-        return PartTask(*where, notes.plan, self._log.head().generation, parts, lean, is_shared)
-
-    def _build_together(self, job: BuildJob, parts: Parts, hosts: Hosts) -> StoredVersion | None:
-        """Build it with the other hosts; the first that sees all parts finished publishes it."""
+    def _join_others(self, job: BuildJob, notes: Notes) -> None:
+        """Note the plan; raise if another host builds something else under this name."""
         if not job.options.resume:
             raise InvalidArgumentError(
                 "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
             )
-        started = time.monotonic()
-        notes = self._notes(job)
-        claims, waiting = Claims(self._store, notes.folder), Waiting(self._name, job.options.progress)
-        engine = _engine(job) or engine_of(None, 1)
-        with (
-            Progress(f"{self._name} (host {hosts.index})", None, job.options.progress) as progress,
-            claims.hold(hosts.claim),
-        ):
-            notes.begin(job.options.element_spec)
-            self._refuse_other_hosts(notes, job)
-            finished = self._finished(notes, job)
-            while True:
-                missing = [number for number in hosts.in_order(parts.count) if number not in finished]
-                progress.parts(len(finished), parts.count)
-                if self._is_published():
-                    return None
-                if not missing:
-                    break
-                task = self._task(job, parts, notes, is_shared=True)
-                free = list(unclaimed(missing, claims, self._store.names(notes.folder)))
-                run(task, engine, progress, iter(free))
-                known, finished = finished, notes.finished(self._log, finished)
-                if len(finished) == len(known):
-                    left = list(unclaimed(free, claims, self._store.names(notes.folder)))
-                    if free and free == left and not self._is_published():
-                        raise SourceError(f"the engine ended without {parts.describe(free[0])}")
-                    waiting.wait_for("the parts that other hosts build")
-                    claims.pause()
-            try:
-                return self._publish(job, self._joined(parts, job.options.element_spec, finished), notes, started)
-            except AlreadyExistsError:
-                return None
-
-    def _refuse_other_hosts(self, notes: Notes, job: BuildJob) -> None:
-        """Raise if another host builds something else under this name."""
+        notes.begin(job.options.element_spec)
         for folder, plan in notes.others().items():
             claims = Claims(self._store, folder)
             if any(claims.is_alive(name) for name in self._store.names(folder) if name.endswith(CLAIM)):
@@ -275,6 +210,59 @@ class VersionBuild:
                     f"{self._name}: another host builds something else: {differ}. Pass the same source, made by the "
                     "same code, and the same options on all hosts; only hosts=(index, count) may differ between them"
                 )
+
+    def _build_parts(
+        self,
+        job: BuildJob,
+        parts: Parts,
+        notes: Notes,
+        finished: dict[int, FinishedPart],
+        hosts: Hosts | None,
+        progress: Progress,
+    ) -> dict[int, FinishedPart] | None:
+        """Build the parts that are not finished, alone or with other hosts; None if others have published them."""
+        if hosts is None:
+            progress.skip(sum(part.records for part in finished.values()))
+        engine, claims = _engine(job), Claims(self._store, notes.folder)
+        waiting = Waiting(self._name, job.options.progress)
+        order = range(parts.count) if hosts is None else hosts.in_order(parts.count)
+        while missing := [number for number in order if number not in finished]:
+            progress.parts(len(finished), parts.count)
+            if hosts is not None and self._is_published():
+                return None
+            free = missing if hosts is None else list(unclaimed(missing, claims, self._store.names(notes.folder)))
+            before = len(finished)
+            if engine is None and hosts is None:
+                finished = {**finished, **self._write_parts(job, parts, free, notes, progress)}
+            else:
+                notes.begin(job.options.element_spec)
+                run(self._task(job, parts, notes, hosts), engine or engine_of(None, 1), progress, iter(free))
+                finished = notes.finished(self._log, finished)
+            if len(finished) > before:
+                continue
+            if free and (hosts is None or free == list(unclaimed(free, claims, self._store.names(notes.folder)))):
+                # Who publishes deletes the notes.
+                refuse_if_taken(self._log, self._version)
+                raise SourceError(f"the engine ended without {parts.describe(free[0])}")
+            waiting.wait_for("the parts that other hosts build")
+            claims.pause()
+        progress.parts(len(finished), parts.count)
+        return None if hosts is not None and self._is_published() else finished
+
+    def _write_parts(
+        self, job: BuildJob, parts: Parts, numbers: Sequence[int], notes: Notes, progress: Progress
+    ) -> dict[int, FinishedPart]:
+        """Write parts in this process, and note each."""
+        noting = _Noting(notes, is_kept=job.options.resume)
+        noting.begin(job.options.element_spec)
+        with self._target() as target:
+            write_parts(parts, numbers, target, job.options, progress, noting.add)
+        return noting.parts
+
+    def _task(self, job: BuildJob, parts: Parts, notes: Notes, hosts: Hosts | None) -> PartTask:
+        where = self._store, self._copies, self._dataset_id, self._version
+        lean = job.options.lean(workers=job.options.workers if _engine(job) is None else 1)
+        return PartTask(*where, notes.plan, self._log.head().generation, parts, lean, is_shared=hosts is not None)
 
     def _publish(self, job: BuildJob, built: Built, notes: Notes, started: float) -> StoredVersion:
         refuse_changed(job.files, job.source)

@@ -139,11 +139,12 @@ class Content:
         self.missed: list[str] = []
         """The types of the objects in it that cannot be compared, such as an open file or a generator."""
         self._left = _MOST_ITEMS
+        self._around: list[int] = []
+        """The ids of the values around the one that is hashed."""
         try:
             is_number = _is_number(value)
             self.described = json.loads(json.dumps(value)) if is_number else MARK + _joined("", self._hash(value)).hex()
         except (RecursionError, MemoryError):
-            # It holds itself, for example.
             self.missed = [f"{type(value).__name__} of too many levels"]
             self.described = MARK + _joined(type(value).__name__).hex()
 
@@ -153,6 +154,9 @@ class Content:
             # Not hashed one by one, which would take twice as long.
             raw = value if kind is bytes else (hex(value) if kind is int else ascii(value)).encode()
             return b"%b %d %b" % (kind.__name__.encode(), len(raw), raw)
+        if id(value) in self._around:
+            return _joined(f"around {self._around[::-1].index(id(value))}")
+        self._around.append(id(value))
         try:
             return self._hash_compound(value, kind)
         except (RecursionError, MemoryError):
@@ -161,6 +165,8 @@ class Content:
             # Code of the user, or of a library, cannot tell its content.
             self.missed.append(kind.__name__)
             return _joined(f"unknown {kind.__qualname__}")
+        finally:
+            self._around.pop()
 
     def _all(self, values: Collection[Any]) -> list[bytes]:
         most = max(0, self._left)

@@ -148,6 +148,7 @@ def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, t
     assert len(kept & names) > 5
 
 
+@pytest.mark.filterwarnings("ignore:.*go unnoticed")
 def test_a_host_beside_a_build_of_one_process_has_the_same_version(storage: Storage) -> None:
     others: list[Future[cachelayer.DataRef[Any]]] = []
 
