@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -14,12 +15,12 @@ from cachelayer.builds.source_facts import elements_of
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of_files
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.provenance.contents import stored_values
 from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json, tree
 from cachelayer.records.infer import completed, may_lack_keys
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.versions.build_plan import BuildPlan
 from cachelayer.versions.stored_version import StoredVersion
 
 _PEEKABLE = (IterableSource, SequenceSource, UnbatchedSource)
@@ -33,7 +34,9 @@ class BuildJob:
         source: the source.
         options: the options.
         parts: its parts, if it can be divided.
-        plan: what is built and how; another build goes on after this one, or helps, only if its plan is equal.
+        plan: what is built and how, as JSON values; another build goes on after this one, or helps, only if its plan is
+            equal.
+        identity: what distinguishes the source, besides its elements.
         length: the number of elements, if it is known.
         files: the listings of the files that the source reads.
     """
@@ -41,7 +44,8 @@ class BuildJob:
     source: Source
     options: BuildOptions
     parts: Parts | None
-    plan: BuildPlan
+    plan: Mapping[str, Any]
+    identity: Mapping[str, Any]
     length: int | None
     files: Sequence[FileFacts]
 
@@ -68,8 +72,9 @@ class BuildJob:
             "element spec": None if spec is None else spec_json.to_json(spec),
         }
         files = files_of(source)
-        plan = BuildPlan(decides, {**identity_of_files(files), **elements_of(source)}, origin)
-        return cls(source, how, parts, plan, how.expected(source.length), files)
+        identity = {**identity_of_files(files), **elements_of(source)}
+        plan = json.loads(json.dumps({**decides, "identity": stored_values(identity), **origin.identity()}))
+        return cls(source, how, parts, plan, identity, how.expected(source.length), files)
 
 
 def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:

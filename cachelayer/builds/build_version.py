@@ -28,12 +28,11 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceEr
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Progress, Waiting, notice
-from cachelayer.provenance.contents import HERE_AND_THERE, differences
+from cachelayer.provenance.contents import HERE_AND_THERE, differences, stored_values
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
-from cachelayer.versions.build_plan import stored_values
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import appended, base_of
 from cachelayer.versions.log import Log
@@ -169,7 +168,7 @@ class VersionBuild:
 
     def _notes(self, job: BuildJob) -> Notes:
         # A build that nobody may resume shares its notes with nobody.
-        plan = job.plan.stored if job.options.resume else {**job.plan.stored, _ALONE: uuid.uuid4().hex}
+        plan = job.plan if job.options.resume else {**job.plan, _ALONE: uuid.uuid4().hex}
         return Notes(self._store, self._dataset_id, self._version, plan)
 
     def _finished(self, notes: Notes, job: BuildJob) -> dict[int, FinishedPart]:
@@ -191,7 +190,7 @@ class VersionBuild:
             if _ALONE not in plan:
                 warn(
                     f"{self._name} is built from its beginning: an interrupted build cannot be resumed: "
-                    f"{'; '.join(job.plan.changes(plan))}"
+                    f"{'; '.join(differences(plan, job.plan))}"
                 )
         return finished
 
@@ -205,7 +204,7 @@ class VersionBuild:
         for folder, plan in notes.others().items():
             claims = Claims(self._store, folder)
             if any(claims.is_alive(name) for name in self._store.names(folder) if name.endswith(CLAIM)):
-                differ = "; ".join(differences(plan, job.plan.stored, HERE_AND_THERE))
+                differ = "; ".join(differences(plan, job.plan, HERE_AND_THERE))
                 raise InvalidArgumentError(
                     f"{self._name}: another host builds something else: {differ}. Pass the same source, made by the "
                     "same code, and the same options on all hosts; only hosts=(index, count) may differ between them"
@@ -321,7 +320,7 @@ class VersionBuild:
 
     def _known_again(self, job: BuildJob) -> dict[str, Any]:
         """Return what the version records of the source, so that a later call can recognise it."""
-        identity = {**job.plan.identity, **facts_of(self._source, self._options)}
+        identity = {**job.identity, **facts_of(self._source, self._options)}
         return {
             **({"identity": stored_values(identity)} if identity else {}),
             "options": deciding_options(self._options),

@@ -60,6 +60,11 @@ def stored(value: Any) -> Any:
     return value[: len(MARK) + _DIGITS] if isinstance(value, str) else value
 
 
+def stored_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON values as they are stored: numbers as they are, and others as hashes."""
+    return {name: stored(described(value)) for name, value in values.items()}
+
+
 def differences(
     one: Mapping[str, Any], other: Mapping[str, Any], words: tuple[str, str, str, str] = WAS_AND_IS
 ) -> list[str]:

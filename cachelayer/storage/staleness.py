@@ -17,10 +17,9 @@ from cachelayer.errors import (
     StaleVersionError,
     StaleVersionWarning,
 )
-from cachelayer.provenance.contents import OF_BOTH, differences
+from cachelayer.provenance.contents import OF_BOTH, differences, stored_values
 from cachelayer.provenance.origin import Origin
 from cachelayer.user_warnings import warn
-from cachelayer.versions.build_plan import stored_values
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)

@@ -391,9 +391,9 @@ class Storage:
             engine: what runs the workers: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``,
                 or any object with the method of :class:`cachelayer.engines.Engine`.
             resume: go on after what interrupted builds of the same version have finished, and note what this one
-                finishes. A source that can begin at any record is compared with some of it; one that begins only at its
-                beginning is read again, and what is stored already is not stored twice. If the code, the files, the
-                length or the options have changed, it starts from the beginning, with a warning.
+                finishes. A source that begins only at its beginning is read again, and what is stored already is not
+                stored twice. If the code, the files, the length or the options have changed, it starts from the
+                beginning, with a warning.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
                 from the start; False shows nothing.
             description: a text that is stored with the version.
