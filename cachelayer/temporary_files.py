@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from cachelayer.errors import StorageError
 
@@ -19,12 +18,6 @@ def parent_folder() -> Path:
     """Return the folder that temporary files are made in."""
     with _refusals():
         return Path(tempfile.gettempdir())
-
-
-def unnamed_file() -> IO[bytes]:
-    """Return a new file without a name, which is gone when it is closed."""
-    with _refusals():
-        return tempfile.TemporaryFile()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -22,7 +21,7 @@ from cachelayer.builds.batches import (
     counted,
 )
 from cachelayer.builds.source import Seekable
-from cachelayer.engines.processes import ProcessPool
+from cachelayer.engines.processes import Call, ProcessPool
 from cachelayer.errors import ElementError
 from cachelayer.progress import Progress
 from cachelayer.records import tree
@@ -171,7 +170,7 @@ def encode_with_workers(
     encode_block = partial(encode, source, spec, on_error)
     with ProcessPool(encode_block, workers, "workers: the source") as pool:
         size = _block_records(partial(encode, source, spec, "skip"), workers, list(parts.values()))
-        pending: deque[tuple[int, Future[EncodedChunk]]] = deque()
+        pending: deque[tuple[int, Call]] = deque()
         for number, records in parts.items():
             for first in range(records.start, records.stop, size):
                 end = min(first + size, records.stop)

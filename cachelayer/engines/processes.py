@@ -1,29 +1,16 @@
-"""Run tasks in processes on this host.
-
-A worker is this Python with a main program of its own, so that the user's needs no ``__main__`` guard. It ends with the
-process that started it, to which it has a pipe. It inherits the function in an unnamed file. All workers map the arrays
-in this file, and those of the function that lie in files (``np.memmap``): they are not copied into each.
-"""
+"""Run tasks in processes on this host, started by loky: the user's main program needs no ``__main__`` guard."""
 
 from __future__ import annotations
 
 import io
 import mmap
 import os
-import pickle
-import subprocess
-import sys
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
-from functools import cache, partial
 from itertools import islice
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from multiprocessing.context import set_spawning_popen
-from queue import SimpleQueue
-from signal import SIGKILL, Signals
 from typing import Any, Self, TypeVar
 
 import cloudpickle
@@ -32,15 +19,11 @@ import numpy as np
 from cachelayer.arguments import integer
 from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
 from cachelayer.errors import SourceError, StorageError
-from cachelayer.system_threads import Pool
-from cachelayer.temporary_files import unnamed_file
 
 R = TypeVar("R")
 
-_ALIGNED = 64
-_LARGE = 1 << 20
-_COMPARED = 1 << 16
-_SECONDS_TO_END = 5.0
+_SECONDS_PER_LOOK = 0.5
+"""How often a worker looks whether the process that started it is gone."""
 
 
 class Processes:
@@ -57,158 +40,125 @@ class Processes:
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`. A number is pulled when a process is free to take it."""
-        rest, running = iter(numbers), set[Future[Any]]()
+        rest, running = iter(numbers), set[Call]()
         with ProcessPool(task, self._workers, "the task") as pool:
             while True:
                 for number in islice(rest, self._workers - len(running)):
                     running.add(pool.submit(name_of(task, number), number))
                 if not running:
                     return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
+                done = wait({call.future for call in running}, return_when=FIRST_COMPLETED).done
+                for call in [call for call in running if call.future in done]:
+                    running.remove(call)
+                    yield call.result()
+
+
+class Call:
+    """A call in a worker process."""
+
+    def __init__(self, pool: ProcessPool, name: str, future: Future[bytes]) -> None:
+        self.future = future
+        self.name = name
+        self._pool = pool
+
+    def result(self) -> Any:
+        """Wait for the call; return its result, or raise its error."""
+        from loky.process_executor import BrokenProcessPool
+
+        try:
+            reply = self.future.result()
+        except BrokenProcessPool as error:
+            raise SourceError(
+                "a worker process ended, perhaps because memory ran out, while it worked on "
+                f"{' or '.join(self._pool.unfinished())}: {error}"
+            ) from error
+        with errors_of(self.name):
+            return result(reply)
 
 
 class ProcessPool:
     """At most ``count`` processes that call one function; leaving the context kills them, even during a call."""
 
     def __init__(self, function: Callable[..., Any], count: int, what: str) -> None:
-        arrays: list[pickle.PickleBuffer] = []
-        message = pickled(function, what, partial(_dumps, arrays))
-        self._file = os.fdopen(os.memfd_create("cachelayer"), "wb") if hasattr(os, "memfd_create") else unnamed_file()
-        places = [_place_in_file(array) or self._write(array.raw()) for array in arrays]
-        self._head = self._file.tell()
-        pickle.dump((message, places), self._file)
-        self._file.flush()
-        self._count = count
-        self._workers: list[_Worker] = []
-        self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        # Each thread waits for the answer of a worker.
-        self._threads = Pool(count, "cachelayer-workers")
+        from loky import ProcessPoolExecutor
 
-    def _write(self, memory: memoryview) -> slice:
-        start = self._file.seek(-(-self._file.tell() // _ALIGNED) * _ALIGNED)
-        return slice(start, start + self._file.write(memory))
+        begin = pickled(function, what, _dumps), os.getpid()
+        self._executor = ProcessPoolExecutor(count, initializer=_begin, initargs=begin)
+        self._calls: list[Call] = []
 
-    def submit(self, name: str, *arguments: Any) -> Future[Any]:
+    def submit(self, name: str, *arguments: Any) -> Call:
         """Begin a call, whose work has this name in errors."""
-        if len(self._workers) < self._count:
-            self._workers.append(_Worker(self._file.fileno(), self._head))
-            self._idle.put(self._workers[-1])
-        return self._threads.submit(self._call, name, arguments)
-
-    def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        worker = self._idle.get()
+        self._calls = [call for call in self._calls if not call.future.done()]
         try:
-            with errors_of(name):
-                return worker.call(name, arguments)
-        finally:
-            # A dead one too: a thread that waits for it would wait for ever.
-            self._idle.put(worker)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for worker in self._workers:
-            worker.process.kill()
-            worker.process.wait()
-        self._threads.shutdown()
-        self._file.close()
-
-
-class _Worker:
-    """A process that calls the function of a file."""
-
-    def __init__(self, file: int, head: int) -> None:
-        try:
-            self._connection, theirs = Pipe()
-            with theirs:
-                program = f"from cachelayer.engines.processes import main; main({theirs.fileno()}, {file}, {head})"
-                # It gets a session of its own, so that Ctrl-C reaches only this process, which then kills it.
-                self.process = subprocess.Popen(  # noqa: S603 - this Python
-                    [sys.executable, "-c", program],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                    pass_fds=(theirs.fileno(), file),
-                )
+            call = Call(self, name, self._executor.submit(_call, arguments))
         except OSError as error:
             raise StorageError(
                 f"cannot start a worker process: {error}: raise the limit of processes (`ulimit -u`) or of open files "
                 "(`ulimit -n`), or build with workers=1"
             ) from error
+        self._calls.append(call)
+        return call
 
-    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        try:
-            self._connection.send_bytes(pickle.dumps(arguments))
-            reply = self._connection.recv_bytes()
-        except (EOFError, OSError) as error:
-            status = self.process.wait(_SECONDS_TO_END)
-            how = f"ended with status {status}" if status >= 0 else f"was killed by {Signals(-status).name}"
-            hint = ", perhaps because memory ran out," if -status == SIGKILL else ""
-            raise SourceError(f"a worker process {how}{hint} while it worked on {name}") from error
-        return result(reply)
+    def unfinished(self) -> list[str]:
+        """Return the work of the calls that have no result."""
+        return [call.name for call in self._calls if not call.future.done() or call.future.exception() is not None]
 
+    def __enter__(self) -> Self:
+        return self
 
-def main(connection: int, file: int, head: int) -> None:
-    """Make the calls that the parent requests, until the parent is gone. Runs in the worker."""
-    parent, requests = Connection(connection), SimpleQueue[bytes]()
-
-    def read_requests() -> None:
-        try:
-            while True:
-                requests.put(parent.recv_bytes())
-        finally:
-            # The parent is gone: nobody needs the result of the current call.
-            os._exit(0)
-
-    @cache
-    def function() -> Any:
-        # Arrays stay writable, and what a process writes stays its own, as in a copy.
-        memory: Any = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
-        message, places = pickle.loads(memory[head:])  # noqa: S301 - from the parent
-        return unpickled(message, [memory[at] if isinstance(at, slice) else np.memmap(*at) for at in places])
-
-    threading.Thread(target=read_requests, daemon=True).start()
-    while True:
-        parent.send_bytes(outcome(lambda request: function()(*pickle.loads(request)), requests.get()))  # noqa: S301
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(wait=True, kill_workers=True)
 
 
-def _dumps(arrays: list[pickle.PickleBuffer], function: Callable[..., Any]) -> bytes:
-    """Pickle a function without the memory of its arrays, which are appended to ``arrays``."""
+_task: list[bytes] = []
+"""In a worker: the function, as it was sent."""
+
+
+def _begin(task: bytes, parent: int) -> None:
+    """Prepare a worker: it ends with the process that started it, and leaves Ctrl-C to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _task[:] = [task]
+
+    def end_with_parent() -> None:
+        while not ended.wait(_SECONDS_PER_LOOK):
+            if os.getppid() != parent:
+                os._exit(0)
+
+    ended = threading.Event()
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _call(arguments: tuple[Any, ...]) -> bytes:
+    return outcome(lambda: _function()(*arguments))
+
+
+def _function() -> Any:
+    if isinstance(_task[0], bytes):
+        _task[:] = [unpickled(_task[0])]
+    return _task[0]
+
+
+def _dumps(function: Callable[..., Any]) -> bytes:
     message = io.BytesIO()
     # Credentials are pickled only for a child that is being started.
     set_spawning_popen(function)  # type: ignore[arg-type]
     try:
-        _Pickler(message, buffer_callback=arrays.append).dump(function)
+        _Pickler(message).dump(function)
     finally:
         set_spawning_popen(None)
     return message.getvalue()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends an array that lies in a file, ``np.memmap``, as its place there: each process maps it."""
+
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is np.memmap:
-            # Numpy pickles only plain arrays without their memory.
-            return np.ndarray.view, (obj.view(np.ndarray), np.memmap)
-        return super().reducer_override(obj)
-
-
-def _place_in_file(array: pickle.PickleBuffer) -> tuple[Any, ...] | None:
-    """Return the arguments of ``np.memmap`` for the memory of a large array in a mapped file; None for other memory."""
-    file: Any = memoryview(array).obj
-    while isinstance(file, np.ndarray) and not isinstance(file.base, mmap.mmap):
-        file = file.base
-    memory = np.frombuffer(array.raw(), np.uint8)
-    # What was written into an array of mode "c" is not in the file.
-    if memory.nbytes < _LARGE or not isinstance(file, np.memmap) or file.filename is None or file.mode == "c":
-        return None
-    mode, start = "c" if memory.flags.writeable else "r", file.offset + memory.ctypes.data - file.ctypes.data
-    place: Any = file.filename, np.uint8, mode, start, memory.nbytes
-    with suppress(OSError, ValueError):
-        now = np.memmap(*place)
-        # The file may have been replaced meanwhile.
-        if all(np.array_equal(now[ends], memory[ends]) for ends in (slice(_COMPARED), slice(-_COMPARED, None))):
-            return tuple(place)
-    return None
+        file = obj
+        while isinstance(file, np.memmap) and not isinstance(file.base, mmap.mmap):
+            file = file.base
+        if type(obj) is not np.memmap or type(file) is not np.memmap or file.filename is None or file.mode == "c":
+            return super().reducer_override(obj)
+        offset = file.offset + obj.ctypes.data - file.ctypes.data
+        if not obj.flags.c_contiguous or offset < 0:
+            return super().reducer_override(obj)
+        return np.memmap, (file.filename, obj.dtype, "c" if obj.flags.writeable else "r", offset, obj.shape)

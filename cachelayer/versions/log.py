@@ -43,10 +43,16 @@ class Log:
 
     def head(self) -> Snapshot:
         """Return the newest snapshot; an empty one if nothing was ever published."""
-        if self._seen is None:
-            self._seen = self._hint()
-        self._seen = self._newest(self._seen)
-        return self._seen
+        known = self._hint() if self._seen is None else self._seen
+        last = known.sequence
+        # Read no entry between: older ones may be damaged.
+        while self.store.exists(paths.log_entry(self.dataset_id, last + 1)):
+            last += 1
+        head = known if last == known.sequence else self._entry(last)
+        if head is None:
+            raise self._missing(last)
+        self._seen = head
+        return head
 
     def _hint(self) -> Snapshot:
         """Return the copy of an entry, by which readers find the newest one with two requests; else an empty snapshot.
@@ -55,25 +61,11 @@ class Log:
         """
         raw = self.store.read(paths.log_head(self.dataset_id))
         with suppress(CorruptionError, FormatError):
-            return Snapshot.decode(raw or b"", self._name(0))
+            return Snapshot.decode(raw or b"", paths.log_head(self.dataset_id))
         return Snapshot()
 
-    def _newest(self, known: Snapshot) -> Snapshot:
-        """Return the newest snapshot, searching from one that is known."""
-        last = self._last(known.sequence)
-        head = known if last == known.sequence else self._entry(last)
-        if head is None:
-            raise CorruptionError(f"{self.store.url}: {self._name(last)} is missing")
-        return head
-
-    def _last(self, sequence: int) -> int:
-        """Return the number of the last entry, counting up from one. Read no entry: older ones may be damaged."""
-        while self.store.exists(self._name(sequence + 1)):
-            sequence += 1
-        return sequence
-
     def _entry(self, sequence: int) -> Snapshot | None:
-        name = self._name(sequence)
+        name = paths.log_entry(self.dataset_id, sequence)
         raw = self.store.read(name)
         return None if raw is None else Snapshot.decode(raw, f"{self.store.url}/{name}", sequence)
 
@@ -86,12 +78,13 @@ class Log:
             if sequence not in self._swept:
                 entry = head if sequence == head.sequence else self._entry(sequence)
                 if entry is None:
-                    raise CorruptionError(f"{self.store.url}/{self._name(sequence)}: an entry of the log is missing")
+                    raise self._missing(sequence)
                 self._swept[sequence] = entry.swept
         return frozenset().union(*(self._swept[sequence] for sequence in head.sweeps[generation:]))
 
-    def _name(self, sequence: int) -> str:
-        return paths.log_entry(self.dataset_id, sequence)
+    def _missing(self, sequence: int) -> CorruptionError:
+        name = paths.log_entry(self.dataset_id, sequence)
+        return CorruptionError(f"{self.store.url}/{name}: an entry of the log is missing")
 
     def heads(self) -> Iterator[Snapshot]:
         """Yield the newest snapshot, and a newer one each time that :meth:`append` comes too late.
@@ -104,7 +97,7 @@ class Log:
         """
         until = time.monotonic() + _PATIENCE
         seen = self._seen or self._hint()
-        self._seen = seen if self.store.exists(self._name(seen.sequence)) else Snapshot()
+        self._seen = seen if self.store.exists(paths.log_entry(self.dataset_id, seen.sequence)) else Snapshot()
         for number in count():
             yield self.head()
             if time.monotonic() > until:
@@ -123,7 +116,7 @@ class Log:
         # What an entry deleted stands in that entry alone.
         swept = decided.swept if decided.sweeps[-1:] == (sequence,) else frozenset[str]()
         entry = replace(decided, sequence=sequence, swept=swept)
-        raw, name = entry.encode(uuid.uuid4().hex), self._name(entry.sequence)
+        raw, name = entry.encode(uuid.uuid4().hex), paths.log_entry(self.dataset_id, sequence)
         if not (self.store.put_if_absent(name, raw) or self.store.read(name) == raw):
             return False
         self._seen = entry
@@ -188,12 +181,13 @@ class LogEvent:
 def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
     """Return the events of the first ``last`` entries of a log, oldest first."""
 
+    log = Log(store, dataset_id)
+
     def event(sequence: int) -> LogEvent:
-        name = paths.log_entry(dataset_id, sequence)
-        raw = store.read(name)
-        if raw is None:
-            raise CorruptionError(f"{store.url}/{name}: an entry of the log is missing")
-        return LogEvent.of(Snapshot.decode(raw, f"{store.url}/{name}", sequence))
+        entry = log._entry(sequence)
+        if entry is None:
+            raise log._missing(sequence)
+        return LogEvent.of(entry)
 
     found: list[LogEvent] = []
     with Pool(_AT_ONCE, "cachelayer-history") as threads:

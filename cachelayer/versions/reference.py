@@ -55,7 +55,8 @@ class Reference:
                 rest, rows = match["rest"], slice(*numbers)
             folder, slash, rest = rest.rpartition("/")
             url = folder or slash
-            refuse_query(text)
+            if url:
+                refuse_query(text)
         dataset_id, at, named = rest.partition("@") if isinstance(rest, str) else (rest, "", None)
         if url.endswith(":/") or (url and not dataset_id):
             raise InvalidArgumentError(

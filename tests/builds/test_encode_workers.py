@@ -51,7 +51,7 @@ def test_fewer_records_than_workers_do(storage: Storage, records: int) -> None:
         ("fail", cachelayer.SourceError, "record 3210"),
         ("misfit", cachelayer.ElementError, "record 3210"),
         ("die", cachelayer.SourceError, "SIGKILL"),
-        ("exit", cachelayer.SourceError, "status 7"),
+        ("exit", cachelayer.SourceError, r"EXIT\(7\)"),
     ],
 )
 def test_what_happens_in_a_worker_reaches_the_caller(
@@ -69,7 +69,7 @@ def children() -> list[str]:
         # A thread of an earlier test may have ended meanwhile.
         with suppress(FileNotFoundError):
             found += (task / "children").read_text().split()
-    return [pid for pid in found if b"cachelayer.engines.processes" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if b"popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize("records", [0, 1, RECORDS])
