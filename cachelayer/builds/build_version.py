@@ -225,6 +225,8 @@ class VersionBuild:
         engine, claims = _engine(job), Claims(self._store, notes.folder)
         waiting = Waiting(self._name, job.options.progress)
         order = range(parts.count) if hosts is None else hosts.in_order(parts.count)
+        if engine is not None and hosts is None:
+            notes.begin(job.options.element_spec)
         while missing := [number for number in order if number not in finished]:
             progress.parts(len(finished), parts.count)
             if hosts is not None and self._is_published():
@@ -234,7 +236,6 @@ class VersionBuild:
             if engine is None and hosts is None:
                 finished = {**finished, **self._write_parts(job, parts, free, notes, progress)}
             else:
-                notes.begin(job.options.element_spec)
                 run(self._task(job, parts, notes, hosts), engine or engine_of(None, 1), progress, iter(free))
                 finished = notes.finished(self._log, finished)
             if len(finished) > before:

@@ -21,6 +21,7 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.provenance.contents import described
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import declares_part
 from cachelayer.records.tree import Tree
 
 _COMPARED = 256
@@ -69,13 +70,17 @@ def deciding_options(options: BuildOptions) -> dict[str, Any]:
     }
 
 
-def option_changes(built: Mapping[str, Any], options: BuildOptions) -> list[str]:
-    """Return a phrase for each option that decides the records and differs from what a version recorded."""
+def option_changes(built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
+    """Return a phrase for each option that decides the records and differs from what a version of this spec recorded."""
     before, now = built.get("options", {}), deciding_options(options)
+    changed = [name for name in now if name in before and before[name] != now[name]]
+    declared = [each["element_spec"] for each in (before, now) if each.get("element_spec") is not None]
+    # Declared specs count as equal if each says a part of the version's.
+    if len(declared) == 2 and all(declares_part(spec_json.from_json(each), spec) for each in declared):
+        changed = [name for name in changed if name != "element_spec"]
     return [
         f"{name} changed" if name == "element_spec" else f"{name} was {before[name]!r} and is {now[name]!r}"
-        for name in now
-        if name in before and before[name] != now[name]
+        for name in changed
     ]
 
 

@@ -58,7 +58,7 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
         return
     groups = {
         "by other code or values": origin.code_changes(built),
-        "with other options": option_changes(built, options),
+        "with other options": option_changes(built, ref.element_spec, options),
         "from another source": [
             *(f"argument {change}" for change in arguments),
             *_source_changes(ref, origin.source, options),

@@ -96,12 +96,11 @@ def test_a_list_of_another_length_is_built_from_its_beginning(tmp_path: Path) ->
     assert_only_versions_are_left(storage, "d")
 
 
-def test_a_list_of_other_contents_is_refused_and_built_if_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_list_of_other_contents_is_built_from_its_beginning(tmp_path: Path) -> None:
     begin_and_kill(tmp_path, "texts", "alone")
     storage, source = Storage(tmp_path), [text.upper() for text in SOURCES["texts"]]
-    with pytest.raises(cachelayer.SourceError, match="resume=False"):
-        storage.cache(source, "d", "v1", **OPTIONS)
-    assert list(storage.cache(source, "d", "v1", **OPTIONS, resume=False)) == source
+    with pytest.warns(cachelayer.CacheLayerWarning, match="d@v1 is built from its beginning.*elements changed"):
+        assert list(storage.cache(source, "d", "v1", **OPTIONS)) == source
     assert_only_versions_are_left(storage, "d")
 
 

@@ -96,7 +96,7 @@ def test_of_processes_that_cache_at_once_one_builds_and_the_others_say_who(place
         builder = heard.pop(first)
         assert first.result() == "building"
         for each in heard.values():
-            expected = f"rows@v1: waiting for process {builder.pid} on {os.uname().nodename}, "
+            expected = f"rows@v1: waiting for {os.uname().nodename}-{builder.pid} "
             assert shown[each].result().startswith(expected)
         builder.go_on()
         outcome = builder.outcome()
