@@ -71,7 +71,7 @@ def deciding_options(options: BuildOptions) -> dict[str, Any]:
 
 
 def option_changes(built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
-    """Return a phrase for each option that decides the records and differs from what a version of this spec recorded."""
+    """Return a phrase for each option that decides the records and differs from what a version of a spec recorded."""
     before, now = built.get("options", {}), deciding_options(options)
     changed = [name for name in now if name in before and before[name] != now[name]]
     declared = [each["element_spec"] for each in (before, now) if each.get("element_spec") is not None]
