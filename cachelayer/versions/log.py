@@ -180,7 +180,6 @@ class LogEvent:
 
 def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
     """Return the events of the first ``last`` entries of a log, oldest first."""
-
     log = Log(store, dataset_id)
 
     def event(sequence: int) -> LogEvent:
