@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.context import set_spawning_popen
 from typing import Any, Self, TypeVar
@@ -63,15 +64,8 @@ class Call:
 
     def result(self) -> Any:
         """Wait for the call; return its result, or raise its error."""
-        from loky.process_executor import BrokenProcessPool
-
-        try:
+        with self._pool.errors():
             reply = self.future.result()
-        except BrokenProcessPool as error:
-            raise SourceError(
-                "a worker process ended, perhaps because memory ran out, while it worked on "
-                f"{' or '.join(self._pool.unfinished())}: {error}"
-            ) from error
         with errors_of(self.name):
             return result(reply)
 
@@ -88,20 +82,29 @@ class ProcessPool:
 
     def submit(self, name: str, *arguments: Any) -> Call:
         """Begin a call, whose work has this name in errors."""
-        self._calls = [call for call in self._calls if not call.future.done()]
-        try:
+        with self.errors():
             call = Call(self, name, self._executor.submit(_call, arguments))
+        self._calls = [*(call for call in self._calls if not call.future.done()), call]
+        return call
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise an error that says which work was under way if a process has died, or if none can be started."""
+        from loky.process_executor import BrokenProcessPool
+
+        try:
+            yield
+        except BrokenProcessPool as error:
+            names = [call.name for call in self._calls if not call.future.done() or call.future.exception()]
+            work = " or ".join(names)
+            raise SourceError(
+                f"a worker process ended, perhaps because memory ran out, while it worked on {work}: {error}"
+            ) from error
         except OSError as error:
             raise StorageError(
                 f"cannot start a worker process: {error}: raise the limit of processes (`ulimit -u`) or of open files "
                 "(`ulimit -n`), or build with workers=1"
             ) from error
-        self._calls.append(call)
-        return call
-
-    def unfinished(self) -> list[str]:
-        """Return the work of the calls that have no result."""
-        return [call.name for call in self._calls if not call.future.done() or call.future.exception() is not None]
 
     def __enter__(self) -> Self:
         return self
