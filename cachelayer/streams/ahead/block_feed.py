@@ -41,25 +41,33 @@ _LOOKED_AT = 1024
 
 # With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
 @dataclass(frozen=True, eq=False, slots=True)
-class Fetch:
-    """A request of blocks that is under way or has been answered.
+class HeldUse:
+    """A block that steps need: on its way, or here.
 
     Args:
-        outcome: what a thread makes of it.
-        again: fetches the same blocks.
+        outcome: what a thread makes of the request that brings it, perhaps with other blocks.
+        again: repeats the request.
+        shift: what to add to the number of a record for its row in what comes.
+        nbytes: approximate bytes of the block.
+        first: the position of the first step that needs it.
     """
 
     outcome: Future[HeldBlock]
     again: Callable[[], HeldBlock]
+    shift: int
+    nbytes: int
+    first: int
 
     def block(self, check: Callable[[], None]) -> HeldBlock:
-        """Wait for the block, and return it; call ``check`` during the wait."""
+        """Wait for what comes, and return it; call ``check`` during the wait."""
         while not self.outcome.done():
             # Nobody may fetch it any more.
             check()
             wait([self.outcome], 0.2)
         # Another thread that shares the iterator may have gone elsewhere.
-        return self.again() if self.outcome.cancelled() else self.outcome.result()
+        found = self.again() if self.outcome.cancelled() else self.outcome.result()
+        # The object of a damaged block may have been mended since.
+        return self.again() if found.damaged else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,16 +75,14 @@ class BlockRows:
     """The rows of some steps, and the blocks in which their records lie.
 
     Args:
-        holder: what fetched the blocks.
-        fetches: the requests of the blocks, each of some row.
-        owner: for each row, the request that brings its block.
-        shift: for each row, what to add to the number of its record for its row in there.
+        holder: what fetches the blocks.
+        uses: the blocks, each of some row.
+        owner: for each row, which of these is its block.
     """
 
     holder: BlockHolder[Any]
-    fetches: Sequence[Fetch]
+    uses: Sequence[HeldUse]
     owner: Indices
-    shift: Indices
 
     def reads(self, rows: slice, numbers: Indices, check: Callable[[], None]) -> RecordReads[Any]:
         """Wait for the blocks of some rows, and return what reads their records.
@@ -86,32 +92,13 @@ class BlockRows:
             numbers: the number of the record of each of them.
             check: called during the wait; raises if nobody waits any longer.
         """
-        fetches, owner, shift = self.fetches, self.owner, self.shift
+        uses, owner = self.uses, self.owner
         if rows != slice(None):
             used, owner = np.unique(owner[rows], return_inverse=True)
-            fetches, shift = [fetches[number] for number in used.tolist()], shift[rows]
-        blocks = [fetch.block(check) for fetch in fetches]
-        if True in [block.damaged for block in blocks]:
-            # The object may have been mended since.
-            blocks = [fetch.again() if block.damaged else block for fetch, block in zip(fetches, blocks, strict=True)]
-        return self.holder.reads(blocks, owner, numbers + shift)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Use:
-    """A block that steps need.
-
-    Args:
-        fetch: the request that brings it.
-        shift: what to add to the number of a record for its row in what comes.
-        nbytes: approximate bytes of the block.
-        first: the position of the first step that needs it.
-    """
-
-    fetch: Fetch
-    shift: int
-    nbytes: int
-    first: int
+            uses = [uses[number] for number in used.tolist()]
+        blocks = [use.block(check) for use in uses]
+        shifts = np.array([use.shift for use in uses], np.int64)
+        return self.holder.reads(blocks, owner, numbers + shifts[owner])
 
 
 class BlockFeed:
@@ -146,7 +133,7 @@ class BlockFeed:
 
     def _begin_at(self, position: int) -> None:
         # By the position of the last record of the block.
-        self._uses: dict[int, _Use] = {}
+        self._uses: dict[int, HeldUse] = {}
         # A heap of these positions, some of which may be gone.
         self._lasts: list[int] = []
         self._nbytes = self._most_live = 0
@@ -185,7 +172,7 @@ class BlockFeed:
         use = self._uses.pop(last, None)
         if use is not None:
             self._nbytes -= use.nbytes
-            use.fetch.outcome.cancel()
+            use.outcome.cancel()
 
     def load(self, steps: Step) -> BlockRows:
         """Return the blocks of the rows of some steps; fetch those that are not on the way, and the next ones."""
@@ -194,8 +181,7 @@ class BlockFeed:
             uses = [self._uses[last] for last in lasts]
             self._horizon = max(self._horizon, self._after(steps))
             self._fetch_ahead()
-            shifts = np.array([use.shift for use in uses], np.int64)
-            return BlockRows(self._holder, [use.fetch for use in uses], owner, shifts[owner])
+            return BlockRows(self._holder, uses, owner)
 
     def _after(self, steps: Step) -> int:
         if self._workers > 1:
@@ -224,30 +210,40 @@ class BlockFeed:
         single: list[tuple[int, int]] = []
         for last, begin, end in zip(lasts.tolist(), begins, ends, strict=True):
             use = self._uses.get(last)
-            if use is not None and not is_lost(use.fetch.outcome):
+            if use is not None and not is_lost(use.outcome):
                 continue
             if end - begin == 1:
                 single.append((last, begin))
             else:
-                self._keep(last, self._submit(np.arange(begin, end)), -begin, end - begin, steps.begin)
+                self._request([last], range(begin, end), [-begin], end - begin, steps.begin)
         if single:
-            fetch = self._submit(np.array([number for _, number in single], np.int64))
-            for row, (last, number) in enumerate(single):
-                self._keep(last, fetch, row - number, 1, steps.begin)
+            numbers = [number for _, number in single]
+            shifts = [row - number for row, number in enumerate(numbers)]
+            self._request([last for last, _ in single], numbers, shifts, 1, steps.begin)
         return lasts.tolist(), owner
 
-    def _keep(self, last: int, fetch: Fetch, shift: int, records: int, first: int) -> None:
-        self._drop(last)
-        heappush(self._lasts, last)
-        self._uses[last] = use = _Use(fetch, shift, records * self._record_nbytes, first)
-        self._nbytes += use.nbytes
+    def _request(
+        self, lasts: Sequence[int], numbers: Sequence[int], shifts: Sequence[int], records: int, first: int
+    ) -> None:
+        """Fetch a block, or records that are blocks of their own, with one request.
 
-    def _submit(self, numbers: Indices) -> Fetch:
+        Args:
+            lasts: the last position of each block.
+            numbers: the numbers of all records.
+            shifts: for each block, what leads from the number of a record to its row.
+            records: number of records of each block.
+            first: the position of the first step that needs them.
+        """
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
-        fetch = partial(self._holder.fetch, numbers)
-        return Fetch(self._worker.submit(fetch), fetch)
+        fetch = partial(self._holder.fetch, np.array(numbers, np.int64))
+        outcome = self._worker.submit(fetch)
+        for last, shift in zip(lasts, shifts, strict=True):
+            self._drop(last)
+            heappush(self._lasts, last)
+            self._uses[last] = use = HeldUse(outcome, fetch, shift, records * self._record_nbytes, first)
+            self._nbytes += use.nbytes
 
 
 def feed_of(reader: StepReader, workers: int = 1) -> BlockFeed | None:
