@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from cachelayer.access.dataref import DataRef, Mirrored
     from cachelayer.access.mix import Mixture, concat, mix
     from cachelayer.access.sampling import Sampled
-    from cachelayer.access.view import Packed, Padded, RecordSpan, View
+    from cachelayer.access.view import Packed, Padded, View
     from cachelayer.access.wrap import wrap
     from cachelayer.builds.build_options import SubmitOptions
     from cachelayer.builds.sharded_source import Sharded, sharded
+    from cachelayer.protocols import RecordSpan
     from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
     from cachelayer.records.values import Nullable, Ragged, Sparse
     from cachelayer.storage.storage import Storage, open
@@ -129,10 +130,11 @@ _HOMES = {
     "cachelayer.access.dataref": ("DataRef", "Mirrored"),
     "cachelayer.access.mix": ("Mixture", "concat", "mix"),
     "cachelayer.access.sampling": ("Sampled",),
-    "cachelayer.access.view": ("Packed", "Padded", "RecordSpan", "View"),
+    "cachelayer.access.view": ("Packed", "Padded", "View"),
     "cachelayer.access.wrap": ("wrap",),
     "cachelayer.builds.build_options": ("SubmitOptions",),
     "cachelayer.builds.sharded_source": ("Sharded", "sharded"),
+    "cachelayer.protocols": ("RecordSpan",),
     "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "RaggedSpec", "SparseSpec"),
     "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
     "cachelayer.storage.storage": ("Storage", "open"),

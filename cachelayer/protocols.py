@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeGuard, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,24 @@ class Facts:
     records_per_read: int
     reading_cost: ReadingCost = "stored"
     is_declared: bool = True
+
+
+class RecordSpan(NamedTuple):
+    """A record that an element was made of; or the values of a document in it, if the element is a window or a pack.
+
+    Args:
+        dataset: where it is: the reference of a version, or the identity of a wrapped object.
+        record: its number there.
+        begin, end: the first value of the document that the element holds, and the one after the last; None if it holds
+            the record.
+        offset: the place in the element where these values begin.
+    """
+
+    dataset: str
+    record: int
+    begin: int | None
+    end: int | None
+    offset: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +106,15 @@ class Sources:
         whole = whole or [np.empty(0, np.int64)] * 6
         order = np.argsort(whole[0], kind="stable")
         return cls(tuple(names), *(column[order] for column in whole))
+
+    def spans(self) -> list[RecordSpan]:
+        """Return the records one by one."""
+        columns = (self.dataset, self.record, self.begin, self.end, self.offset)
+        spans = []
+        for number, record, begin, end, offset in zip(*(column.tolist() for column in columns), strict=True):
+            name, is_whole = self.datasets[number], begin < 0
+            spans.append(RecordSpan(name, record, None if is_whole else begin, None if is_whole else end, offset))
+        return spans
 
     def by_dataset(self) -> dict[str, NDArray[np.int64]]:
         """Return the record numbers that come from each dataset, ascending, each once."""

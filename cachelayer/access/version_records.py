@@ -62,12 +62,12 @@ class VersionRecords:
 
     @property
     def facts(self) -> Facts:
-        version, manifest, shards = self.version, self.version.manifest, self.shards
+        version, manifest = self.version, self.version.manifest
         nbytes = version.info.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
         nbytes //= max(1, len(self))
-        is_local = isinstance(shards, LocalShards) or shards.has_all_copies()
         metadata = manifest.provenance.get("metadata") or {}
-        return Facts(version.name, metadata, nbytes, nbytes, _LOCAL_RECORDS if is_local else _REMOTE_RECORDS)
+        together = _REMOTE_RECORDS if self.takes_requests else _LOCAL_RECORDS
+        return Facts(version.name, metadata, nbytes, nbytes, together)
 
     def sources(self, numbers: NDArray[np.int64]) -> Sources:
         kept = self.version.kept
@@ -146,8 +146,9 @@ class VersionRecords:
 
     @property
     def takes_requests(self) -> bool:
-        shards = self.shards
-        return not isinstance(shards, LocalShards) and not shards.has_all_copies()
+        # Local shards are not opened for this.
+        shards = None if isinstance(self.version.store, LocalStore) else self.shards
+        return isinstance(shards, RemoteShards) and not shards.has_all_copies()
 
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)

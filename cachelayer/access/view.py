@@ -8,7 +8,6 @@ from typing import (
     Any,
     Generic,
     Literal,
-    NamedTuple,
     Self,
     SupportsIndex,
     TypeAlias,
@@ -24,15 +23,13 @@ from cachelayer.access.dataset import Selected
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
-from cachelayer.access.sequences.documents import DocumentRows, Documents, checked_fill, leaf_names
-from cachelayer.access.sequences.pack_planner import LONG, Packing
-from cachelayer.access.sequences.packs import PackCut
-from cachelayer.access.sequences.padded import PaddedElements, padded_of
-from cachelayer.access.sequences.windows import WindowCut, Windowing
+from cachelayer.access.sequences.documents import DocumentRows
+from cachelayer.access.sequences.packs import PackCut, pack_rows
+from cachelayer.access.sequences.padded import PaddedElements, padded_elements
+from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import split
-from cachelayer.arguments import boolean, integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.protocols import T
+from cachelayer.protocols import RecordSpan, T
 from cachelayer.records.image_sizes import image_leaves, image_size
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.selection import Selection
@@ -40,36 +37,16 @@ from cachelayer.records.tree import Tree
 from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
-from cachelayer.streams.stream_options import StreamArguments, check_seed, make_options, takes_stream_options
+from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 from cachelayer.user_warnings import warn
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
 Whole: TypeAlias = Literal["drop", "keep", "wrap"] | None
 """How the last step of an epoch is whole, or shorter: batches have no mask."""
-# Numbers of values and of windows stay far within int64.
-_LONGEST = 2**31 - 1
 
 if TYPE_CHECKING:
     # Views whose batches are arrays.
     Scalars: TypeAlias = "View[int] | View[float] | View[bool] | View[complex] | View[str] | View[bytes]"
-
-
-class RecordSpan(NamedTuple):
-    """A record that an element was made of; or the values of a document in it, if the element is a window or a pack.
-
-    Args:
-        dataset: where it is: the reference of a version, or the identity of a wrapped object.
-        record: its number there.
-        begin, end: the first value of the document that the element holds, and the one after the last; None if it holds
-            the record.
-        offset: the place in the element where these values begin.
-    """
-
-    dataset: str
-    record: int
-    begin: int | None
-    end: int | None
-    offset: int
 
 
 class View(Generic[T]):
@@ -258,14 +235,7 @@ class View(Generic[T]):
         Raises:
             RecordIndexError: if there is no such element.
         """
-        found = self._records.base.sources(np.array([self._records.selection.number(index)]))
-        columns = (found.dataset, found.record, found.begin, found.end, found.offset)
-        spans = []
-        for dataset, record, begin, end, offset in zip(*(column.tolist() for column in columns), strict=True):
-            is_whole = begin < 0
-            name = found.datasets[dataset]
-            spans.append(RecordSpan(name, record, None if is_whole else begin, None if is_whole else end, offset))
-        return spans
+        return self._records.base.sources(np.array([self._records.selection.number(index)])).spans()
 
     # The last overload must be of one class with those before it: else a call with `**options` would be Any.
     @overload
@@ -449,21 +419,8 @@ class View(Generic[T]):
                 it is read, if the leaves of a record have different lengths.
             InvalidTypeError: if an argument has the wrong type.
         """
-        size = checked_length(length)
-        step = size if stride is None else _at_most("stride", integer("stride", stride, 1))
-        if not is_choice(remainder, ("drop", "pad")):
-            raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
-        documents = Documents(self._records, leaf_names(leaves))
-        values: tuple[Any, ...] = ()
-        if separator is not None:
-            by_name = separator if isinstance(separator, Mapping) else dict.fromkeys(documents.names, separator)
-            if set(by_name) != set(documents.names):
-                raise InvalidArgumentError(f"separator {separator!r}: pass one for each of {list(documents.names)}")
-            pairs = zip(documents.names, documents.dtypes, strict=True)
-            values = tuple(checked_fill("separator", by_name[name], dtype) for name, dtype in pairs)
-        windowing = Windowing(size, step, int(bool(values)), remainder)
-        cut = WindowCut(documents, windowing, values, boolean("segments", segments))
-        return View(Selected.all(DocumentRows(cut)))
+        rows = window_rows(self._records, leaves, length, stride, separator, remainder, segments)
+        return View(Selected.all(rows))
 
     def packed(
         self,
@@ -499,14 +456,7 @@ class View(Generic[T]):
                 lengths, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
         """
-        size = checked_length(length)
-        longest = size if max_length is None else integer("max_length", max_length, 1)
-        if longest > size:
-            raise InvalidArgumentError(f"max_length {longest}: it must be at most the length of a row, {size}")
-        if not is_choice(long, LONG):
-            raise InvalidArgumentError(f"long {long!r}: pass 'split', 'truncate' or 'drop'")
-        packing = Packing(size, longest, long, None if seed is None else check_seed(seed))
-        return Packed(Selected.all(DocumentRows(PackCut(Documents(self._records, leaf_names(leaves)), packing))))
+        return Packed(Selected.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
 
     def padded(
         self, lengths: Mapping[str, int], *, value: Any = 0, long: Literal["truncate", "refuse"] | None = None
@@ -528,15 +478,10 @@ class View(Generic[T]):
             InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
         """
-        if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
-            raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')
-        if long is not None and not is_choice(long, ("truncate", "refuse")):
-            raise InvalidArgumentError(f"long {long!r}: pass 'truncate' or 'refuse'")
-        sizes = {name: checked_length(length) for name, length in lengths.items()}
-        view = Padded(Selected.all(padded_of(self._records, sizes, value, long or "truncate")))
+        view = Padded(Selected.all(padded_elements(self._records, lengths, value, long)))
         if long is None and view.kept < 1:
             warn(
-                f"padded() keeps {view.kept:.2%} of the values of {', '.join(map(repr, sizes))}: longer records lose "
+                f"padded() keeps {view.kept:.2%} of the values of {', '.join(map(repr, lengths))}: longer records lose "
                 "their end. Pass long='truncate' if you want that; else a greater length, or use windows() or packed()"
             )
         return view
@@ -561,14 +506,3 @@ class Padded(View[Any]):
         Records that a slice leaves out count too.
         """
         return cast(PaddedElements, self._records.base).kept
-
-
-def checked_length(length: Any) -> int:
-    """Return the length of windows or packs."""
-    return _at_most("length", integer("length", length, 1))
-
-
-def _at_most(name: str, number: int) -> int:
-    if number > _LONGEST:
-        raise InvalidArgumentError(f"{name} {number}: it must be at most {_LONGEST}")
-    return number

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.access.dataset import Dataset, Selected
-from cachelayer.access.sequences.padded import Long, PaddedElements, padded_of
+from cachelayer.access.sequences.padded import Long, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import Facts, Sources
 from cachelayer.records.memory import Ints
@@ -138,7 +138,7 @@ def bucketed_stream(
     rules: list[Long] = ["refuse" for _ in buckets.bounds[1:]]
     rules.append(buckets.long)
     padded = [
-        padded_of(view, dict.fromkeys(buckets.leaves, bound), buckets.value, rule)
+        padded_elements(view, dict.fromkeys(buckets.leaves, bound), buckets.value, rule)
         for bound, rule in zip(buckets.bounds, rules, strict=True)
     ]
     nbytes = padded[-1].facts.record_nbytes

@@ -23,6 +23,7 @@ from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.versions.manifest import canonical_json
 
+_LONGEST = 2**31 - 1
 UNNAMED = "values"
 """The key of a leaf without a name: that of elements that are one leaf."""
 
@@ -213,6 +214,14 @@ def leaf_names(leaves: Any) -> tuple[str, ...]:
     if not names:
         raise InvalidArgumentError("no leaf is named: pass the name of one, such as 'tokens'")
     return tuple(names)
+
+
+def checked_length(name: str, length: Any) -> int:
+    """Return a number of values that a user passed: those of all rows stay far within int64."""
+    number = integer(name, length, 1)
+    if number > _LONGEST:
+        raise InvalidArgumentError(f"{name} {number}: it must be at most {_LONGEST}")
+    return number
 
 
 def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -10,10 +10,18 @@ from typing import Any, ClassVar, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Read
-from cachelayer.access.sequences.documents import DocumentRows, Documents, Pieces, segment_spec, segments_of
-from cachelayer.access.sequences.pack_planner import PLAN_VERSION, Long, Packing, plan
-from cachelayer.arguments import check_options
+from cachelayer.access.dataset import Read, Selected
+from cachelayer.access.sequences.documents import (
+    DocumentRows,
+    Documents,
+    Pieces,
+    checked_length,
+    leaf_names,
+    segment_spec,
+    segments_of,
+)
+from cachelayer.access.sequences.pack_planner import LONG, PLAN_VERSION, Long, Packing, plan
+from cachelayer.arguments import check_options, is_choice
 from cachelayer.arrayrecord.pack_plan import PIECE, Plan, read_plan, write_plan
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import cached_property
@@ -24,6 +32,7 @@ from cachelayer.protocols import BlockHolder
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec
+from cachelayer.streams.stream_options import check_seed
 from cachelayer.temporary_files import scratch_folder
 from cachelayer.user_warnings import warn
 
@@ -195,3 +204,15 @@ def _store(cut: PackCut, store: ObjectStore, name: str, digest: str) -> None:
     with scratch_folder() as folder:
         write(folder / "plan")
         store.upload(folder / "plan", name)
+
+
+def pack_rows(records: Selected, leaves: Any, length: Any, long: Any, max_length: Any, seed: Any) -> DocumentRows:
+    """Return the packs of a view; the arguments are those of :meth:`cachelayer.DataRef.packed`."""
+    size = checked_length("length", length)
+    longest = size if max_length is None else checked_length("max_length", max_length)
+    if longest > size:
+        raise InvalidArgumentError(f"max_length {longest}: it must be at most the length of a row, {size}")
+    if not is_choice(long, LONG):
+        raise InvalidArgumentError(f"long {long!r}: pass 'split', 'truncate' or 'drop'")
+    packing = Packing(size, longest, long, None if seed is None else check_seed(seed))
+    return DocumentRows(PackCut(Documents(records, leaf_names(leaves)), packing))

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Dataset, Selected, check_keys, with_keys
-from cachelayer.access.sequences.documents import UNNAMED, checked_fill, derived_digest, fill_hex
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.access.sequences.documents import UNNAMED, checked_fill, checked_length, derived_digest, fill_hex
+from cachelayer.arguments import is_choice
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Facts, Sources
 from cachelayer.records import tree
@@ -199,8 +200,13 @@ def _added(key: str) -> tuple[str, str]:
     return f"{key}_length", f"{key}_mask"
 
 
-def padded_of(records: Selected, lengths: Mapping[str, int], value: Any, long: Long) -> PaddedElements:
-    """Return the elements of a view with leaves padded."""
+def padded_elements(records: Selected, lengths: Any, value: Any, long: Any) -> PaddedElements:
+    """Return the padded elements of a view; the arguments are those of :meth:`cachelayer.DataRef.padded`."""
+    if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
+        raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')
+    if long is not None and not is_choice(long, ("truncate", "refuse")):
+        raise InvalidArgumentError(f"long {long!r}: pass 'truncate' or 'refuse'")
+    sizes = {name: checked_length("length", length) for name, length in lengths.items()}
     if not lengths:
         raise InvalidArgumentError('no leaf is named: pass a name and a length, such as {"tokens": 2048}')
     records.stored_leaves("padded()")
@@ -219,7 +225,7 @@ def padded_of(records: Selected, lengths: Mapping[str, int], value: Any, long: L
         if isinstance(value, Mapping) and name not in value:
             raise InvalidArgumentError(f"value {dict(value)!r}: it has none for {name!r}")
         fill = checked_fill("value", value[name] if isinstance(value, Mapping) else value, np.dtype(leaf.dtype))
-        paddings[place] = Padding(name, lengths[name], fill, long)
+        paddings[place] = Padding(name, sizes[name], fill, long or "truncate")
     if len(paddings) < len(numbers):
         raise InvalidArgumentError(
             f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds leaves beside the one that it "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -11,10 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock, HeldReads, held_records
-from cachelayer.access.dataset import Read
+from cachelayer.access.dataset import Read, Selected
 from cachelayer.access.record_elements import RecordElements, RecordSource
-from cachelayer.access.sequences.documents import DocumentRows, Documents, Pieces, fill_hex, segment_spec, segments_of
+from cachelayer.access.sequences.documents import (
+    DocumentRows,
+    Documents,
+    Pieces,
+    checked_fill,
+    checked_length,
+    fill_hex,
+    leaf_names,
+    segment_spec,
+    segments_of,
+)
+from cachelayer.arguments import boolean, is_choice
 from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BlockHolder
 from cachelayer.records.memory import Ints, splits_of
@@ -258,3 +270,23 @@ class WindowBlocks:
             return held_records([block.held for block in blocks], block_of[at], row_of[at])
 
         return HeldReads(self.rows, self.selection, read)
+
+
+def window_rows(
+    records: Selected, leaves: Any, length: Any, stride: Any, separator: Any, remainder: Any, segments: Any
+) -> DocumentRows:
+    """Return the windows of a view; the arguments are those of :meth:`cachelayer.DataRef.windows`."""
+    size = checked_length("length", length)
+    if not is_choice(remainder, ("drop", "pad")):
+        raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
+    documents = Documents(records, leaf_names(leaves))
+    values: tuple[NDArray[Any], ...] = ()
+    if separator is not None:
+        by_name = separator if isinstance(separator, Mapping) else dict.fromkeys(documents.names, separator)
+        if set(by_name) != set(documents.names):
+            raise InvalidArgumentError(f"separator {separator!r}: pass one for each of {list(documents.names)}")
+        pairs = zip(documents.names, documents.dtypes, strict=True)
+        values = tuple(checked_fill("separator", by_name[name], dtype) for name, dtype in pairs)
+    step = size if stride is None else checked_length("stride", stride)
+    windowing = Windowing(size, step, int(bool(values)), remainder)
+    return DocumentRows(WindowCut(documents, windowing, values, boolean("segments", segments)))
