@@ -227,17 +227,20 @@ def checked_length(name: str, length: Any) -> int:
 def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a value that a user passed, as an array without dimensions, if the dtype holds it exactly."""
     kind = dtypes.number_kind(dtype)
-    is_bool, is_float = isinstance(value, (bool, np.bool_)), isinstance(value, (float, np.floating))
-    if kind in "iu" or (kind == "f" and not is_float):
+    if kind in "iu" or (kind == "f" and not isinstance(value, (float, np.floating))):
         value = integer(name, value)
+    if kind == "b":
+        fits = isinstance(value, (bool, np.bool_))
+    else:
+        fits = kind in "iuf" or (isinstance(value, int) and value == 0)
     try:
         with np.errstate(over="ignore"):
             filler = np.array(float(value) if kind == "f" else value).astype(dtype)
-        # A float is rounded to the dtype, but must not become infinite.
-        fits = {
-            "b": is_bool,
-            "f": kind == "f" and (np.isfinite(float(filler)) or not np.isfinite(float(value))),
-        }.get(kind, int(filler) == value if kind in "iu" else isinstance(value, int) and value == 0)
+        if kind in "iu":
+            fits = int(filler) == value
+        elif kind == "f":
+            # It is rounded, but must not become infinite.
+            fits = bool(np.isfinite(float(filler)) or not np.isfinite(float(value)))
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:
