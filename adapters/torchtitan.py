@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
             leaf: the name of the tokens.
             loss_mask: the name of a leaf beside the tokens that is 0 for tokens that are no labels, such as those of a
                 prompt.
-            shuffle: whether rows are shuffled, each epoch anew.
+            shuffle: whether rows are shuffled, each epoch anew; ``"blocks"`` if they are read from an object store.
             seed: an integer in [0, 2**64).
             infinite: whether epoch follows epoch without end.
         """
@@ -68,7 +68,7 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
         rows: Annotated[Any, tyro.conf.Suppress] = None
         leaf: str = "tokens"
         loss_mask: str | None = None
-        shuffle: bool = True
+        shuffle: bool | Literal["blocks"] = True
         seed: int = 0
         infinite: bool = True
 
@@ -177,17 +177,17 @@ def _check_rows(rows: Any, config: TokenDataLoader.Config, seq_len: int) -> None
 
 
 def _stream_of(rows: Any, config: TokenDataLoader.Config, size: int, shard: tuple[int, int]) -> Stream[Any]:
+    ends = isinstance(rows, View) or (isinstance(rows, Mixture) and rows._ends)
+    if not config.infinite and not ends:
+        raise InvalidArgumentError("infinite=False, but the rows have no end: pass stop='first' or 'all' to mix()")
+    if config.infinite and ends and isinstance(rows, Mixture):
+        raise InvalidArgumentError("infinite=True, but the mixture ends: leave stop= out of mix()")
     options: dict[str, Any] = {"shard": shard}
     if config.shuffle:
-        options |= {"shuffle": True, "seed": config.seed}
-    ends = isinstance(rows, View) or (isinstance(rows, Mixture) and rows._ends)
+        options |= {"shuffle": config.shuffle, "seed": config.seed}
     if not config.infinite:
-        if not ends:
-            raise InvalidArgumentError("infinite=False, but the rows have no end: pass stop='first' or 'all' to mix()")
-        stream: Stream[Any] = rows.stream(size, remainder="pad", **options)
-        return stream
-    if ends and isinstance(rows, Mixture):
-        raise InvalidArgumentError("infinite=True, but the mixture ends: leave stop= out of mix()")
-    # A mixture of one has no epochs to its steps, so that each is full at any size.
-    endless: Stream[Any] = (cachelayer.mix([(rows, 1)]) if ends else rows).stream(size, **options)
-    return endless
+        options["remainder"] = "pad"
+    elif ends:
+        options |= {"num_epochs": None, "remainder": "wrap"}
+    stream: Stream[Any] = rows.stream(size, **options)
+    return stream

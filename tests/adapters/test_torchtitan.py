@@ -109,6 +109,17 @@ def test_inputs_labels_and_positions_are_those_of_the_documents(folder: Path) ->
     assert int((labels != -100).sum()) == predictions
 
 
+def test_windows_with_segments_are_packs_that_cut_documents(folder: Path) -> None:
+    windows = ref_of(folder).windows("tokens", SEQ_LEN + 1, stride=SEQ_LEN, segments=True)
+    inputs, labels = next(iter(build(windows, shuffle=False)))
+    rows = windows.read(range(4))
+    segments = rows["tokens_segment_ids"]
+    goes_on = segments[:, 1:] == segments[:, :-1]
+    assert np.array_equal(labels, np.where(goes_on, rows["tokens"][:, 1:].astype(np.int64), -100))
+    assert np.array_equal(inputs["positions"], rows["tokens_positions"][:, :SEQ_LEN])
+    assert int((inputs["positions"] == 0).sum()) > 4
+
+
 def test_padding_is_one_document_without_labels(tmp_path: Path) -> None:
     document = {"tokens": np.array([5, 6, 7], np.uint16), "trained": np.ones(3, bool)}
     rows = Storage(tmp_path).cache([document], "short", "v1", element_spec=SPEC).packed("tokens", 8)
@@ -152,6 +163,13 @@ def test_validation_reads_each_row_once_in_as_many_steps_on_every_rank(folder: P
     assert labels == int((whole != -100).sum())
 
 
+def test_rows_are_shuffled_in_blocks_if_that_is_asked_for(folder: Path) -> None:
+    rows = ref_of(folder).packed("tokens", SEQ_LEN + 1)
+    inputs, _ = next(iter(build(rows, shuffle="blocks", seed=3)))
+    expected = next(iter(rows.stream(4, shuffle="blocks", seed=3, num_epochs=None, remainder="wrap")))
+    assert np.array_equal(inputs["input"], expected["tokens"][:, :SEQ_LEN])
+
+
 def test_the_state_is_the_same_on_every_rank_and_stays_after_close(folder: Path) -> None:
     rows = ref_of(folder).packed("tokens", SEQ_LEN + 1)
     loaders = [build(rows, size=2, rank=rank, ranks=3) for rank in range(3)]
@@ -178,7 +196,9 @@ def test_a_reference_and_a_function_of_the_length_are_rows(folder: Path) -> None
 
 
 def test_the_command_line_of_torchtitan_takes_the_config() -> None:
-    config = tyro.cli(TokenDataLoader.Config, args=["--dataset", "/data/cache/c4@v1", "--seed", "3", "--no-shuffle"])
+    config = tyro.cli(
+        TokenDataLoader.Config, args=["--dataset", "/data/cache/c4@v1", "--seed", "3", "--shuffle", "False"]
+    )
     assert (config.dataset, config.seed, config.shuffle, config.infinite) == ("/data/cache/c4@v1", 3, False, True)
     assert config.to_dict()["dataset"] == "/data/cache/c4@v1"
 
