@@ -115,6 +115,7 @@ class FileSystem:
         self.buckets.add(bucket)
 
 
+_PLAIN = (str, bytes, int, float, dict, type(None))
 _file_systems: dict[tuple[Any, ...], FileSystem] = {}
 _inherited: list[Any] = []
 _opening: dict[tuple[Any, ...], threading.Lock] = {}
@@ -124,7 +125,9 @@ _pool: list[Pool] = []
 def file_system(url: str, options: Mapping[str, Any], timeout: float) -> FileSystem:
     """Return this process's one file system for a URL and options, opened at its first use."""
     scheme, _, rest = url.partition("://")
-    key = (scheme, "" if scheme in KINDS else rest, timeout, _key_of(options))
+    # Objects that are equal in words may hold different credentials.
+    told = {name: value if isinstance(value, _PLAIN) else id(value) for name, value in options.items()}
+    key = (scheme, "" if scheme in KINDS else rest, timeout, repr(sorted(told.items())))
     # Opening may wait for hosts that are away; who opens another does not.
     with _opening.setdefault(key, threading.Lock()):
         if key not in _file_systems:
@@ -136,17 +139,6 @@ def forget(fs: FileSystem) -> None:
     """Have the next operation open a new file system, which finds renewed credentials."""
     for key in [key for key, known in list(_file_systems.items()) if known is fs]:
         _file_systems.pop(key, None)
-
-
-def _key_of(options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a key of options: equal if the values are equal or the very same object."""
-    return tuple(sorted((name, _frozen(value)) for name, value in options.items()))
-
-
-def _frozen(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return repr(_key_of(value))
-    return repr(value) if isinstance(value, (str, bytes, int, float, bool, type(None))) else f"object {id(value)}"
 
 
 def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iterator[T]:

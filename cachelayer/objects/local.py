@@ -7,7 +7,6 @@ dataset: that is how users move datasets to other disks. Below that no link is f
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 import stat
@@ -103,15 +102,27 @@ class LocalStore:
             raise storage_error("read", self.path(name), error) from error
 
     def put(self, name: str, data: bytes) -> None:
-        with self._written(name, io.BytesIO(data)) as temporary:
-            temporary.replace(self.path(name))
+        self.receive(name, lambda path: _write(path, data))
 
     def upload(self, path: Path, name: str) -> None:
-        with _opened(path) as source, self._written(name, source) as temporary:
+        try:
+            open_file(path).close()
+        except OSError as error:
+            raise storage_error("read", path, error) from error
+        self.receive(name, lambda target: shutil.copyfile(path, target))
+
+    def receive(self, name: str, fill: Callable[[Path], object]) -> None:
+        """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
+
+        Args:
+            name: the object.
+            fill: writes the file at the path that it is given; if it raises, the object stays as it was.
+        """
+        with self._durable(name, fill) as temporary:
             temporary.replace(self.path(name))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        with self._written(name, io.BytesIO(data)) as temporary:
+        with self._durable(name, lambda path: _write(path, data)) as temporary:
             try:
                 _link(temporary, self.path(name))
             except FileExistsError:
@@ -131,43 +142,6 @@ class LocalStore:
         except OSError as error:
             raise storage_error("write", self.path(name), error) from error
 
-    def check_links(self, name: str) -> None:
-        """Raise if this file system cannot put an object only where there is none, which takes hard links.
-
-        Args:
-            name: an object that exists.
-        """
-        probe = self._temporary(name)
-        try:
-            _link(self.path(name), probe)
-        except OSError as error:
-            raise storage_error("publish in", probe.parent, error) from error
-        finally:
-            with suppress(OSError):
-                probe.unlink(missing_ok=True)
-
-    def receive(self, name: str, fill: Callable[[Path], None]) -> None:
-        """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
-
-        Args:
-            name: the object.
-            fill: writes the file at the path that it is given; if it raises, the object stays as it was.
-        """
-        temporary = self._temporary(name)
-        self.make_folder(parent_of(name))
-        try:
-            fill(temporary)
-            try:
-                with temporary.open("rb") as file:
-                    os.fsync(file.fileno())
-                temporary.replace(self.path(name))
-                sync_folder(temporary.parent)
-            except OSError as error:
-                raise storage_error("write", self.path(name), error) from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-
     def sync(self, folder: str) -> None:
         """Make the names in a folder durable, if the folder exists."""
         try:
@@ -176,27 +150,25 @@ class LocalStore:
         except OSError as error:
             raise storage_error("write", self.path(folder), error) from error
 
-    def _temporary(self, name: str) -> Path:
-        target = self.path(name)
-        return target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
-
     @contextmanager
-    def _written(self, name: str, source: BinaryIO) -> Iterator[Path]:
-        """Yield a durable copy of a file beside the object; the caller renames it, then the folder is synced."""
-        target, temporary = self.path(name), self._temporary(name)
+    def _durable(self, name: str, fill: Callable[[Path], object]) -> Iterator[Path]:
+        """Yield a durable file beside the object; the caller gives it the name, then the folder is synced."""
+        target = self.path(name)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
         try:
             self.make_folder(parent_of(name))
-            try:
-                with temporary.open("xb") as file:
-                    _copy(source, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                yield temporary
-            finally:
-                temporary.unlink(missing_ok=True)
+            fill(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            yield temporary
             sync_folder(target.parent)
+        except CacheLayerError:
+            raise
         except OSError as error:
             raise storage_error("write", target, error) from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
         size = self.size(name)
@@ -321,11 +293,9 @@ def open_file(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise storage_error("read", path, error) from error
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
 
 
 def _found(size: int | None) -> str:

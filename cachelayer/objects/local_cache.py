@@ -119,7 +119,7 @@ class CopyGroup:
     def __init__(self, folder: CacheFolder, name: str) -> None:
         self._folder = folder
         self._path = folder.path / name
-        with self._errors():
+        with self._errors(self._path):
             # The folder itself may be a link that its user made; nothing within it may be one.
             _make_private(folder.path, folder.path.stat)
             _make_private(self._path, self._path.lstat)
@@ -143,7 +143,7 @@ class CopyGroup:
 
     def adopt(self, files: Mapping[Path, str]) -> None:
         """Make durable files in the folder of all copies the copies of objects of these names, if there is room."""
-        with self._errors(), self._folder.locked():
+        with self._errors(self._path), self._folder.locked():
             if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
                 for path, name in files.items():
                     path.chmod(_FILE_MODE)
@@ -182,7 +182,7 @@ class CopyGroup:
         """
         final = self.path(name)
         part = final.with_name(final.name + _PART)
-        with self._errors():
+        with self._errors(final):
             if self.has(name, nbytes):
                 return CopyOutcome.HERE
             with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as descriptor:
@@ -216,13 +216,13 @@ class CopyGroup:
         return CopyOutcome.HERE
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, path: Path) -> Iterator[None]:
         try:
             yield
         except CacheLayerError:
             raise
         except OSError as error:
-            raise storage_error("write local copies to", self._path, error) from error
+            raise storage_error("write local copies to", path, error) from error
 
     def __reduce__(self) -> tuple[type[CopyGroup], tuple[CacheFolder, str]]:
         return CopyGroup, (self._folder, self._path.name)
