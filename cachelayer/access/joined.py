@@ -29,17 +29,28 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """Datasets one after another: which of them each element is in, and what all of them have in common.
+class Joined(Dataset):
+    """Datasets one after another.
+
+    If all are stored records, and their elements have the same stored leaves, it has these leaves too. Other leaves of
+    the records may differ.
 
     Args:
-        members: one or more datasets.
+        members: one or more datasets; their element specs are equal, unless only their records are read.
     """
 
     members: tuple[Selected, ...]
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def title(self) -> str:
+        return f"Joined({list(self.members)!r}"
+
+    @property
+    def element_spec(self) -> Tree:
+        return self.members[0].element_spec
 
     @cached_property
     def splits(self) -> Ints:
@@ -97,6 +108,70 @@ class Parts:
     def sources(self, numbers: Ints) -> Sources:
         return Sources.joined([(rows, member.sources(own)) for member, rows, own in self.groups(numbers)])
 
+    def element(self, number: int) -> Any:
+        member, own = self.find(number)
+        return member.element(own)
+
+    def elements(self, numbers: Ints) -> list[Any]:
+        out: list[Any] = [None] * len(numbers)
+        for member, rows, own in self.groups(numbers):
+            for row, element in zip(rows.tolist(), member.elements(own), strict=True):
+                out[row] = element
+        return out
+
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+        spec = self.element_spec
+        if names is not None:
+            check_keys(spec, names)
+            spec = {name: child for name, child in spec.items() if name in names}
+        groups = list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]
+        batches = [(rows, member.batch(own, names)) for member, rows, own in groups]
+        return batches[0][1] if len(batches) == 1 else _merge_batches(spec, batches, len(numbers))
+
+    @property
+    def leaves(self) -> StoredLeaves | None:
+        every = [member.base.leaves for member in self.members]
+        alike = all(each is not None and each.codec.spec == _spec_of(every[0]) for each in every)
+        return self if alike else None
+
+    def _leaves(self) -> Iterator[tuple[Selected, StoredLeaves]]:
+        """Yield each dataset and its stored leaves."""
+        for member in self.members:
+            yield member, member.stored_leaves("lengths() and what needs lengths")
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of the leaves alone. No record was encoded by it."""
+        return codec_for(next(self._leaves())[1].codec.spec)
+
+    @property
+    def home(self) -> StoredVersion | None:
+        return next(self._leaves())[1].home
+
+    def with_fields(self, leaves: Sequence[int]) -> Joined:
+        members = [member.changed(stored.with_fields(leaves)) for member, stored in self._leaves()]
+        return Joined(tuple(members))
+
+    def lengths(self, leaf: int) -> LengthColumn:
+        return LengthColumn.joined(
+            [stored.lengths(leaf).selected(member.selection) for member, stored in self._leaves()]
+        )
+
+    def leaf_values(
+        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None, read: Any = None
+    ) -> list[NDArray[Any]]:
+        groups = []
+        for member, rows, within in list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]:
+            own = member.selection.numbers_of(within)
+            own_ends = None if ends is None else ends[rows]
+            values = member.stored_leaves("lengths()").leaf_values(
+                leaves, own, starts[rows], counts[rows], own_ends, read
+            )
+            groups.append((rows, values))
+        if len(groups) == 1:
+            return groups[0][1]
+        return [_merge_values([(rows, values[leaf]) for rows, values in groups], counts) for leaf in range(len(leaves))]
+
 
 def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
     return key in metadata and bool(metadata[key] == value)
@@ -110,7 +185,7 @@ class JoinedRecords:
         parts: selections of :class:`RecordElements`, whose specs differ only in which leaves may be None.
     """
 
-    parts: Parts
+    parts: Joined
 
     kind: ClassVar[str] = "Joined"
 
@@ -123,7 +198,7 @@ class JoinedRecords:
             member.changed(replace(cast(RecordElements, member.base), source=change(source_of(member))))
             for member in self.parts.members
         ]
-        return JoinedRecords(Parts(tuple(members)))
+        return JoinedRecords(Joined(tuple(members)))
 
     @property
     def digests(self) -> tuple[str, str]:
@@ -197,124 +272,6 @@ def source_of(member: Selected) -> RecordSource:
     return cast(RecordElements, member.base).source
 
 
-@dataclass(frozen=True, eq=False)
-class Joined(Dataset):
-    """The elements of several datasets, one after another.
-
-    If all are stored records, and their elements have the same stored leaves, it has these leaves too. Other leaves of
-    the records may differ.
-
-    Args:
-        parts: the datasets.
-    """
-
-    parts: Parts
-
-    def __post_init__(self) -> None:
-        specs = [(member.title.partition("(")[0], member.element_spec) for member in self.parts.members]
-        common = common_spec(specs)
-        for name, spec in specs:
-            if spec != common:
-                raise InvalidArgumentError(f"{name} has elements {spec}, and others have {common}")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
-
-    @property
-    def title(self) -> str:
-        return f"Joined({list(self.parts.members)!r}"
-
-    @property
-    def element_spec(self) -> Tree:
-        return self.parts.members[0].element_spec
-
-    @property
-    def digests(self) -> tuple[str, str]:
-        return self.parts.digests
-
-    @property
-    def facts(self) -> Facts:
-        return self.parts.facts
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.parts.segments
-
-    @property
-    def erased(self) -> Ints:
-        return self.parts.erased
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def element(self, number: int) -> Any:
-        member, own = self.parts.find(number)
-        return member.element(own)
-
-    def elements(self, numbers: Ints) -> list[Any]:
-        out: list[Any] = [None] * len(numbers)
-        for member, rows, own in self.parts.groups(numbers):
-            for row, element in zip(rows.tolist(), member.elements(own), strict=True):
-                out[row] = element
-        return out
-
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
-        spec = self.element_spec
-        if names is not None:
-            check_keys(spec, names)
-            spec = {name: child for name, child in spec.items() if name in names}
-        groups = list(self.parts.groups(numbers)) or [(self.parts.members[0], numbers, numbers)]
-        batches = [(rows, member.batch(own, names)) for member, rows, own in groups]
-        return batches[0][1] if len(batches) == 1 else _merge_batches(spec, batches, len(numbers))
-
-    def sources(self, numbers: Ints) -> Sources:
-        return self.parts.sources(numbers)
-
-    @property
-    def leaves(self) -> StoredLeaves | None:
-        every = [member.base.leaves for member in self.parts.members]
-        alike = all(each is not None and each.codec.spec == _spec_of(every[0]) for each in every)
-        return self if alike else None
-
-    def _leaves(self) -> Iterator[tuple[Selected, StoredLeaves]]:
-        """Yield each dataset and its stored leaves."""
-        for member in self.parts.members:
-            yield member, member.stored_leaves("lengths() and what needs lengths")
-
-    @property
-    def codec(self) -> Codec:
-        """The codec of the leaves alone. No record was encoded by it."""
-        return codec_for(next(self._leaves())[1].codec.spec)
-
-    @property
-    def home(self) -> StoredVersion | None:
-        return next(self._leaves())[1].home
-
-    def with_fields(self, leaves: Sequence[int]) -> Joined:
-        members = [member.changed(stored.with_fields(leaves)) for member, stored in self._leaves()]
-        return Joined(Parts(tuple(members)))
-
-    def lengths(self, leaf: int) -> LengthColumn:
-        return LengthColumn.joined(
-            [stored.lengths(leaf).selected(member.selection) for member, stored in self._leaves()]
-        )
-
-    def leaf_values(
-        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None, read: Any = None
-    ) -> list[NDArray[Any]]:
-        groups = []
-        for member, rows, within in list(self.parts.groups(numbers)) or [(self.parts.members[0], numbers, numbers)]:
-            own = member.selection.numbers_of(within)
-            own_ends = None if ends is None else ends[rows]
-            values = member.stored_leaves("lengths()").leaf_values(
-                leaves, own, starts[rows], counts[rows], own_ends, read
-            )
-            groups.append((rows, values))
-        if len(groups) == 1:
-            return groups[0][1]
-        return [_merge_values([(rows, values[leaf]) for rows, values in groups], counts) for leaf in range(len(leaves))]
-
-
 def _spec_of(leaves: StoredLeaves | None) -> Tree:
     return None if leaves is None else leaves.codec.spec
 
@@ -370,8 +327,13 @@ def join(members: Sequence[Selected]) -> Dataset:
     flat: list[Selected] = []
     for member in members:
         base = member.base
-        flat += base.parts.members if isinstance(base, Joined) and member.digests == base.digests else [member]
-    return Joined(Parts(tuple(flat)))
+        flat += base.members if isinstance(base, Joined) and member.digests == base.digests else [member]
+    specs = [(member.title.partition("(")[0], member.element_spec) for member in flat]
+    common = common_spec(specs)
+    for name, spec in specs:
+        if spec != common:
+            raise InvalidArgumentError(f"{name} has elements {spec}, and others have {common}")
+    return Joined(tuple(flat))
 
 
 def _join_records(members: Sequence[Selected]) -> RecordElements:
@@ -390,4 +352,4 @@ def _join_records(members: Sequence[Selected]) -> RecordElements:
         is_whole = isinstance(source, JoinedRecords) and member.digests == source.digests
         flat += cast(JoinedRecords, source).parts.members if is_whole else [member]
     decodes = all(base.decodes for base in bases)
-    return RecordElements(JoinedRecords(Parts(tuple(flat))), decodes, bases[0].sizes)
+    return RecordElements(JoinedRecords(Joined(tuple(flat))), decodes, bases[0].sizes)

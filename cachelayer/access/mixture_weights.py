@@ -125,7 +125,7 @@ def _total(part: Selected, by: str) -> Fraction:
     """Return the sum of the bytes of all records, or of the lengths of a leaf."""
     base, stored = part.base, part.base.leaves
     if isinstance(base, Joined) and stored is None and part.digests == base.digests:
-        return sum((_total(member, by) for member in base.parts.members if len(member)), Fraction(0))
+        return sum((_total(member, by) for member in base.members if len(member)), Fraction(0))
     # As they are stored: images and sounds have the bytes of their files.
     spec = part.element_spec if stored is None else stored.codec.spec
     leaves = [leaf for _, leaf in tree.leaves(spec)]

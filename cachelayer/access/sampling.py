@@ -14,7 +14,7 @@ from cachelayer.access.dataset import Selected
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RandomAccess, T
 from cachelayer.records import dtypes
-from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.leaf_names import leaf_number, names_of_leaves
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree, flatten_like, leaves
 from cachelayer.records.values import Nullable
@@ -175,7 +175,9 @@ def _leaf_of(view: Selected, name: str) -> NDArray[Any]:
     """Return a leaf of all records."""
     spec = view.element_spec
     # Only the key of a dict that has the leaf is read.
-    keys = [name.partition("/")[0]] if isinstance(spec, dict) else None
+    keys = None
+    if isinstance(spec, dict):
+        keys = [key for key in spec if name in names_of_leaves({key: spec[key]})]
     part = spec if keys is None else {key: spec[key] for key in keys}
     number, found = leaf_number(part, name), []
     for first in range(0, len(view), _AT_ONCE):

@@ -16,7 +16,7 @@ from samples import examples
 import cachelayer
 from cachelayer import ArraySpec, DataRef, InvalidArgumentError, InvalidTypeError, Nullable, StateError, Storage
 from cachelayer.access.dataset import Selected
-from cachelayer.access.joined import JoinedRecords, Parts
+from cachelayer.access.joined import Joined, JoinedRecords
 from cachelayer.errors import CorruptionError
 from cachelayer.records.selection import Selection
 
@@ -219,7 +219,7 @@ def test_records_of_all_kinds_of_views_are_those_of_their_versions(
 def test_a_selection_outside_of_its_version_does_not_reach_into_the_next(tmp_path: Path, numbers: Any) -> None:
     ref: Any = Storage(tmp_path).submit([bytes([number]) for number in range(40)], "d", "v1")
     whole = ref._records
-    base = JoinedRecords(Parts((whole, Selected(whole.base, Selection(numbers)), whole)))
+    base = JoinedRecords(Joined((whole, Selected(whole.base, Selection(numbers)), whole)))
     for _ in range(2):
         with pytest.raises(CorruptionError, match="there is no record"):
             base.records(np.array([0, 40, 41, 40 + len(numbers)]))

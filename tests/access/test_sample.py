@@ -253,3 +253,9 @@ def test_options_that_contradict_and_joins_are_refused(ref: Ref, options: dict[s
         sample.stream(4, **options)
     with pytest.raises(InvalidTypeError, match="Sampled"):
         cachelayer.concat([sample])  # type: ignore[list-item]
+
+
+def test_a_key_may_hold_a_slash(tmp_path: Path) -> None:
+    elements = [{"a": {"c": n}, "a/b": float(n == 3)} for n in range(5)]
+    ref = Storage(tmp_path).cache(elements, "d", "v1")
+    assert set(ref.sample("a/b", seed=0).stream(20)[0]["a"]["c"].tolist()) == {3}
