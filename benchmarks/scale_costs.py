@@ -24,8 +24,8 @@ from format_scale import a_manifest
 from servers import Server, gcs_server, new_bucket
 
 import cachelayer
-from cachelayer.access.version_records import _Objects
 from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
+from cachelayer.arrayrecord.ranged import ShardObject
 from cachelayer.objects.bucket_store import PIECE
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.streams.order.permutation import permuted
@@ -160,9 +160,8 @@ def _memory_a_shard(shards: int) -> float:
     table = a_manifest(shards, shards * 100_000).shards
 
     def touched() -> Any:
-        objects = _Objects("dataset", table)
         headers = {number: IndexHeader("none", 100_000 + number, 10**6, None, 10**9) for number in range(shards)}
-        return [objects[number] for number in range(shards)], headers
+        return [ShardObject(shard.name, shard.file, shard.stats) for shard in table], headers
 
     return _memory(touched)[0] / shards
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +29,6 @@ from cachelayer.protocols import Facts, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.varying_leaves import VaryingLeaves
-from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
 # Records per read. Local reads are large enough to hide the cost of a call; remote reads are small enough to take no
@@ -116,7 +116,7 @@ class VersionRecords:
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
-        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards), shards.records, version.indices)
+        ranged = RangedShards(self._read_ranges, cache(self._shard_object), shards.records, version.indices)
         return RemoteShards(shards.records, ranged, self._local_copies)
 
     @cached_property
@@ -127,6 +127,11 @@ class VersionRecords:
         copies = LocalCopies(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
         copies.drop_files(version.manifest.gone)
         return copies
+
+    def _shard_object(self, number: int) -> ShardObject:
+        shard = self.version.manifest.shards[number]
+        name = f"{self.version.dataset_id}/{shard.name}"
+        return ShardObject(name, paths.index_of(name), shard.stats)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         with self.version.reporting_deletion():
@@ -162,17 +167,3 @@ class VersionRecords:
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)
-
-
-class _Objects(dict[int, ShardObject]):
-    """The objects of each shard, by shard number; made on first use, because a version may have very many shards."""
-
-    def __init__(self, dataset_id: str, shards: Sequence[ShardFile]) -> None:
-        self._dataset_id = dataset_id
-        self._shards = shards
-
-    def __missing__(self, number: int) -> ShardObject:
-        shard = self._shards[number]
-        name = f"{self._dataset_id}/{shard.name}"
-        self[number] = made = ShardObject(name, paths.index_of(name), shard.stats)
-        return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -83,7 +83,7 @@ class RangedShards:
 
     Args:
         read_ranges: reads ranges of objects.
-        shards: the shards, by their numbers.
+        shards: returns the shard of a number.
         records: the number of records of each shard.
         bundle: the object that holds all indices one after another; None if there is none.
         kept_nbytes: if all indices together have more bytes, rows are fetched for each read.
@@ -92,7 +92,7 @@ class RangedShards:
     def __init__(
         self,
         read_ranges: ReadRanges,
-        shards: Sequence[ShardObject] | Mapping[int, ShardObject],
+        shards: Callable[[int], ShardObject],
         records: Ints,
         bundle: str | None = None,
         kept_nbytes: int = KEPT_NBYTES,
@@ -130,7 +130,7 @@ class RangedShards:
         if len(within) == 0:
             return Records.of([]), frozenset()
         shards, shard_at, logical, lengths, checksums, name = self._locate(shard_of, within)
-        names = [self._shards[shard].name for shard in shards]
+        names = [self._shards(shard).name for shard in shards]
         records = fetch_ranges(self._read_ranges, names, shard_at, logical, lengths, name)
         broken: set[int] = set()
         is_compressed = np.array([self._headers[shard].compression != "none" for shard in shards], np.bool_)[shard_at]
@@ -143,6 +143,11 @@ class RangedShards:
             records = Records(joined.buffer, joined.starts, joined.lengths, name=name)
         broken.update(index.mismatches(records, checksums).tolist())
         return records, frozenset(broken)
+
+    def is_compressed(self, shard: int) -> bool:
+        """Return whether the records of a shard are compressed."""
+        self._load([shard] if shard not in self._headers else [])
+        return self._headers[shard].compression != "none"
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of records, from the indices."""
@@ -157,14 +162,14 @@ class RangedShards:
         """
 
         def name(row: int) -> str:
-            return f"{self._shards[int(shard_of[row])].name}: record {within[row]} of the shard"
+            return f"{self._shards(int(shard_of[row])).name}: record {within[row]} of the shard"
 
         shards = distinct(shard_of)
         shard_at = shards.searchsorted(shard_of)
         found = shards.tolist()
         rows = self._kept_rows(found, shard_at, within) if self._keeps_indices else self._fetched_rows(shard_of, within)
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        stats = [self._shards[shard].stats for shard in found]
+        stats = [self._shards(shard).stats for shard in found]
         room = to_logical(np.array([each.nbytes for each in stats], np.int64))[shard_at]
         check_inside(logical, lengths, room, name, SIGNATURE)
         _check_arithmetic(logical, lengths, stats, shard_at, within, name)
@@ -190,20 +195,20 @@ class RangedShards:
                     for shard, (begin, end) in enumerate(pairwise(self._places.tolist())):
                         self._keep(shard, raw[begin:end])
             missing = [shard for shard in shards if shard not in self._indices]
-            objects = [self._shards[shard] for shard in missing]
+            objects = [self._shards(shard) for shard in missing]
             raws = self._read([(each.index_name, 0, each.stats.index_nbytes) for each in objects])
             for shard, raw in zip(missing, raws, strict=True):
                 self._keep(shard, raw)
 
     def _keep(self, shard: int, raw: bytes) -> None:
         """Keep an index if its checksums are right."""
-        stats = self._shards[shard].stats
-        header = index.check(raw, stats.index_crc32c, stats.records, self._shards[shard].index_name)
+        stats = self._shards(shard).stats
+        header = index.check(raw, stats.index_crc32c, stats.records, self._shards(shard).index_name)
         self._headers[shard] = header
         self._indices[shard] = np.frombuffer(raw, index.ROW, offset=index.HEADER_NBYTES)
 
     def _header(self, shard: int, raw: bytes, nbytes: int) -> index.IndexHeader:
-        stats, name = self._shards[shard].stats, self._shards[shard].index_name
+        stats, name = self._shards(shard).stats, self._shards(shard).index_name
         return index.decode_published(raw, nbytes, stats.index_crc32c, stats.records, name)
 
     def _fetched_rows(self, shard_of: Ints, within: Ints) -> Any:
@@ -211,15 +216,15 @@ class RangedShards:
         firsts = np.flatnonzero(np.append(True, (shard_of[1:] != shard_of[:-1]) | (np.diff(within) != 1)))
         lasts = np.append(firsts[1:], len(within)) - 1
         new = [shard for shard in distinct(shard_of).tolist() if shard not in self._headers]
-        heads = [(self._shards[shard].index_name, 0, index.HEADER_NBYTES) for shard in new]
+        heads = [(self._shards(shard).index_name, 0, index.HEADER_NBYTES) for shard in new]
         runs = zip(shard_of[firsts].tolist(), within[firsts].tolist(), within[lasts].tolist(), strict=True)
         rows = [
-            (self._shards[shard].index_name, index.row_range(first)[0], index.row_range(last)[1])
+            (self._shards(shard).index_name, index.row_range(first)[0], index.row_range(last)[1])
             for shard, first, last in runs
         ]
         bodies = self._read([*heads, *rows])
         for shard, raw in zip(new, bodies, strict=False):
-            self._headers[shard] = self._header(shard, raw, self._shards[shard].stats.index_nbytes)
+            self._headers[shard] = self._header(shard, raw, self._shards(shard).stats.index_nbytes)
         return np.frombuffer(b"".join(bodies[len(new) :]), index.ROW)
 
     def _read(self, ranges: Sequence[Range]) -> list[bytes]:

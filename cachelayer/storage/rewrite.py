@@ -66,7 +66,7 @@ def rewrite(
 
 
 def _ordered(name: str, records: StoredRecords, seed: int | None, made_by: Mapping[str, Any]) -> OrderedRecords:
-    nbytes = records.mean_nbytes()
+    nbytes = records.record_nbytes
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
         warn(
             f"{name}: the base is in a bucket, so shuffling takes a request for each record: make local copies first, "

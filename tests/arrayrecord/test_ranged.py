@@ -64,7 +64,7 @@ class Remote:
         self.objects = [ShardObject(f"d/{file.name}", f"d/{paths.index_of(file.name)}", file.stats) for file in files]
         self.splits = np.cumsum([0, *(file.stats.records for file in files)])
         self.reads = Reads(published)
-        self.ranged = RangedShards(self.reads, self.objects, np.diff(self.splits), **options)
+        self.ranged = RangedShards(self.reads, self.objects.__getitem__, np.diff(self.splits), **options)
 
     def records(self, numbers: Sequence[int]) -> list[bytes]:
         wanted = np.asarray(numbers, np.int64)

@@ -301,8 +301,7 @@ def test_a_base_that_is_mirrored_is_read_from_its_copies(
         proxy.forget()
         new = remote.rewrite("d", "v1", "v2", **OPTIONS)
         assert new.digest == expected
-        # Of the base only the header of an index is read, which tells how the records are compressed; of the new
-        # version its indices, which are put beside its manifest.
-        assert [exchange.received for exchange in proxy.exchanges() if exchange.range][:1] == [64]
+        # Of the base an index is read, which tells how the records are compressed; of the new version its indices,
+        # which are put beside its manifest.
         assert not [exchange for exchange in proxy.exchanges() if exchange.range and ".array_record" in exchange.path]
         assert stored_files(remote, "d") == named_files(remote, "d")
