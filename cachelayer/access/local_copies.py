@@ -8,8 +8,9 @@ import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.records.memory import Bytes, Ints, distinct
 from cachelayer.system_threads import Pool, start
 from cachelayer.user_warnings import warn
-from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 # While one thread checks a copy and writes it to the disk, the others download the next ones.
 _THREADS = 3
@@ -73,15 +74,10 @@ class LocalCopies:
     def _group(self) -> CopyGroup:
         return self._folder.of_dataset(self._store.url, self._dataset_id)
 
-    def _names(self, number: int) -> tuple[CopyGroup, str, str]:
-        name = Path(self._shards[number].name).name
-        return self._group, name, paths.index_of(name)
-
     def has(self, number: int) -> bool:
-        """Return whether there are complete copies of a shard and its index."""
-        group, name, index_name = self._names(number)
-        stats = self._shards[number].stats
-        return group.has(name, stats.nbytes) and group.has(index_name, stats.index_nbytes)
+        """Return whether there are complete copies of a shard and of what stands beside it."""
+        files = self._shards[number].files.items()
+        return all(self._group.has(Path(name).name, nbytes) for name, nbytes in files)
 
     @property
     def count(self) -> int:
@@ -108,37 +104,34 @@ class LocalCopies:
             shards.records.tolist(), shards.shard_nbytes, shards.record_nbytes, self._files, self._verify
         )
 
-    @contextmanager
-    def _files(self, number: int) -> Iterator[ShardFiles]:
-        """Yield the copy of a shard; remove it if it turns out to differ from what was published."""
-        group, name, index_name = self._names(number)
-        try:
-            yield ShardFiles(group.path(name), group.path(index_name), self._shards[number].stats)
-        except CorruptionError:
-            self._drop(number)
-            raise
+    def _files(self, number: int) -> AbstractContextManager[ShardFiles]:
+        shard = self._shards[number]
+        path = self._group.path(Path(shard.name).name)
+        return nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), shard.stats))
 
     def drop_files(self, files: Iterable[str]) -> None:
         """Remove the copies of shards that records were erased from, named without suffixes."""
         for file in files:
-            name = Path(paths.shard(file)).name
-            for each in (name, paths.index_of(name), paths.lengths_of(name)):
-                self._group.drop(each)
+            self._drop(paths.shard(file))
 
-    def _drop(self, number: int) -> None:
-        group, name, index_name = self._names(number)
-        group.drop(name)
-        group.drop(index_name)
+    def _drop(self, shard_name: str) -> None:
+        for name in (shard_name, paths.index_of(shard_name), paths.lengths_of(shard_name)):
+            self._group.drop(Path(name).name)
 
     def refuse(self, number: int, error: CacheLayerError) -> None:
-        """Use no copy of a shard any more, because it cannot be read; remove it if it is damaged."""
+        """Read the copy of a shard no more, because that failed; if it is damaged, remove it and make none again."""
         with self._lock:
-            was_refused, self._is_refused[number] = bool(self._is_refused[number]), True
+            was_here = bool(self._is_here[number])
             self._is_here[number] = False
-        if was_refused:
+            if isinstance(error, CorruptionError) and not self.has(number):
+                # Another process has removed it, or somebody cut it: it may be made again.
+                self._known.discard(number)
+                return
+            self._is_refused[number] = True
+        if not was_here:
             return
         if isinstance(error, CorruptionError):
-            self._drop(number)
+            self._drop(self._shards[number].name)
             warn(f"a local copy is damaged, so its records are read over the network: {error}")
         else:
             self._warn_once(error)
@@ -230,56 +223,37 @@ class LocalCopies:
         return outcome is CopyOutcome.HERE
 
     def _copy(self, number: int) -> CopyOutcome:
-        """Copy a shard, its index and its lengths, and check the copies; see :meth:`CopyGroup.make`."""
-        group, name, index_name = self._names(number)
-        shard = self._shards[number]
-        source = f"{self._dataset_id}/{shard.name}"
-
-        def fill_shard(path: Path) -> None:
-            if self._store.download(source, path, shard.stats.nbytes) != shard.stats.crc32c:
-                raise CorruptionError(f"{self._store.url}/{source}: the downloaded bytes do not match their CRC32C")
-
-        def fill_index(path: Path) -> None:
-            self._store.download(paths.index_of(source), path, shard.stats.index_nbytes)
-            place = f"{self._store.url}/{paths.index_of(source)}"
-            index.check(path.read_bytes(), shard.stats.index_crc32c, shard.stats.records, place)
-
-        files = [(index_name, shard.stats.index_nbytes, fill_index), (name, shard.stats.nbytes, fill_shard)]
-        for file, nbytes, fill in files:
-            outcome = group.make(file, nbytes, fill)
+        """Copy a shard and what stands beside it, and check the copies; see :meth:`CopyGroup.make`."""
+        for name, nbytes in self._shards[number].files.items():
+            fill, short = partial(self._fill, self._shards[number], name, nbytes), Path(name).name
+            outcome = self._group.make(short, nbytes, fill)
             if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
-                outcome = group.make(file, nbytes, fill)
+                outcome = self._group.make(short, nbytes, fill)
             if outcome is not CopyOutcome.HERE:
                 return outcome
-        self._copy_lengths(number)
-        if not self._is_refused[number]:
-            self._is_here[number] = True
+        self._is_here[number] = not self._is_refused[number]
         return CopyOutcome.HERE
+
+    def _fill(self, shard: ShardFile, name: str, nbytes: int, path: Path) -> None:
+        """Download a file of a shard, and check it."""
+        source, stats = f"{self._dataset_id}/{name}", shard.stats
+        place = f"{self._store.url}/{source}"
+        checksum = self._store.download(source, path, nbytes)
+        if name == paths.index_of(shard.name):
+            index.check(path.read_bytes(), stats.index_crc32c, stats.records, place)
+        elif name != shard.name and stats.lengths_file is not None:
+            stats.lengths_file.check(MappedFile.open(path).buffer, place)
+        elif checksum != stats.crc32c:
+            raise CorruptionError(f"{place}: the downloaded bytes do not match their CRC32C")
 
     def _drop_other_versions(self) -> bool:
         """Remove the copies of shards that only other versions of the dataset have; return whether there were any."""
         return self._group.make_room_without({Path(name).name for shard in self._shards for name in shard.files})
 
-    def _copy_lengths(self, number: int) -> None:
-        """Copy the lengths of a shard, if it has any and there is room for them."""
-        shard = self._shards[number]
-        file = shard.stats.lengths_file
-        if file is None:
-            return
-        group, name, _ = self._names(number)
-        source = paths.lengths_of(f"{self._dataset_id}/{shard.name}")
-
-        def fill(path: Path) -> None:
-            self._store.download(source, path, file.nbytes)
-            file.check(MappedFile.open(path).buffer, f"{self._store.url}/{source}")
-
-        group.make(paths.lengths_of(name), file.nbytes, fill)
-
     def lengths(self, number: int) -> Bytes | None:
         """Return the copy of the lengths of a shard, mapped and checked; None if there is none."""
         file = self._shards[number].stats.lengths_file
-        group, name, _ = self._names(number)
-        name = paths.lengths_of(name)
+        group, name = self._group, Path(paths.lengths_of(self._shards[number].name)).name
         if file is None or not group.has(name, file.nbytes):
             return None
         try:
