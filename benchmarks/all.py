@@ -132,11 +132,11 @@ def charts(page: str) -> dict[str, str]:
         (source.replace("`", ""), {"cachelayer": number(ours), "a plain loop": number(loop)})
         for source, ours, loop, *_ in building
     ]
-    scale = [(f"{records} records", {"indices": number(rate) * 1e6}) for records, rate, *_ in order]
+    scale = [(kind, {"numbers": number(rate) * 1e6}) for kind, rate, *_ in order]
     return {
         "read.svg": bars("Records a second, hot page cache, one process", read),
         "build.svg": bars("Records a second that are built", built),
-        "scale.svg": bars("Shuffled indices a second on one core", scale, shared=True),
+        "scale.svg": bars("Record numbers a second on one core", scale, shared=True),
     }
 
 
