@@ -239,7 +239,10 @@ def _string_lists(spec: LeafSpec, strings: Flat, lists: Lists) -> tuple[PartRows
     numbers = replace(spec, dtype=np.dtype(np.uint32))
     *others, counts = leaf_of(numbers).encode_batch(_stacked(numbers, strings.lengths.astype(np.uint32), lists))
     if isinstance(counts, np.ndarray):
+        others = [np.tile(np.array(counts.shape[1:], np.uint32), (len(counts), 1))]
         counts = Flat(counts.reshape(-1), np.arange(len(counts) + 1) * prod(counts.shape[1:]))
+    elif not others:
+        others = [counts.lengths.astype(np.uint32).reshape(-1, 1)]
     return (*others, counts, Flat(strings.values, splits_of(counts.values)[counts.splits]))
 
 

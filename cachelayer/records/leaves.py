@@ -6,13 +6,12 @@ leaf                             fixed parts                             varying
 numbers of known shape           the array                               \-
 numbers of shape ``[None]``      \-                                      the values
 one string                       \-                                      its bytes
-other arrays                     uint32: each unknown dimension          values
-ragged array                     uint32: each unknown inner dimension    uint32 row lengths of each level; values
+other arrays                     uint32: the shape                       values
+ragged array                     uint32: the shape of the inner values   uint32 row lengths of each level; values
 sparse array                     int64: dense shape                      int64 indices, row by row; values
 ===============================  ======================================  ===================================
 
-*values* is one part of the dtype; for strings it is two: uint32 byte lengths, then the bytes of all strings. Strings of
-shape ``[None]`` have no dimension either: they are as many as their lengths.
+*values* is one part of the dtype; for strings it is two: uint32 byte lengths, then the bytes of all strings.
 """
 
 from __future__ import annotations
@@ -193,7 +192,6 @@ class _Composite(ABC):
     """A leaf of several parts, taken apart and made row by row."""
 
     parts: tuple[Part, ...]
-    _stored_axes: Sequence[int]
 
     @abstractmethod
     def split(self, row: Any, index: int) -> Arrays:
@@ -219,7 +217,7 @@ class _Composite(ABC):
         """Return the parts of rows that were flattened elsewhere.
 
         Args:
-            shapes: the shape of each row; of ragged rows, that of their inner values; of shape ``[rows, rank]``.
+            shapes: of shape ``[rows, rank]``: the shape of each row; of ragged rows, that of their inner values.
             varying: the row lengths of each level, or the indices; then the values, which may be strings.
         """
         *flats, values = varying
@@ -228,56 +226,40 @@ class _Composite(ABC):
             flats += [Flat(lengths, values.splits), Flat(data, splits_of(lengths)[values.splits])]
         else:
             flats.append(values)
-        columns: list[Any] = [shapes[:, self._stored_axes], *flats] if len(self.parts) > len(flats) else flats
-        return tuple(
-            Flat(column.values.astype(part.dtype, copy=False), column.splits)
-            if isinstance(column, Flat)
-            else column.astype(part.dtype)
-            for part, column in zip(self.parts, columns, strict=True)
-        )
+        cast = [
+            Flat(flat.values.astype(part.dtype, copy=False), flat.splits)
+            for part, flat in zip(self.parts[1:], flats, strict=True)
+        ]
+        return (shapes.astype(self.parts[0].dtype), *cast)
 
     def values(self, parts: tuple[PartRows, ...]) -> list[Any]:
         return [self.value(*row) for row in zip(*map(listed, parts), strict=True)]
 
 
 class ArrayLeaf(_Composite):
-    """Arrays with several unknown dimensions, or with known ones behind one; and arrays of strings."""
+    """Arrays with several dimensions of which some are unknown, and arrays of strings."""
 
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
-        self._has_dims = None in spec.shape and spec.shape != (None,)
-        self._dims = _UnknownDims(spec, spec.shape)
-        self._stored_axes = self._dims.axes
-        self.parts = (*(self._dims.parts if self._has_dims else ()), *_value_parts(spec.dtype))
+        self.parts = (Part(U32, (len(spec.shape),)), *_value_parts(spec.dtype))
 
     def filler(self) -> Any:
         return _zeros(self._spec.dtype, [dim or 0 for dim in self._spec.shape])
 
     def split(self, row: Any, index: int) -> Arrays:
         array = conform(self._spec, row, index)
-        dims = self._dims.split(array.shape, index) if self._has_dims else ()
-        return (*dims, *_split_values(self._spec.dtype, array))
+        return (_as_u32(self._spec, array.shape, index), *_split_values(self._spec.dtype, array))
 
     def value(self, *parts: NDArray[Any]) -> Any:
-        values = _joined_values(self._spec.dtype, parts[self._has_dims :])
-        return values.reshape(self._dims.shape(parts[0])) if self._has_dims else values.reshape(self._shape_of(values))
-
-    def _shape_of(self, values: NDArray[Any]) -> tuple[int, ...]:
-        return values.shape if self._spec.shape == (None,) else self._dims.shape(())
+        return _joined_values(self._spec.dtype, parts[1:]).reshape(parts[0].tolist())
 
     def stack(self, parts: tuple[Any, ...]) -> Any:
-        flats = parts[self._has_dims :]
-        values = _joined_values(self._spec.dtype, tuple(flat.values for flat in flats))
-        rows = len(flats[0].splits) - 1
-        if None not in self._spec.shape:
-            return values.reshape(rows, *self._dims.shape(()))
-        if not self._has_dims:
-            return Ragged(values, flats[0].splits)
-        dims = np.empty((rows, len(self._spec.shape)), np.int64)
-        dims[:] = [dim or 0 for dim in self._spec.shape]
-        dims[:, self._dims.axes] = parts[0]
-        levels = self._dims.axes[-1] + 1
-        splits, counts, owner = [], np.ones(rows, np.int64), np.arange(rows)
+        shape, dims = self._spec.shape, parts[0].astype(np.int64)
+        values = _joined_values(self._spec.dtype, tuple(flat.values for flat in parts[1:]))
+        if None not in shape:
+            return values.reshape(len(dims), *(dim or 0 for dim in shape))
+        levels = 1 + max(axis for axis, dim in enumerate(shape) if dim is None)
+        splits, counts, owner = [], np.ones(len(dims), np.int64), np.arange(len(dims))
         for axis in range(levels):
             lengths = dims[owner, axis]
             splits.append(splits_of(lengths))
@@ -285,7 +267,7 @@ class ArrayLeaf(_Composite):
             # Of the innermost level, there is an owner for each value, and nobody asks for it.
             if axis + 1 < levels:
                 owner = np.repeat(owner, lengths)
-        inner = tuple(dim or 0 for dim in self._spec.shape[levels:])
+        inner = tuple(dim or 0 for dim in shape[levels:])
         ragged = Ragged.from_nested(values.reshape(int(counts.sum()), *inner), tuple(splits))
         return ragged if levels == 1 else replace(ragged, row_shapes=dims[:, :levels])
 
@@ -296,11 +278,9 @@ class RaggedLeaf(_Composite):
     def __init__(self, spec: RaggedSpec) -> None:
         self._spec = spec
         self._inner = spec.shape[spec.ragged_rank + 1 :]
-        self._dims = _UnknownDims(spec, self._inner)
-        self._stored_axes = self._dims.axes
-        self._first_level = len(self._dims.parts)
-        self._first_value = self._first_level + spec.ragged_rank
-        self.parts = (*self._dims.parts, *[Part(U32)] * spec.ragged_rank, *_value_parts(spec.dtype))
+        self._first_value = 1 + spec.ragged_rank
+        dims = Part(U32, (len(self._inner),))
+        self.parts = (dims, *[Part(U32)] * spec.ragged_rank, *_value_parts(spec.dtype))
 
     def filler(self) -> Any:
         outer = np.zeros((self._spec.shape[0] or 0) + 1, self._spec.splits_dtype)
@@ -323,7 +303,7 @@ class RaggedLeaf(_Composite):
         if not fits:
             raise ElementError(spec.describe(), f"{row!r} with row splits {splits}", record=index)
         levels = [_as_u32(spec, np.diff(level), index) for level in splits]
-        return (*self._dims.split(flat.shape[1:], index), *levels, *_split_values(spec.dtype, flat))
+        return (_as_u32(spec, flat.shape[1:], index), *levels, *_split_values(spec.dtype, flat))
 
     def encode_batch(self, batch: Any) -> tuple[PartRows, ...]:
         return self._at_once(batch) if isinstance(batch, Ragged) and self._are_rows(batch) else self.encode(list(batch))
@@ -333,7 +313,7 @@ class RaggedLeaf(_Composite):
         spec, values, levels = self._spec, batch.flat_values, batch.nested_row_splits[1:]
         return (
             spec.shape[0] is None
-            and not self._dims.axes
+            and None not in self._inner
             and batch.row_shapes is None
             and len(levels) == spec.ragged_rank
             and all(level.dtype.newbyteorder("<") == spec.splits_dtype for level in levels)
@@ -352,22 +332,23 @@ class RaggedLeaf(_Composite):
             splits, values = inner[within], values.values
         flat = values[splits[0] : splits[-1]].reshape(-1)
         width = flat.size // max(1, int(splits[-1] - splits[0]))
-        return self.of_flat(np.empty((len(batch), 0), np.int64), [*levels, Flat(flat, (splits - splits[0]) * width)])
+        dims = np.tile(np.array(self._inner, np.int64), (len(batch), 1))
+        return self.of_flat(dims, [*levels, Flat(flat, (splits - splits[0]) * width)])
 
     def value(self, *parts: NDArray[Any]) -> Any:
-        splits = [splits_of(level) for level in parts[self._first_level : self._first_value]]
+        splits = [splits_of(level) for level in parts[1 : self._first_value]]
         values = _joined_values(self._spec.dtype, parts[self._first_value :])
-        shaped = values.reshape(int(splits[-1][-1]), *self._dims.shape(parts[0]))
+        shaped = values.reshape(int(splits[-1][-1]), *parts[0].tolist())
         return Ragged.from_nested(shaped, tuple(level.astype(self._spec.splits_dtype) for level in splits))
 
     def stack(self, parts: tuple[Any, ...]) -> Any:
-        if self._dims.axes:
+        if None in self._inner:
             rows = self.values(parts)
             return np.fromiter(rows, dtype=object, count=len(rows))
-        levels = parts[: self._first_value]
+        levels = parts[1 : self._first_value]
         splits = (splits_of(levels[0].lengths), *(splits_of(level.values) for level in levels))
         values = _joined_values(self._spec.dtype, tuple(flat.values for flat in parts[self._first_value :]))
-        return Ragged.from_nested(values.reshape(int(splits[-1][-1]), *self._dims.shape(())), splits)
+        return Ragged.from_nested(values.reshape(int(splits[-1][-1]), *self._inner), splits)
 
 
 class SparseLeaf(_Composite):
@@ -377,7 +358,6 @@ class SparseLeaf(_Composite):
         self._spec = spec
         self._rank = len(spec.shape)
         self._known = np.array([dim or 0 for dim in spec.shape], _I64)
-        self._stored_axes = range(self._rank)
         self.parts = (Part(_I64, (self._rank,)), Part(_I64), *_value_parts(spec.dtype))
 
     def filler(self) -> Any:
@@ -426,36 +406,12 @@ class SparseLeaf(_Composite):
         return Sparse(placed, joined, np.array([len(shapes), *inner], np.int64))
 
 
-class _UnknownDims:
-    """The dimensions of a shape that are not known, which a record stores as a fixed part.
-
-    Args:
-        spec: the leaf, for errors.
-        dims: the shape.
-    """
-
-    def __init__(self, spec: LeafSpec, dims: Shape) -> None:
-        self._spec, self._dims = spec, dims
-        self.axes = [axis for axis, dim in enumerate(dims) if dim is None]
-        self.parts = (Part(U32, (len(self.axes),)),) if self.axes else ()
-
-    def split(self, shape: tuple[int, ...], index: int) -> Arrays:
-        """Return the part of an array of this shape."""
-        return (_as_u32(self._spec, np.array(shape, np.int64)[self.axes], index),) if self.axes else ()
-
-    def shape(self, stored: Any) -> tuple[int, ...]:
-        """Return the shape of an array with these unknown dimensions."""
-        shape = [dim or 0 for dim in self._dims]
-        for place, axis in enumerate(self.axes):
-            shape[axis] = int(stored[place])
-        return tuple(shape)
-
-
-def _as_u32(spec: LeafSpec, numbers: NDArray[Any], index: int) -> NDArray[Any]:
+def _as_u32(spec: LeafSpec, numbers: Any, index: int) -> NDArray[Any]:
     """Return dimensions or row lengths as they are stored."""
-    if len(numbers) and numbers.max() > _MAX_U32:
-        raise ElementError(spec.describe(), f"a dimension of {numbers.max()}", record=index)
-    return numbers.astype(U32)
+    stored = np.asarray(numbers, np.int64)
+    if stored.max(initial=0) > _MAX_U32:
+        raise ElementError(spec.describe(), f"a dimension of {stored.max()}", record=index)
+    return stored.astype(U32)
 
 
 def _conform_values(spec: LeafSpec, values: Any, inner: Shape, row: int) -> NDArray[Any]:

@@ -59,8 +59,15 @@ class VaryingLeaves:
         self.numbers = varying_leaves(codec.spec)
         self._codec = codec
         leaves = [leaf for _, leaf in tree.leaves(codec.spec)]
-        # Each of these leaves is one varying part.
-        self._dtypes = {number: leaf_of(leaves[number]).parts[0].dtype for number in self.numbers}
+        # The place and the dtype of the varying part of which each has as many items as the leaf has values.
+        self._parts = {
+            number: next(
+                (place, part.dtype)
+                for place, part in zip(codec.layout.places[number], leaf_of(leaves[number]).parts, strict=True)
+                if part.shape is None
+            )
+            for number in self.numbers
+        }
 
     def lengths(self, records: Records) -> Ints:
         """Return the lengths of all these leaves, 0 for an erased record: int64 of shape ``[rows, leaves]``."""
@@ -74,8 +81,8 @@ class VaryingLeaves:
         nbytes = np.zeros((len(records), layout.varying_count), np.int64)
         raw = records.slab(layout.lengths, width) if held.all() else records.ranges(held * layout.lengths, held * width)
         nbytes[held] = raw.view("<u4").reshape(np.count_nonzero(held), layout.varying_count)
-        parts = [layout.places[number][0] for number in self.numbers]
-        sizes = np.array([self._dtypes[number].itemsize for number in self.numbers], np.int64)
+        parts = [place for place, _ in self._parts.values()]
+        sizes = np.array([dtype.itemsize for _, dtype in self._parts.values()], np.int64)
         return nbytes[:, parts] // sizes
 
     def values(
@@ -95,7 +102,7 @@ class VaryingLeaves:
         Returns:
             An array of the leaf's dtype; uint8 for ``bytes`` and ``str``.
         """
-        part, dtype = self._codec.layout.places[number][0], self._dtypes[number]
+        part, dtype = self._parts[number]
         all_begins, all_nbytes = self._codec.varying_ranges(records)
         begins, held = all_begins[:, part], all_nbytes[:, part] // dtype.itemsize
         are_wrong = (starts < 0) | (counts < 0) | (counts > held) | (starts > held - counts)

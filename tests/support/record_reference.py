@@ -56,7 +56,7 @@ def _parts(spec: LeafSpec, value: Any) -> Parts:
     if isinstance(spec, RaggedSpec):
         flat, splits = value.flat_values, value.nested_row_splits
         levels = [_u32s(end - start for start, end in pairwise(level)) for level in splits]
-        return _dims(spec.shape[spec.ragged_rank + 1 :], flat.shape[1:]), [*levels, *_values(spec, flat)]
+        return [(4, _u32s(flat.shape[1:]))], [*levels, *_values(spec, flat)]
     if isinstance(spec, SparseSpec):
         shape = b"".join(struct.pack("<q", dim) for dim in value.dense_shape)
         places = b"".join(struct.pack("<q", number) for number in value.indices.reshape(-1))
@@ -67,11 +67,9 @@ def _parts(spec: LeafSpec, value: Any) -> Parts:
     if isinstance(spec.dtype, np.dtype) and None not in spec.shape:
         return [(spec.dtype.itemsize, _values(spec, array)[0])] if prod(array.shape) else [], []
     assert isinstance(spec, ArraySpec)
-    return [] if spec.shape == (None,) else _dims(spec.shape, array.shape), _values(spec, array)
-
-
-def _dims(spec: Any, shape: Any) -> list[tuple[int, bytes]]:
-    return [(4, _u32s(dim for known, dim in zip(spec, shape, strict=True) if known is None))]
+    if isinstance(spec.dtype, np.dtype) and spec.shape == (None,):
+        return [], _values(spec, array)
+    return [(4, _u32s(array.shape))], _values(spec, array)
 
 
 def _values(spec: LeafSpec, array: Any) -> list[bytes]:
