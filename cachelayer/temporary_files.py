@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -9,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from cachelayer.errors import StorageError
@@ -61,15 +63,27 @@ def remove_left_over(parent: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+@cache
+def _host() -> str:
+    """Return a name of this host and its numbering of processes: hosts and containers may share a name."""
+    name = platform.node()
+    with suppress(OSError):
+        # Where there is no such file, as on macOS, there are no such containers either.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        where = f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"
+        return f"{name}.{hashlib.sha256(where.encode()).hexdigest()[:6]}"
+    return name
+
+
 def process_name() -> str:
     """Return the name of this process: its host and its number there."""
-    return f"{platform.node()}-{os.getpid()}"
+    return f"{_host()}-{os.getpid()}"
 
 
 def has_ended(process: str) -> bool:
     """Return whether a process has ended, by its name; False if it ran on another host."""
     host, _, number = process.rpartition("-")
-    if host != platform.node() or not (number.isascii() and number.isdigit()):
+    if host != _host() or not (number.isascii() and number.isdigit()):
         return False
     try:
         os.kill(int(number), 0)

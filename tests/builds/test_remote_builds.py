@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -21,8 +20,11 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
+from cachelayer.temporary_files import process_name
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import Snapshot
+
+HOST = process_name().rpartition("-")[0]
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def test_of_processes_that_cache_at_once_one_builds_and_the_others_say_who(place
         builder = heard.pop(first)
         assert first.result() == "building"
         for each in heard.values():
-            expected = f"rows@v1: waiting for {os.uname().nodename}-{builder.pid} "
+            expected = f"rows@v1: waiting for {HOST}-{builder.pid} "
             assert shown[each].result().startswith(expected)
         builder.go_on()
         outcome = builder.outcome()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, expiry, glance, is
 
 FOLDER = paths.builds("d", "v1")
 NAME = f"{FOLDER}/{CLAIM}"
+HOST = process_name().rpartition("-")[0]
 DEAD = b"other-host-1 token 1"
 """What a process leaves that was killed after its first beat."""
 
@@ -95,7 +95,7 @@ def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore
         assert process_name() in claims.holder(CLAIM)
         assert glance(bucket, NAME, 0.1) == ("running", process_name())
         assert glance(bucket, NAME, 0.4) == ("unknown", process_name())
-    for raw in (b"", b"\xff\x00\x1b[2J\n", b"a" * 1000, f"{platform.node()}-{'9' * 100} t 1".encode()):
+    for raw in (b"", b"\xff\x00\x1b[2J\n", b"a" * 1000, f"{HOST}-{'9' * 100} t 1".encode()):
         bucket.put(NAME, raw)
         state, who = glance(bucket, NAME, 0.0)
         assert state == "running"
@@ -111,7 +111,7 @@ def test_a_process_of_this_host_that_is_gone_is_not_waited_for(
     child = FORKS.Process(target=str)
     child.start()
     child.join()
-    store.put(NAME, f"{platform.node()}-{child.pid} token 1".encode())
+    store.put(NAME, f"{HOST}-{child.pid} token 1".encode())
     assert not is_at_work(store, "d", lambda _: 0.0)
     assert glance(store, NAME, 0.0)[0] == "interrupted"
     with Claims(store, FOLDER).hold(CLAIM) as is_ours:
