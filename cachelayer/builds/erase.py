@@ -77,7 +77,7 @@ class Erasure:
                     raise VersionNotFoundError(f"{self._dataset_id}@{self._version} was deleted meanwhile")
                 rows = self._rows(self._manifest(head.versions[self._version]))
                 decided = self._without(head, rows, target, progress) if rows else head
-                if not rows or self._log.append(decided):
+                if not rows or self._log.commit(decided):
                     break
         return StoredVersion(self._store, self._dataset_id, decided.versions[self._version])
 

@@ -89,7 +89,7 @@ class Catalog:
         log = Log(self.store, dataset_id)
         self.head(log)
         for head in log.heads():
-            if log.append(decide(head)):
+            if log.commit(decide(head)):
                 break
 
     def find(self, log: Log, version: str) -> DataRef[Any] | None:

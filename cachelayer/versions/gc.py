@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -152,9 +152,16 @@ class Collector:
                     files.setdefault(file, []).append(f"{self._dataset_id}/{folder}/{name}")
         return files
 
-    def _delete(self, listed: dict[str, list[str]]) -> list[Collected]:
+    def _delete(self, listed: Mapping[str, list[str]]) -> list[Collected]:
         """Delete the files of deleted versions whose grace is over, and those of ``listed`` that no version names."""
-        store, dataset_id = self._store, self._dataset_id
+        victims = self._choose(listed)
+        for objects, _ in victims.values() if not self._dry_run else ():
+            for name in objects:
+                self._store.delete(name)
+        return [Collected(f"{self._dataset_id}/{file}", reason) for file, (_, reason) in sorted(victims.items())]
+
+    def _choose(self, listed: Mapping[str, list[str]]) -> dict[str, tuple[list[str], str]]:
+        """Write into the log which files are deleted, and return them, with their objects and why."""
         victims: dict[str, tuple[list[str], str]] = {}
         for head in self._log.heads():
             over = [each for each in head.deleted if each.grace == 0 or self._age_of(each) >= each.grace]
@@ -171,13 +178,9 @@ class Collector:
                     victims[file] = (objects, "no version names it")
             if self._dry_run or (not victims and left.deleted == head.deleted):
                 break
-            if self._log.append(left.sweeping(victims, event("collect", files=len(victims)))):
+            if self._log.commit(left.sweeping(victims, event("collect", files=len(victims)))):
                 break
-        if not self._dry_run:
-            for objects, _ in victims.values():
-                for name in objects:
-                    store.delete(name)
-        return [Collected(f"{dataset_id}/{file}", reason) for file, (_, reason) in sorted(victims.items())]
+        return victims
 
     def _objects_of(self, info: VersionInfo) -> dict[str, list[str]]:
         """Return the objects of a version, by their names without suffixes."""

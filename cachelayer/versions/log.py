@@ -87,12 +87,12 @@ class Log:
         return CorruptionError(f"{self.store.url}/{name}: an entry of the log is missing")
 
     def heads(self) -> Iterator[Snapshot]:
-        """Yield the newest snapshot, and a newer one each time that :meth:`append` comes too late.
+        """Yield the newest snapshot, and a newer one each time that :meth:`commit` comes too late.
 
         Between them is a random pause, which grows from try to try::
 
             for head in log.heads():
-                if log.append(head.with_tag(version, tag, event)):
+                if log.commit(head.with_tag(version, tag, event)):
                     break
         """
         until = time.monotonic() + _PATIENCE
@@ -110,7 +110,7 @@ class Log:
             "Try again later"
         )
 
-    def append(self, decided: Snapshot) -> bool:
+    def commit(self, decided: Snapshot) -> bool:
         """Put a changed head as the next entry; return False if another entry came first."""
         sequence = decided.sequence + 1
         # What an entry deleted stands in that entry alone.

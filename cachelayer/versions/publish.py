@@ -65,7 +65,7 @@ def publish(
             decided = head.superseding([info], replaces[1], change, [*head.deleted, gone])
         else:
             decided = head.with_version(info, change)
-        if log.append(decided):
+        if log.commit(decided):
             break
     return StoredVersion.with_manifest(log.store, log.dataset_id, info, stored)
 

@@ -13,6 +13,6 @@ def commit(log: Log, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
     """Append what a change makes of the head, and return that entry."""
     for head in log.heads():
         decided = change(head)
-        if log.append(decided):
+        if log.commit(decided):
             return replace(decided, sequence=decided.sequence + 1)
     raise AssertionError("heads end with an error")

@@ -165,7 +165,13 @@ class Rules:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What each kind of actor does, under these rules."""
+    """What each kind of actor does, under these rules.
+
+    In the package, ``commit`` is ``Log.commit``, ``check_file`` is ``publish.lost_files``, ``put_file`` is
+    ``ShardTarget.put``, ``resume`` is ``Notes.finished``, ``build`` is ``VersionBuild.build``, ``publish`` is
+    ``publish.publish``, ``append`` is ``derive.appended`` with it, ``erase`` is ``Erasure.erase``, ``remove`` is
+    ``Storage.delete``, and ``choose`` and ``collect`` are those of ``gc.Collector``.
+    """
 
     rules: Rules = field(default_factory=Rules)
 
