@@ -22,7 +22,7 @@ from cachelayer.builds.shared_build import Hosts, PartTask, refuse_twins, run, u
 from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of
 from cachelayer.builds.source_facts import deciding_options, facts_of
 from cachelayer.builds.source_identity import refuse_changed
-from cachelayer.builds.write_shards import Built, Earlier, write_parts, write_whole
+from cachelayer.builds.write_shards import Built, Noting, write_parts, write_whole
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError, StorageError
 from cachelayer.objects import paths
@@ -31,7 +31,6 @@ from cachelayer.progress import Progress, Waiting, notice
 from cachelayer.provenance.contents import HERE_AND_THERE, differences, stored_values
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.origin import Origin
-from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import appended, base_of
@@ -145,10 +144,9 @@ class VersionBuild:
         title = self._name if hosts is None else f"{self._name} (host {hosts.index})"
         with Progress(title, None if hosts is not None else job.length, job.options.progress) as progress:
             if job.parts is None:
-                noting = _Noting(notes, is_kept=job.options.resume)
-                earlier = Earlier(finished, notes.spec() if finished else None)
+                noting = Noting(notes, is_kept=job.options.resume)
                 with self._target() as target:
-                    built = write_whole(job.source, target, job.options, progress, noting, earlier)
+                    built = write_whole(job.source, target, job.options, progress, noting, finished)
             else:
                 parts = self._build_parts(job, job.parts, notes, finished, hosts, progress)
                 if parts is None:
@@ -253,7 +251,7 @@ class VersionBuild:
         self, job: BuildJob, parts: Parts, numbers: Sequence[int], notes: Notes, progress: Progress
     ) -> dict[int, FinishedPart]:
         """Write parts in this process, and note each."""
-        noting = _Noting(notes, is_kept=job.options.resume)
+        noting = Noting(notes, is_kept=job.options.resume)
         noting.begin(job.options.element_spec)
         with self._target() as target:
             write_parts(parts, numbers, target, job.options, progress, noting.add)
@@ -330,30 +328,6 @@ class VersionBuild:
 
 _ALONE = "build"
 """The key in the plan of a build that nobody may resume."""
-
-
-class _Noting:
-    """Notes the parts that this process finishes. The first waits for the second: small versions need no notes."""
-
-    def __init__(self, notes: Notes, *, is_kept: bool) -> None:
-        self._notes = notes
-        self._is_kept = is_kept
-        self._spec: Tree | None = None
-        self._noted = 0
-        self.parts: dict[int, FinishedPart] = {}
-
-    def begin(self, spec: Tree) -> None:
-        self._spec = spec
-
-    def add(self, number: int, part: FinishedPart) -> None:
-        self.parts[number] = part
-        if not self._is_kept or len(self.parts) == 1:
-            return
-        if not self._noted:
-            self._notes.begin(self._spec)
-        for each in list(self.parts)[self._noted :]:
-            self._notes.add(each, self.parts[each])
-            self._noted += 1
 
 
 def _engine(job: BuildJob) -> Engine | None:

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import count, groupby, takewhile
 from operator import itemgetter
-from typing import Protocol
 
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import counted
@@ -24,7 +23,7 @@ from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
-from cachelayer.versions.notes import FinishedPart
+from cachelayer.versions.notes import FinishedPart, Notes
 from cachelayer.versions.shard_table import ShardFile
 
 _LOOK_AHEAD = 10_000
@@ -125,31 +124,44 @@ def _encoded_by_workers(parts: Ranges, numbers: Iterable[int], options: BuildOpt
             yield number, part, encoder, (frames for _, chunk in group for frames in encoder.take(chunk))
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """What interrupted builds of a source that is not divided have finished.
+class Noting:
+    """Notes the parts that this process finishes. The first waits for the second: small versions need no notes.
 
     Args:
-        parts: its shards by number, each as a part.
-        spec: the spec that the elements were encoded with.
+        notes: the notes of the build.
+        is_kept: whether anybody may go on after this build.
     """
 
-    parts: Mapping[int, FinishedPart]
-    spec: Tree | None
-
-
-class Noting(Protocol):
-    """Notes what a build has finished."""
+    def __init__(self, notes: Notes, *, is_kept: bool) -> None:
+        self.notes = notes
+        self._is_kept = is_kept
+        self._spec: Tree | None = None
+        self._noted = 0
+        self.parts: dict[int, FinishedPart] = {}
 
     def begin(self, spec: Tree) -> None:
         """Set the spec of the elements."""
+        self._spec = spec
 
     def add(self, number: int, part: FinishedPart) -> None:
         """Note a part."""
+        self.parts[number] = part
+        if not self._is_kept or len(self.parts) == 1:
+            return
+        if not self._noted:
+            self.notes.begin(self._spec)
+        for each in list(self.parts)[self._noted :]:
+            self.notes.add(each, self.parts[each])
+            self._noted += 1
 
 
 def write_whole(
-    source: Source, target: ShardTarget, options: BuildOptions, progress: Progress, noting: Noting, earlier: Earlier
+    source: Source,
+    target: ShardTarget,
+    options: BuildOptions,
+    progress: Progress,
+    noting: Noting,
+    finished: Mapping[int, FinishedPart],
 ) -> Built:
     """Write a source that is not divided. Each of its shards is noted as a part.
 
@@ -160,17 +172,17 @@ def write_whole(
         source: the source.
         target, options, progress: see :func:`write_parts`; an element spec among the options overrides the source's.
         noting: notes finished shards.
-        earlier: what is noted.
+        finished: the shards that are noted, by number, each as a part.
     """
     keep_freed_memory()
     _warn_of_one_process(source, options)
-    done = _unbroken(earlier.parts) if isinstance(source, Skippable) and options.on_error == "raise" else []
+    done = _unbroken(finished) if isinstance(source, Skippable) and options.on_error == "raise" else []
     done, compared = done[:-1], done[-1:]
     start = sum(part.records for part in done)
     begun = source.rest(start) if done and isinstance(source, Skippable) else source
     limit = None if options.max_records is None else options.max_records - start
     batches = progress.waiting_for("the source", counted(begun.batches(limit), begun.length, start, limit))
-    known = (options.element_spec, source.element_spec, earlier.spec if done else None)
+    known = (options.element_spec, source.element_spec, noting.notes.spec() if done else None)
     spec = next((each for each in known if each is not None), None)
     if spec is None:
         spec, batches = infer_spec(batches)
