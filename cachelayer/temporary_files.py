@@ -82,16 +82,24 @@ def process_name() -> str:
 
 def has_ended(process: str) -> bool:
     """Return whether a process has ended, by its name; False if it ran on another host."""
+    return _is_here(process) and not is_running(process)
+
+
+def is_running(process: str) -> bool:
+    """Return whether a process runs on this host, by its name."""
+    if not _is_here(process):
+        return False
+    with suppress(PermissionError, OverflowError):
+        try:
+            os.kill(int(process.rpartition("-")[2]), 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _is_here(process: str) -> bool:
     host, _, number = process.rpartition("-")
-    if host != _host() or not (number.isascii() and number.isdigit()):
-        return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return False
+    return host == _host() and number.isascii() and number.isdigit()
 
 
 @contextmanager

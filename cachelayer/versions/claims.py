@@ -27,7 +27,7 @@ from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.system_threads import start
-from cachelayer.temporary_files import has_ended, process_name
+from cachelayer.temporary_files import has_ended, is_running, process_name
 
 CLAIM = "claim"
 State = Literal["running", "interrupted", "unknown"]
@@ -114,7 +114,7 @@ class Claims:
         first = None
         while self.is_busy(claim):
             beat = self._seen[claim][0]
-            if first not in (None, beat):
+            if is_running(_holder(beat)) or first not in (None, beat):
                 return True
             first = beat
             self.pause()
