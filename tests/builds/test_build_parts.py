@@ -245,7 +245,8 @@ def test_hosts_with_other_sources_are_refused(storage: Storage, tmp_path: Path) 
                 storage.cache(sharded(lambda index, count: [index], 3), "d", "v1", hosts=(1, 2))
         yield index
 
-    assert list(storage.cache(sharded(slow, 2), "d", "v1", hosts=(0, 2))) == [0, 1]
+    # With a spec, no element is made before the build begins.
+    assert list(storage.cache(sharded(slow, 2), "d", "v1", hosts=(0, 2), element_spec=np.int64)) == [0, 1]
 
 
 RANK = 0
@@ -260,12 +261,13 @@ def test_a_global_that_holds_the_rank_is_named_whichever_host_comes_first(
             with pytest.MonkeyPatch.context() as other:
                 other.setitem(globals(), "RANK", 1 - first)
                 with pytest.raises(cachelayer.InvalidArgumentError, match="RANK"):
-                    storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(1, 2))
+                    storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(1, 2), element_spec=np.int64)
         yield index
 
     for first in (0, 1):
         monkeypatch.setitem(globals(), "RANK", first)
-        assert list(storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(0, 2))) == [0, 1]
+        ref = storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(0, 2), element_spec=np.int64)
+        assert list(ref) == [0, 1]
 
 
 def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) -> None:
