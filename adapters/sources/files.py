@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
@@ -122,6 +121,7 @@ class FileSource:
         self._files = files
         self._make = make
         self._declared: Tree | None = None
+        self._first = 0
 
     @cached_property
     def _source(self) -> Any:
@@ -154,13 +154,21 @@ class FileSource:
         Raises:
             SourceError: if a file cannot be read; names it.
         """
-        batches: Iterator[Batch] = self._source.batches(limit)
+        batches: Iterator[Batch] = self._begun().batches(limit)
         return batches
 
-    def _from(self, source: Any) -> Self:
-        begun = copy(self)
-        begun._source = source
+    def _begun(self) -> Any:
+        """Return the source from the first element that is wanted."""
+        return self._source
+
+    def _from(self, records: int) -> Self:
+        begun = type(self)(self.kind, self._files, self._make)
+        begun.__dict__.update(self.__dict__, _first=self._first + records)
         return begun
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process makes its own source of the files, rather than get the arrays that are mapped here.
+        return {name: value for name, value in self.__dict__.items() if name != "_source"}
 
 
 class SeekableFiles(FileSource):
@@ -168,7 +176,10 @@ class SeekableFiles(FileSource):
 
     def skipped(self, records: int) -> Self:
         """Return this source without its first records."""
-        return self._from(self._source.skipped(records))
+        return self._from(records)
+
+    def _begun(self) -> Any:
+        return self._source.skipped(self._first)
 
 
 class SkippableFiles(FileSource):
@@ -176,7 +187,10 @@ class SkippableFiles(FileSource):
 
     def rest(self, records: int) -> Self:
         """Return this source without its first records."""
-        return self._from(self._source.without(records))
+        return self._from(records)
+
+    def _begun(self) -> Any:
+        return self._source.without(self._first)
 
 
 class FileElements:
