@@ -130,8 +130,8 @@ def _finished(
     if blocks:
         dataset = dataset.unbatch()
     steps, start = options.steps, options.start
-    is_even = start % steps.records == 0 and steps.remainder != "wrap" and not steps.left_out
-    if is_even or not Iterations(options).differ:
+    is_uneven = steps.remainder == "wrap" or bool(steps.left_out)
+    if not Iterations(options).differ or (start % steps.records == 0 and not is_uneven):
         length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
     dataset = dataset.prefetch(tf.data.AUTOTUNE)

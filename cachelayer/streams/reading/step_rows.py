@@ -83,7 +83,7 @@ class StepRows:
         if count > 1 and self._arranged(several.begin, batch) is None:
             rows = self.rows(batch)
             positions = (several.begin + np.arange(0, count * batch, batch)[:, None] + rows).reshape(-1)
-            splits: Sequence[int] = [len(rows) * number for number in range(count + 1)]
+            splits: Sequence[int] = (np.arange(count + 1) * len(rows)).tolist()
             if not rest:
                 return positions, splits
             last = self._of_step(Step(several.end - rest, several.end))
