@@ -17,6 +17,7 @@ from cachelayer.protocols import BlockHolder, Facts, Failed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.infer import declared
+from cachelayer.records.leaf_names import varying_leaf
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
@@ -24,7 +25,6 @@ from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
-from cachelayer.records.varying_leaves import varying_leaf
 from cachelayer.streams.reading.failures import bare, is_of_element
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -53,7 +53,7 @@ class StoredLeaves(Protocol):
     def leaf_values(
         self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None, read: Any = None
     ) -> list[Any]:
-        """Return consecutive values of leaves of some records; see :meth:`VaryingLeaves.values`."""
+        """Return consecutive values of leaves of some records; see :meth:`Codec.leaf_values`."""
 
 
 class Dataset(Protocol):

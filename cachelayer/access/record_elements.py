@@ -26,7 +26,6 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree, leaves
-from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -230,10 +229,6 @@ class RecordElements(Dataset):
     def lengths(self, leaf: int) -> LengthColumn:
         return self.source.lengths(self._leaf(leaf))
 
-    @cached_property
-    def _varying(self) -> VaryingLeaves:
-        return VaryingLeaves(self.source.codec)
-
     def leaf_values(
         self,
         leaves: Sequence[int],
@@ -246,7 +241,7 @@ class RecordElements(Dataset):
         # Each record is read once for all leaves.
         try:
             records = self._records(numbers, read)
-            return [self._varying.values(records, self._leaf(leaf), starts, counts, ends) for leaf in leaves]
+            return [self.source.codec.leaf_values(records, self._leaf(leaf), starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
 

@@ -16,9 +16,9 @@ from cachelayer.locks import ProcessLock
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.progress import Progress
+from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.record_buffers import Records
-from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -32,7 +32,7 @@ class VersionLengths:
 
     Args:
         version: the version.
-        varying: reads lengths from records.
+        codec: reads lengths from records.
         read: returns the records of these numbers.
         copies: the local copies of the shards and their lengths; None if there are none.
     """
@@ -40,12 +40,12 @@ class VersionLengths:
     def __init__(
         self,
         version: StoredVersion,
-        varying: VaryingLeaves,
+        codec: Codec,
         read: Callable[..., Records],
         copies: LocalCopies | None = None,
     ) -> None:
         self._version = version
-        self._varying = varying
+        self._codec = codec
         self._shards = version.manifest.shards
         self._records = self._shards.records
         self._read = read
@@ -55,7 +55,7 @@ class VersionLengths:
 
     def column(self, leaf: int) -> LengthColumn:
         """Return the lengths of the leaf of this number."""
-        place = self._varying.numbers.index(leaf)
+        place = list(self._codec.varying).index(leaf)
         totals = np.array(self._shards.length_totals(place) if len(self._shards) else [], np.int64)
         return LengthColumn(self._records, totals, partial(self._sums, place))
 
@@ -138,6 +138,6 @@ class VersionLengths:
         with Progress(f"lengths of {self._version.name}", count, None) as progress:
             for first in range(start, start + count, together):
                 records = self._read(np.arange(first, min(first + together, start + count)))
-                lengths.append(self._varying.lengths(records)[:, leaf])
+                lengths.append(self._codec.lengths(records)[:, leaf])
                 progress.update(len(records), 0)
         return splits_of(np.concatenate(lengths))

@@ -28,7 +28,6 @@ from cachelayer.objects.store import Buffer
 from cachelayer.protocols import Facts, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.record_buffers import Records
-from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.stored_version import StoredVersion
 
 # Records per read. Local reads are large enough to hide the cost of a call; remote reads are small enough to take no
@@ -163,7 +162,7 @@ class VersionRecords:
 
     @cached_property
     def _lengths(self) -> VersionLengths:
-        return VersionLengths(self.version, VaryingLeaves(self.codec), self.records, self._local_copies)
+        return VersionLengths(self.version, self.codec, self.records, self._local_copies)
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)

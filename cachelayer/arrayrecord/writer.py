@@ -22,9 +22,9 @@ from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import StorageError
 from cachelayer.records.blocks import to_logical, to_position
+from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
-from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
@@ -87,7 +87,7 @@ class ShardWriter:
         index_path: the index to write when the shard is finished.
         compression: how records are stored.
         lengths_path: the file of lengths to write then, if there are leaves of varying length.
-        varying: reads the lengths of these leaves; None for no file of lengths.
+        codec: reads the lengths of these leaves; None for no file of lengths.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ShardWriter:
         index_path: Path,
         compression: Compression,
         lengths_path: Path | None = None,
-        varying: VaryingLeaves | None = None,
+        codec: Codec | None = None,
     ) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -105,7 +105,7 @@ class ShardWriter:
         self.path = path
         self.index_path = index_path
         self._lengths_path = lengths_path
-        self._varying = varying
+        self._codec = codec
         self._compression = compression
         self._leaf_lengths: list[NDArray[np.uint32]] = []
         self._digest = hashlib.sha256()
@@ -124,9 +124,9 @@ class ShardWriter:
 
     def write(self, frames: Frames) -> None:
         """Append records."""
-        if self._varying is not None:
+        if self._codec is not None:
             stored = Records(frames.buffer, frames.starts, frames.lengths)
-            self._leaf_lengths.append(self._varying.lengths(stored).astype(LENGTH))
+            self._leaf_lengths.append(self._codec.lengths(stored).astype(LENGTH))
         self._lengths.append(frames.lengths)
         checksums: list[int] = []
         try:
@@ -205,9 +205,9 @@ class ShardWriter:
 
     def _write_lengths(self) -> LengthsFile | None:
         """Write the file of lengths, if a leaf varies in length."""
-        if self._varying is None or self._lengths_path is None or not self._varying.numbers:
+        if self._codec is None or self._lengths_path is None or not self._codec.varying:
             return None
-        none = np.empty((0, len(self._varying.numbers)), LENGTH)
+        none = np.empty((0, len(self._codec.varying)), LENGTH)
         lengths = np.concatenate([none, *self._leaf_lengths])
         encoded, file = encode_lengths(lengths)
         try:

@@ -26,7 +26,6 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
-from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
@@ -161,12 +160,12 @@ def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTar
     """Write a shard of a version without some of its records, and put it."""
     manifest, stats = version.manifest, version.manifest.shards[number].stats
     path = target.folder / f"{uuid.uuid4().hex}.array_record"
-    varying = VaryingLeaves(codec_named(manifest.codec, manifest.element_spec))
+    codec = codec_named(manifest.codec, manifest.element_spec)
     with version.shard_file(number) as old:
         old_index = Path(paths.index_of(str(old)))
         files = ShardFiles(old, old_index, stats)
         lengths_path = Path(paths.lengths_of(str(path)))
-        writer = ShardWriter(path, Path(paths.index_of(str(path))), _compression(files), lengths_path, varying)
+        writer = ShardWriter(path, Path(paths.index_of(str(path))), _compression(files), lengths_path, codec)
         return target.put(path, write_without(files, rows, writer))
 
 

@@ -19,7 +19,6 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_for
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
-from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.system_threads import Pool
 from cachelayer.versions.notes import FinishedPart
 from cachelayer.versions.shard_table import ShardFile
@@ -61,7 +60,7 @@ class ShardPipeline:
         self._compression = compression
         self._shard_bytes = shard_bytes
         self._cutter = ShardCutter(shard_bytes)
-        self._varying = VaryingLeaves(codec_for(spec))
+        self._codec = codec_for(spec)
         self._progress = progress
         self._note = note
         self._hashing = Pool(1, "cachelayer-hash")
@@ -148,7 +147,7 @@ class ShardPipeline:
         path = self._target.folder / f"{self._written:05}.array_record"
         self._written += 1
         index_path, lengths_path = Path(paths.index_of(str(path))), Path(paths.lengths_of(str(path)))
-        return ShardWriter(path, index_path, self._compression, lengths_path, self._varying)
+        return ShardWriter(path, index_path, self._compression, lengths_path, self._codec)
 
     def _end_shard(self) -> None:
         writer = self._writer

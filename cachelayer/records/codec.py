@@ -14,12 +14,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import CorruptionError, ElementError, FormatError
-from cachelayer.records import tree
+from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
+from cachelayer.records import dtypes, tree
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import Layout, Part, padded
-from cachelayer.records.leaf_names import chosen_spec
+from cachelayer.records.leaf_names import chosen_spec, varying_leaves
 from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import KEPT_BESIDE, Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
@@ -54,6 +54,8 @@ class Codec:
 
     Attributes:
         layout: where the parts of leaves lie in a record.
+        varying: for each leaf that has lengths, by its number, the varying part that has as many items as the leaf has
+            values, and the dtype of these.
     """
 
     def __init__(self, spec: Tree, name: str = TYPED) -> None:
@@ -77,6 +79,10 @@ class Codec:
             (1 << number if spec.nullable else 0, leaf.value, list(zip(self._places(index), leaf.parts, strict=True)))
             for index, (number, leaf, (_, spec)) in enumerate(zip(numbers, self._leaves, leaves, strict=True))
         ]
+        self.varying = {
+            index: next((place, part.dtype) for place, part in self._plan[index][2] if part.shape is None)
+            for index in varying_leaves(self.spec)
+        }
         # The dtype, shape and place of each leaf if all have a known shape and none may be null: the quickest to read.
         fixed = not self._can_be_null and all(isinstance(leaf, FixedLeaf) for leaf in self._leaves)
         pairs = [pair for _, _, parts in self._plan for pair in parts] if fixed else []
@@ -276,6 +282,56 @@ class Codec:
             values = leaf.stack(column.parts)
             batches.append(values if column.nulls is None else Nullable(values, ~column.nulls))
         return self._pack(iter(batches))
+
+    # Leaves of varying length, without decoding the records
+
+    def lengths(self, records: Records) -> Ints:
+        """Return the lengths of all leaves in ``varying``, 0 for erased records: int64 of shape ``[rows, leaves]``."""
+        if self.name == PLAIN:
+            return records.lengths.reshape(-1, 1)
+        layout = self.layout
+        held, width = records.lengths > 0, 4 * layout.varying_count
+        nbytes = np.zeros((len(records), layout.varying_count), np.int64)
+        raw = records.slab(layout.lengths, width) if held.all() else records.ranges(held * layout.lengths, held * width)
+        nbytes[held] = raw.view("<u4").reshape(np.count_nonzero(held), layout.varying_count)
+        parts = [part for part, _ in self.varying.values()]
+        return nbytes[:, parts] // np.array([dtype.itemsize for _, dtype in self.varying.values()], np.int64)
+
+    def leaf_values(
+        self, records: Records, number: int, starts: Ints, counts: Ints, ends: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """Return some consecutive values of a leaf of each record, one after another.
+
+        Nothing is read past the end of a leaf, whatever starts and counts are.
+
+        Args:
+            records: the records.
+            number: the number of the leaf, one of ``varying``.
+            starts: for each record, the first value.
+            counts: for each record, how many values.
+            ends: for each record, True if the leaf must end with the last of these; None if it may always have more.
+
+        Returns:
+            An array of the leaf's dtype; uint8 for ``bytes`` and ``str``.
+        """
+        leaf = self._stored[number][1]
+        if dtypes.is_string(leaf.dtype) and leaf.shape:
+            raise InvalidArgumentError(f"leaf {number} is {leaf.describe()}: its values have no fixed size")
+        part, dtype = self.varying[number]
+        all_begins, all_nbytes = self.varying_ranges(records)
+        begins, held = all_begins[:, part], all_nbytes[:, part] // dtype.itemsize
+        are_wrong = (starts < 0) | (counts < 0) | (counts > held) | (starts > held - counts)
+        if ends is not None:
+            are_wrong |= ends & (starts + counts != held)
+        wrong = np.flatnonzero(are_wrong)
+        if len(wrong):
+            row = int(wrong[0])
+            raise CorruptionError(
+                f"values {starts[row]} to {starts[row] + counts[row]} of a record that has {held[row]}: "
+                "its length is not the one that is stored beside the shard"
+            )
+        values: NDArray[Any] = records.ranges(begins + starts * dtype.itemsize, counts * dtype.itemsize).view(dtype)
+        return values
 
     def varying_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Return where each varying part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""

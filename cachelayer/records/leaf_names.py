@@ -1,4 +1,4 @@
-"""The names by which users choose parts of an element, such as ``"tokens"`` and ``"meta/url"``."""
+"""The leaves of an element by number, and by the names by which users choose them, such as ``"meta/url"``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.records import tree
-from cachelayer.records.spec import LeafSpec
+from cachelayer.records import dtypes, tree
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 
 
@@ -28,6 +28,32 @@ def leaf_number(spec: Tree, name: Any) -> int:
     if len(leaves) == 1 and name in names_of_leaves(spec):
         return leaves[0]
     raise InvalidArgumentError(f"{name!r} is not a leaf of the elements: {_listed(spec)}")
+
+
+def varying_leaves(spec: Tree) -> list[int]:
+    """Return the numbers of the leaves that have lengths: arrays of shape ``[None]``, single ``bytes`` and ``str``.
+
+    The length of an array is the number of its values; that of the others, images and sounds among them, is the number
+    of their bytes, for ``str`` in UTF-8. None has the length 0.
+    """
+    return [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if _has_length(leaf)]
+
+
+def varying_leaf(spec: Tree, name: Any) -> int:
+    """Return the number of the leaf of this name, which must have lengths."""
+    number = leaf_number(spec, name)
+    leaf = tree.leaves(spec)[number][1]
+    if not _has_length(leaf):
+        raise InvalidArgumentError(
+            f"{name!r} is {leaf.describe()}: only arrays of shape [None], bytes and str have lengths"
+        )
+    return number
+
+
+def _has_length(leaf: LeafSpec) -> bool:
+    if not isinstance(leaf, (ArraySpec, EncodedSpec)):
+        return False
+    return leaf.shape == (None,) or (leaf.shape == () and dtypes.is_string(leaf.dtype))
 
 
 def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:

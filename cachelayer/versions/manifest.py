@@ -23,8 +23,8 @@ from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.json_values import Sha256, Whole
 from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
+from cachelayer.records.leaf_names import varying_leaves
 from cachelayer.records.tree import Tree
-from cachelayer.records.varying_leaves import varying_leaves
 from cachelayer.versions.shard_table import ShardTable
 
 FORMAT = 1

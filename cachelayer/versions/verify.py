@@ -22,7 +22,6 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
-from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -90,14 +89,14 @@ def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int,
     codec = codec_named(manifest.codec, manifest.element_spec)
     erased = np.array(manifest.erased, np.int64) - int(manifest.shards.records[:number].sum())
     can_be_empty = codec.layout.fixed_nbytes == 0
-    varying, lengths, digest = VaryingLeaves(codec), list[NDArray[Any]](), hashlib.sha256()
+    lengths, digest = list[NDArray[Any]](), hashlib.sha256()
     with version.shard_file(number) as path:
         files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
         for numbers, records in LocalShards.of_file(files, stats, "always").in_order():
             _check_erased(path, numbers, records, erased, can_be_empty=can_be_empty)
             digest.update(Frames.of(records).memory())
             if stats.lengths_file is not None:
-                lengths.append(varying.lengths(records))
+                lengths.append(codec.lengths(records))
             yield len(numbers), int(records.lengths.sum())
         # Not before: a damaged record is named by its number.
         if file_checksum(path) != stats.crc32c:

@@ -19,7 +19,6 @@ from cachelayer.arrayrecord.write_without import write_without
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.records.codec import codec_for
 from cachelayer.records.record_buffers import Frames
-from cachelayer.records.varying_leaves import VaryingLeaves
 
 COUNT = 300
 VARYING = {"tokens": ArraySpec("int32", (None,)), "text": ArraySpec("str")}
@@ -33,9 +32,8 @@ def elements(spec: Any) -> list[Any]:
 
 
 def writer_of(path: Path, spec: Any, compression: str | None) -> ShardWriter:
-    varying = VaryingLeaves(codec_for(spec))
     path.mkdir()
-    return ShardWriter(path / "s", path / "i", Compression.parse(compression), path / "l", varying)
+    return ShardWriter(path / "s", path / "i", Compression.parse(compression), path / "l", codec_for(spec))
 
 
 def written(path: Path, spec: Any, compression: str | None) -> tuple[ShardFiles, list[bytes]]:
