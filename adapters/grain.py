@@ -316,6 +316,9 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         following: StreamIterator[Any] = StreamIterator(reader_of(self._stream))
         begin = following.position
         following.set_state(state)
+        if self._workers > 1:
+            # Workers read the steps of their stream, which must be those of the state.
+            reader_of(self._stream).identity.position(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
         # Grain restores each worker separately, and skips workers that have no state. At the beginning it takes the
         # state from an undivided dataset; only there does the number of workers not matter.

@@ -414,3 +414,21 @@ def test_failures_are_replaced_for_grain_too_and_the_first_of_a_process_warns(wo
         with pytest.warns(cachelayer.CacheLayerWarning, match="record [0-9]+ failed at global position") as told:
             assert [batch.tolist() for batch in dataset] == expected[worker::workers]
         assert sum("stands in for it" in str(each.message) for each in told) == 1
+
+
+def test_workers_and_iterators_leave_out_the_steps_of_a_state_or_refuse_it(ref: Any) -> None:
+    stream = ref.stream(8, shuffle=True, seed=3)
+    state = stream.without(steps=[2]).state(0)
+    alone = iter(iter_dataset(stream))
+    alone.set_state(state)
+    assert str(list(alone)) == str(list(stream.without(steps=[2])))
+    for worker in range(2):
+        dataset = iter_dataset(stream)
+        dataset.set_slice(slice(worker, None, 2))
+        with pytest.raises(cachelayer.StateError, match="without"):
+            iter(dataset).set_state({**state, "workers": 2})
+        same = iter_dataset(stream.without(steps=[2]))
+        same.set_slice(slice(worker, None, 2))
+        iterator = iter(same)
+        iterator.set_state({**state, "workers": 2})
+        assert str(list(iterator)) == str(list(stream.without(steps=[2]))[worker::2])
