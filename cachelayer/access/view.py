@@ -291,9 +291,7 @@ class View(Generic[T]):
                 at every step; "wrap" fills it up with the first records of the next epoch.
             start: the global position to begin at: a number of records, over all epochs and all shards.
             prefetch: the number of batches, or elements, to read ahead in the background. Memory holds these and one
-                more. Several small ones are read at once, up to 4 MB for each of this number. Of batches of at most
-                16 MB that no function changes, there are twice as many. Large elements of local files that are in
-                memory are copied when they are asked for, which is quicker. 0 reads nothing ahead.
+                more. Several small ones are read at once, up to 4 MB for each of this number. 0 reads nothing ahead.
             buckets: a leaf and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
                 :class:`cachelayer.Buckets`. The records of each batch have similar lengths: above one bound, and at
                 most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
