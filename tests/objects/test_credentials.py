@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from forks import beside_threads
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage
+from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage, StorageError
 from cachelayer.cli.addresses import open_address
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.credentials import StorageOptions
+from cachelayer.objects.file_systems import file_system
 from cachelayer.objects.open_store import open_store
 
 SECRETS = {
@@ -162,3 +165,36 @@ def test_no_error_of_a_reference_shows_what_stands_in_it_as_a_credential(referen
             use()
         shown = [str(caught.value), repr(caught.value.__cause__)]
         assert not [text for text in shown if "hush" in text]
+
+
+@pytest.mark.needs("adlfs", "obstore")
+def test_a_signature_for_azure_opens_what_it_is_for_and_is_in_no_error(azure: Server) -> None:
+    from azure.storage.blob import BlobServiceClient, ContainerSasPermissions, generate_container_sas
+
+    bucket, whole = new_bucket(azure), azure.storage_options()
+    open_store(azure.url(bucket), whole).put("a", b"12345")
+    with BlobServiceClient.from_connection_string(whole["connection_string"]) as service:
+        account, key = service.account_name, service.credential.account_key
+    signature = generate_container_sas(
+        account,
+        bucket,
+        account_key=key,
+        permission=ContainerSasPermissions(read=True),
+        expiry=datetime.now(UTC) + timedelta(hours=1),
+    )
+    place = f"BlobEndpoint={azure.endpoint}/{account};SharedAccessSignature="
+    store = open_store(azure.url(bucket), {"connection_string": place + signature})
+    assert isinstance(store, BucketStore)
+    assert store.read("a") == b"12345"
+    assert store.read_ranges([("a", 1, 3)]) == [b"23"]
+    fs = file_system(store.url, store.options, store.timeout)
+    assert fs._ranges is not None
+    assert fs._refused == 0
+    with pytest.raises(StorageError) as caught:
+        store.put("b", b"1")
+    told = [str(caught.value)]
+    wrong = open_store(azure.url(bucket), {"connection_string": place + signature.replace("sig=", "sig=A")})
+    with pytest.raises(StorageError) as caught:
+        wrong.read_ranges([("a", 1, 3)])
+    hush = signature.partition("sig=")[2].partition("&")[0]
+    assert not [text for text in [*told, str(caught.value), str(caught.value.__cause__)] if hush in text]
