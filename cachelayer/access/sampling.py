@@ -179,7 +179,7 @@ def _leaf_of(view: Selected, name: str) -> NDArray[Any]:
     if isinstance(spec, dict):
         keys = [key for key in spec if name in names_of_leaves({key: spec[key]})]
     part = spec if keys is None else {key: spec[key] for key in keys}
-    number, found = leaf_number(part, name), []
+    number, pieces = leaf_number(part, name), []
     for first in range(0, len(view), _AT_ONCE):
         batch = view.batch(np.arange(first, min(first + _AT_ONCE, len(view))), keys)
         values = flatten_like(part, batch)[number]
@@ -191,5 +191,5 @@ def _leaf_of(view: Selected, name: str) -> NDArray[Any]:
                     "none, or pass an array of weights"
                 )
             values = values.values
-        found.append(np.asarray(values))
-    return np.concatenate(found)
+        pieces.append(np.asarray(values))
+    return np.concatenate(pieces)

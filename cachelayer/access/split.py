@@ -31,11 +31,11 @@ def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], se
     """
     fractions, key = _checked(shares), check_seed(seed)
     segments = view.segments(sizes)
-    taken = [0] * len(fractions)
+    counts_before = [0] * len(fractions)
     ends = []
     for rows in segments:
-        counts = _share_counts(len(rows), fractions, taken)
-        taken = [had + more for had, more in zip(taken, counts, strict=True)]
+        counts = _share_counts(len(rows), fractions, counts_before)
+        counts_before = [had + more for had, more in zip(counts_before, counts, strict=True)]
         ends.append([0, *accumulate(counts)])
     parts = {}
     for part, name in enumerate(shares):
@@ -47,13 +47,13 @@ def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], se
     return parts
 
 
-def _share_counts(size: int, shares: Sequence[float], taken: Sequence[int]) -> list[int]:
+def _share_counts(size: int, shares: Sequence[float], counts_before: Sequence[int]) -> list[int]:
     """Return how many of the ``size`` rows of a segment each share gets.
 
-    Together with the rows already taken, the counts approach the shares; the largest remainders are rounded up.
+    Together with the rows already counts_before, the counts approach the shares; the largest remainders are rounded up.
     """
-    total = size + sum(taken)
-    wanted = [max(0.0, share * total - had) for share, had in zip(shares, taken, strict=True)]
+    total = size + sum(counts_before)
+    wanted = [max(0.0, share * total - had) for share, had in zip(shares, counts_before, strict=True)]
     scale = size / sum(wanted) if size else 0.0
     exact = [want * scale for want in wanted]
     counts = [min(size, int(value)) for value in exact]

@@ -121,12 +121,12 @@ class LengthColumn:
         none = np.empty(0, np.int64)
 
         def load(parts: Sequence[int]) -> list[Ints]:
-            found: dict[int, Ints] = {}
+            sums: dict[int, Ints] = {}
             for column, first, stop in zip(columns, firsts.tolist(), firsts[1:].tolist(), strict=False):
                 own = [part for part in parts if first <= part < stop]
                 if own:
-                    found.update(zip(own, column._load([part - first for part in own]), strict=True))
-            return [found[part] for part in parts]
+                    sums.update(zip(own, column._load([part - first for part in own]), strict=True))
+            return [sums[part] for part in parts]
 
         records = np.concatenate([none, *(np.diff(column._records) for column in columns)])
         return cls(records, np.concatenate([none, *(np.diff(column._totals) for column in columns)]), load)
@@ -171,9 +171,9 @@ class LengthColumn:
         begins = self._totals + self._records * extra
         for part, rows, sums in self._by_part(begins.searchsorted(offsets, side="right") - 1):
             within = offsets[rows] - begins[part] + sums[0]
-            found = _bisect(sums, within, extra)
-            numbers[rows] = found + self._records[part]
-            places[rows] = within - sums[found] - found * extra
+            record = _bisect(sums, within, extra)
+            numbers[rows] = record + self._records[part]
+            places[rows] = within - sums[record] - record * extra
         return numbers, places
 
     def values(self) -> NDArray[np.uint32]:

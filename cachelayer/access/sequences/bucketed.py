@@ -46,8 +46,8 @@ class LengthTable:
         return f"{self.buckets!r} of {self.sizes} records"
 
     def take(self, bucket: int, ranks: Ints) -> Ints:
-        taken: Ints = self.numbers[ranks + sum(self.sizes[:bucket])]
-        return taken
+        numbers: Ints = self.numbers[ranks + sum(self.sizes[:bucket])]
+        return numbers
 
 
 def _table_of(view: Selected, buckets: Buckets) -> LengthTable:

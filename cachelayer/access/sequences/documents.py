@@ -49,19 +49,19 @@ class Pieces:
     ends: NDArray[np.bool_]
 
     def not_empty(self) -> Pieces:
-        held = np.flatnonzero(self.count > 0)
-        if len(held) == len(self.count):
+        filled = np.flatnonzero(self.count > 0)
+        if len(filled) == len(self.count):
             return self
         columns = (self.row, self.record, self.begin, self.count, self.offset)
-        row, record, begin, count, offset = (column[held] for column in columns)
-        return Pieces(row, record, begin, count, offset, self.ends[held])
+        row, record, begin, count, offset = (column[filled] for column in columns)
+        return Pieces(row, record, begin, count, offset, self.ends[filled])
 
     def sources(self, documents: Dataset) -> Sources:
         """Return where the pieces come from, given the dataset that has the records as elements."""
-        found = documents.sources(self.record)
-        piece = found.element
-        end = self.begin + self.count
-        return replace(found, element=self.row[piece], begin=self.begin[piece], end=end[piece], offset=self.offset)
+        sources = documents.sources(self.record)
+        piece, end = sources.element, self.begin + self.count
+        row, begin, offset = self.row[piece], self.begin[piece], self.offset[piece]
+        return replace(sources, element=row, begin=begin, end=end[piece], offset=offset)
 
     def placed(self, values: NDArray[Any], rows: int, length: int) -> NDArray[Any]:
         """Return rows that hold values, with zeros around them: an array of shape ``[rows, length]``.

@@ -57,22 +57,22 @@ def plan(lengths: Iterable[Ints], packing: Packing) -> Iterator[Plan]:
     """
     packs = 0
     for number, group in enumerate(_groups(lengths)):
-        found = _pack_group(group, number, packing)
-        found[0] += packs
-        packs = int(found[0, -1]) + 1 if found.shape[1] else packs
-        yield found
+        packed = _pack_group(group, number, packing)
+        packed[0] += packs
+        packs = int(packed[0, -1]) + 1 if packed.shape[1] else packs
+        yield packed
 
 
 def _groups(parts: Iterable[Ints]) -> Iterator[Ints]:
     """Yield the same lengths, :data:`GROUP` at a time."""
-    held = np.empty(0, np.int64)
+    pending = np.empty(0, np.int64)
     for part in parts:
-        held = np.concatenate([held, part])
-        whole = len(held) - len(held) % GROUP
-        yield from (held[start : start + GROUP] for start in range(0, whole, GROUP))
-        held = held[whole:]
-    if len(held):
-        yield held
+        pending = np.concatenate([pending, part])
+        whole = len(pending) - len(pending) % GROUP
+        yield from (pending[start : start + GROUP] for start in range(0, whole, GROUP))
+        pending = pending[whole:]
+    if len(pending):
+        yield pending
 
 
 def _pack_group(lengths: Ints, number: int, packing: Packing) -> Plan:

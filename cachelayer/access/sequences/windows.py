@@ -93,9 +93,9 @@ class Windowing:
         begins = numbers * self.stride
         filled = np.minimum(column.total + len(column) * self.extra - begins, self.length)
         # Both ends of a window follow each other, so that what the search for one reads is at hand for the other.
-        found, places = column.locate(np.stack([begins, begins + filled - 1], axis=1).reshape(-1), self.extra)
-        first, places = found[::2], places[::2]
-        counts = found[1::2] - first + 1
+        ends_in, places = column.locate(np.stack([begins, begins + filled - 1], axis=1).reshape(-1), self.extra)
+        first, places = ends_in[::2], places[::2]
+        counts = ends_in[1::2] - first + 1
         splits = splits_of(counts)
         row = np.repeat(np.arange(len(numbers)), counts)
         record = np.arange(splits[-1]) - (splits[:-1] - first)[row]
