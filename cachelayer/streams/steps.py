@@ -239,12 +239,10 @@ class Steps:
     @property
     def short_steps(self) -> tuple[int, ...]:
         """The numbers of records of the steps of a whole epoch that have fewer than others."""
-        runs = pairwise((0, *self.cuts, self.records))
-        return (
-            ()
-            if self.remainder == "wrap"
-            else tuple(rest for low, high in runs if (rest := (high - low) % self.global_batch))
-        )
+        if self.remainder == "wrap":
+            return ()
+        rests = ((high - low) % self.global_batch for low, high in pairwise((0, *self.cuts, self.records)))
+        return tuple(rest for rest in rests if rest)
 
     def sizes(self, position: int) -> set[int]:
         """Return the numbers of records that steps from a position on may have."""

@@ -25,6 +25,8 @@ from cachelayer.user_warnings import warn
 B = TypeVar("B")
 U = TypeVar("U")
 OnError = Literal["raise", "replace"]
+_MOST_LEFT_OUT = 1024
+"""The most runs of steps that a stream leaves out: states carry them."""
 
 
 class Untyped:
@@ -238,12 +240,18 @@ class Stream(Generic[T]):
 
         Raises:
             RecordIndexError: if there is no such step or record.
-            InvalidArgumentError: if records are given, and the stream has no end.
+            InvalidArgumentError: if records are given, and the stream has no end; or if it is too much for a state.
         """
         options, ranges = self._options, [tuple(self._step(integer("a step", step))) for step in steps]
         if len(records):
             ranges += options.ranges_of(np.array([integer("a record", record) for record in records], np.int64))
-        return type(self)(self._reader.with_steps(options.steps.without(ranges)))
+        rest = options.steps.without(ranges)
+        if len(rest.left_out) > _MOST_LEFT_OUT:
+            raise InvalidArgumentError(
+                f"without() of {len(rest.left_out)} runs of steps: a state carries at most {_MOST_LEFT_OUT}; leave "
+                "records out of all epochs with ref.exclude([...])"
+            )
+        return type(self)(self._reader.with_steps(rest))
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state of an iterator before a step: for programs that keep the number of steps, and no state.

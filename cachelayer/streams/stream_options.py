@@ -160,10 +160,20 @@ def make_options(
     if epochs is not None and position > epochs * records:
         raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
     order = _order(records, record_nbytes, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
-    warn_of_few_lanes(shard_count, [order])
-    rule = _remainder(remainder, batched=global_batch_size is not None)
+    if blocks is not None:
+        warn_of_few_lanes(shard_count, [order])
+    rule = "keep" if remainder is None else remainder
+    if not isinstance(rule, str) or rule not in REMAINDERS:
+        raise InvalidArgumentError(f"remainder {rule!r}: it is one of {', '.join(map(repr, REMAINDERS))}, or None")
+    if rule == "pad" and global_batch_size is None:
+        raise InvalidArgumentError("remainder='pad' fills up batches: pass a global_batch_size")
     largest = records if table is None else max(table.sizes)
-    _check_endless(epochs, largest, batch, skips=rule == "drop" or global_batch_size is None)
+    may_skip = rule == "drop" or global_batch_size is None
+    if epochs is None and (records == 0 or (may_skip and largest < batch)):
+        raise InvalidArgumentError(
+            f"num_epochs=None over {largest} records in steps of {batch}: a shard may wait for its first record "
+            "for ever; pass a number of epochs, or smaller steps"
+        )
     options = StreamOptions(
         batched=global_batch_size is not None,
         steps=Steps(records, batch, shard_count, rule, epochs),
@@ -229,14 +239,6 @@ def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
         return cast(M, checked)
 
     return decorate
-
-
-def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool) -> None:
-    if epochs is None and (records == 0 or (skips and records < batch)):
-        raise InvalidArgumentError(
-            f"num_epochs=None over {records} records in steps of {batch}: a shard may wait for its first record "
-            "for ever; pass a number of epochs, or smaller steps"
-        )
 
 
 def blocks_of(shuffle: Any) -> Blocks | None:
@@ -306,13 +308,3 @@ def _shard(shard: Any) -> tuple[int, int]:
     if index >= count:
         raise InvalidArgumentError(f"shard {(index, count)}: the index must lie in [0, {count})")
     return index, count
-
-
-def _remainder(remainder: str | None, *, batched: bool) -> Remainder:
-    if remainder is None:
-        return "keep"
-    if not isinstance(remainder, str) or remainder not in REMAINDERS:
-        raise InvalidArgumentError(f"remainder {remainder!r}: it is one of {', '.join(map(repr, REMAINDERS))}, or None")
-    if remainder == "pad" and not batched:
-        raise InvalidArgumentError("remainder='pad' fills up batches: pass a global_batch_size")
-    return remainder

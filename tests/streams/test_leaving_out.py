@@ -124,6 +124,12 @@ def test_endless_streams_and_their_epochs_leave_out_steps_too() -> None:
         endless.without(records=[3])
 
 
+def test_a_state_stays_small() -> None:
+    with pytest.raises(InvalidArgumentError, match="exclude"):
+        numbers(5000).stream(2).without(steps=range(0, 2500, 2))
+    assert len(json.dumps(numbers(5000).stream(2).without(steps=range(0, 2000, 2)).state(0))) < 20_000
+
+
 def test_what_is_not_there_cannot_be_left_out() -> None:
     stream = numbers().stream(8)
     with pytest.raises(RecordIndexError, match="step 7"):
