@@ -19,7 +19,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import Facts, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
-from cachelayer.records.common_spec import common_spec
+from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import LeafSpec

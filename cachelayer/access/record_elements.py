@@ -18,9 +18,9 @@ from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, Er
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Facts, Sources
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.image_sizes import sized_spec
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.leaves import leaf_of
+from cachelayer.records.media import sized_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection

@@ -30,8 +30,8 @@ from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import split
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
-from cachelayer.records.image_sizes import image_leaves, image_size
 from cachelayer.records.leaf_names import leaf_numbers
+from cachelayer.records.media import image_leaves, image_size
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.buckets import buckets_of

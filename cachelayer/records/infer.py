@@ -1,4 +1,4 @@
-"""Infer element specs from elements, and read those that users write."""
+"""Infer element specs from elements, read those that users write, and find what those of several datasets share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
-from cachelayer.records.tree import Tree, children, describe, leaf_values, map_structure
+from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
 from cachelayer.records.values import NoArray, Ragged, Sparse
 
 FIRST_ELEMENTS = 64
 """How many elements tell the spec of all if none is declared."""
 _FIRST_NBYTES = 16 << 20
 _LOOK_AHEAD = 10_000
+_BUILD_ALIKE = "build them with one element_spec"
 
 # Types are looked up by name, so that their modules need not be imported.
 _REMEDIES = {
@@ -194,6 +195,42 @@ def _merged(spec: Tree, element: Any, path: str = "") -> Tree:
         return spec
     dims = tuple(one if one == other else None for one, other in zip(spec.shape, leaf.shape, strict=True))
     return replace(spec, shape=dims) if replace(leaf, shape=spec.shape) == spec else spec
+
+
+def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
+    """Return the spec that fits the elements of all specs, which may differ only in which leaves may be None.
+
+    Args:
+        specs: the name of each dataset and its spec; at least one.
+    """
+    (first, common), *others = specs
+    for name, spec in others:
+        common = _common(first, common, name, spec)
+    return common
+
+
+def _common(first: str, common: Tree, name: str, spec: Tree) -> Tree:
+    mine, theirs = dict(leaves(common)), dict(leaves(spec))
+    if list(mine) != list(theirs) or _skeleton(common) != _skeleton(spec):
+        raise InvalidArgumentError(
+            f"elements of {first} are {describe(common)} with leaves {_paths(mine)}, those of {name} are "
+            f"{describe(spec)} with leaves {_paths(theirs)}: {_BUILD_ALIKE}"
+        )
+    for path, leaf in mine.items():
+        other = theirs[path]
+        if leaf.as_nullable() != other.as_nullable():
+            where = f"leaf {path}" if path else "the element"
+            raise InvalidArgumentError(f"{where} is {leaf!r} in {first} and {other!r} in {name}: {_BUILD_ALIKE}")
+    nullable = {path for path, leaf in theirs.items() if leaf.nullable}
+    return map_structure(common, lambda path, leaf: leaf.as_nullable() if path in nullable else leaf)
+
+
+def _skeleton(spec: Tree) -> Tree:
+    return map_structure(spec, lambda _, leaf: leaf is None)
+
+
+def _paths(paths: Iterable[str]) -> str:
+    return ", ".join(path or "(itself)" for path in paths) or "(none)"
 
 
 def _leaf_of(path: str, value: Any) -> LeafSpec | None:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, MissingDependencyError
+from cachelayer.arguments import boolean, integer
+from cachelayer.errors import (
+    CacheLayerError,
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    MissingDependencyError,
+)
 from cachelayer.records import tree
 from cachelayer.records.column import Column
 from cachelayer.records.conform import conform
+from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSize, ImageSpec, LeafSpec, SizedImageSpec
 from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
 
 if TYPE_CHECKING:
     from PIL import Image
 
+# Readers would take a size that is too large for a damaged file.
+_MOST_PIXELS = (1 << 16) - 1
 _MOST_THREADS = 8
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 _SCALED_FORMATS = ("JPEG", "MPO")
@@ -98,12 +108,51 @@ def cores() -> int:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(_MOST_THREADS, cores()), "cachelayer-decode")
+def _pool() -> Pool:
+    return Pool(min(_MOST_THREADS, cores()), "cachelayer-decode")
 
 
 # A forked child does not have its parent's threads.
 os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def image_size(size: Any, crop: Any) -> ImageSize:
+    """Return the size that a user asks for."""
+    if isinstance(size, (str, bytes)) or not isinstance(size, Sequence):
+        raise InvalidTypeError(f"size {size!r} of type {type(size).__name__}: pass (height, width)")
+    if len(size) != 2:
+        raise InvalidArgumentError(f"size {size!r} has {len(size)} numbers: pass (height, width)")
+    height, width = (integer(f"size {size!r}:", number, least=1) for number in size)
+    if max(height, width) > _MOST_PIXELS:
+        raise InvalidArgumentError(f"size {size!r}: height and width must be at most {_MOST_PIXELS}")
+    return ImageSize(height, width, crop=boolean("crop", crop))
+
+
+def image_leaves(spec: Tree, names: Sequence[str]) -> list[int]:
+    """Return the numbers of the images of and below some names; of all images if there are no names."""
+    images = [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if isinstance(leaf, ImageSpec)]
+    if not images:
+        raise InvalidArgumentError(
+            f"there are no images to decode: elements are {tree.describe(spec)}. Declare them when you cache, with "
+            "element_spec= and ImageSpec()"
+        )
+    if not names:
+        return images
+    chosen = [number for name in names for number in _images_below(spec, name, images)]
+    return sorted({*chosen})
+
+
+def _images_below(spec: Tree, name: str, images: Sequence[int]) -> list[int]:
+    found = [number for number in leaf_numbers(spec, [name]) if number in images]
+    if not found:
+        raise InvalidArgumentError(f"{name!r} is no image: elements are {tree.describe(spec)}")
+    return found
+
+
+def sized_spec(spec: Tree, sizes: Mapping[int, ImageSize]) -> Tree:
+    """Return a spec whose images of these leaf numbers are decoded to these sizes."""
+    sized = {path: sizes[number] for number, (path, _) in enumerate(tree.leaves(spec)) if number in sizes}
+    return tree.map_structure(spec, lambda path, leaf: leaf.sized(sized[path]) if path in sized else leaf)
 
 
 @cache
