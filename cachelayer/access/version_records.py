@@ -70,9 +70,12 @@ class VersionRecords:
 
     def sources(self, numbers: NDArray[np.int64]) -> Sources:
         kept = self.version.kept
-        if len(kept) < len(self):
-            different, rows = np.unique(numbers, return_inverse=True)
-            numbers = kept.rows_of(different)[rows]
+        if kept.progression() != (0, 1, len(self)):
+            # A version that keeps some records of its shards, in any order, numbers those that it has.
+            different, places = np.unique(numbers, return_inverse=True)
+            rows = kept.rows_of(different)
+            _, first = np.unique(kept.numbers_of(rows), return_index=True)
+            numbers = rows[first][places]
         return Sources.whole(self.version.reference, numbers)
 
     def __len__(self) -> int:

@@ -233,6 +233,16 @@ def test_every_view_tells_the_records_of_its_versions(refs: Any) -> None:
     assert records(cachelayer.wrap([1, 2], identity="two")[1:], 0) == [("two", 1)]
 
 
+def test_a_version_of_some_records_numbers_those_that_it_has(tmp_path: Any) -> None:
+    storage = Storage(tmp_path)
+    documents = [{"tokens": np.full(3, number, np.int32)} for number in range(20)]
+    storage.cache(documents, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))})
+    for keep in ([5, 17, 7, 19, 8], range(3, 20), range(19, -1, -1)):
+        ref = storage.derive("d", "v1", f"kept{len(keep)}", keep=keep)
+        spans = ref.windows("tokens", len(keep) * 3).sources(0)
+        assert [(span.dataset, span.record) for span in spans] == [(ref.reference, n) for n in range(len(keep))]
+
+
 @given(kinds, st.integers(1, 40), st.integers(1, 8), st.sampled_from([0, 7, 999]))
 @settings(deadline=None, max_examples=examples(20))
 def test_padded_records_hold_their_values_and_the_rest_of_the_element(
