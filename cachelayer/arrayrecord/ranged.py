@@ -70,11 +70,8 @@ def fetch_ranges(
     lasts = np.append(firsts[1:], len(logical)) - 1
     spans = zip(file_of[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
     ranges = [(names[file], begin, end) for file, begin, end in spans]
-    bodies = read_ranges(ranges)
-    runs = [without_headers(raw, begin) for raw, (_, begin, _) in zip(bodies, ranges, strict=True)]
-    offsets = splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - logical[firsts]
-    starts = logical + np.repeat(offsets, lasts - firsts + 1)
-    buffer = runs[0] if len(runs) == 1 else np.concatenate(runs)
+    buffer, run_starts = without_headers(read_ranges(ranges), begins[firsts])
+    starts = logical + np.repeat(run_starts - logical[firsts], lasts - firsts + 1)
     return Records(buffer, starts, lengths, name=name)
 
 

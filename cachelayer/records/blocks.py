@@ -6,7 +6,7 @@ record has the next logical offset. Source: the Riegeli records file format spec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -49,26 +49,28 @@ def in_blocks(logical: Ints) -> tuple[Ints, Ints]:
     return block, logical - block * PAYLOAD
 
 
-def without_headers(raw: bytes | memoryview, begin: int) -> Bytes:
-    """Return a range of a file without the block headers in it.
+def without_headers(ranges: Sequence[bytes | memoryview], begins: Ints) -> tuple[Bytes, Ints]:
+    """Return ranges of files one after another, without the block headers in them, and where each begins.
 
     Args:
-        raw: the bytes of the range.
-        begin: the position of the first, which is in no block header.
+        ranges: the bytes of each range.
+        begins: the position of the first, which is in no block header.
     """
-    whole = np.frombuffer(raw, np.uint8)
-    within = begin % BLOCK
-    if len(whole) <= BLOCK - within:
-        return whole
-    head, rest = whole[: BLOCK - within], whole[BLOCK - within :]
-    blocks = len(rest) // BLOCK
-    payloads = rest[: blocks * BLOCK].reshape(blocks, BLOCK)[:, HEADER:]
-    tail = rest[blocks * BLOCK + HEADER :]
-    out = np.empty(len(head) + payloads.size + len(tail), np.uint8)
-    out[: len(head)] = head
-    out[len(head) : len(head) + payloads.size].reshape(payloads.shape)[:] = payloads
-    out[len(head) + payloads.size :] = tail
-    return out
+    sizes = np.array([len(raw) for raw in ranges], np.int64)
+    splits = splits_of(to_logical(begins + sizes) - to_logical(begins))
+    if len(ranges) == 1 and splits[-1] == sizes[0]:
+        return np.frombuffer(ranges[0], np.uint8), splits[:-1]
+    out = np.empty(int(splits[-1]), np.uint8)
+    for raw, within, start in zip(ranges, (begins % BLOCK).tolist(), splits.tolist(), strict=False):
+        whole = np.frombuffer(raw, np.uint8)
+        head, rest = whole[: BLOCK - within], whole[BLOCK - within :]
+        blocks = len(rest) // BLOCK
+        payloads = rest[: blocks * BLOCK].reshape(blocks, BLOCK)[:, HEADER:]
+        tail = rest[blocks * BLOCK + HEADER :]
+        for part in (head, payloads, tail) if len(rest) else (head,):
+            out[start : start + part.size].reshape(part.shape)[:] = part
+            start += part.size
+    return out, splits[:-1]
 
 
 def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:

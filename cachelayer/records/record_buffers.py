@@ -179,16 +179,16 @@ class Records:
             owner: for each record, which of ``parts`` it is in.
             rows: the row of each in there.
         """
-        memories = [part.memory() for part in parts]
-        found, lengths = [], []
-        for part, row in zip(owner.tolist(), rows.tolist(), strict=True):
-            records = parts[part]
-            if row < 0:
-                raise IndexError(f"there is no row {row}")
-            start, length = records.starts.item(row), records.lengths.item(row)
-            found.append(memories[part][start : start + length])
-            lengths.append(length)
-        return cls.packed(np.frombuffer(bytearray().join(found), np.uint8), np.array(lengths, np.int64))
+        if len(rows) and int(rows.min()) < 0:
+            raise IndexError(f"there is no row {rows.min()}")
+        # A batch has records of hundreds of buffers: Python finds each in less time than numpy looks at each buffer.
+        memories, places = [part.memory() for part in parts], list(zip(owner.tolist(), rows.tolist(), strict=True))
+        start_of, length_of = [part.starts.item for part in parts], [part.lengths.item for part in parts]
+        starts = [start_of[part](row) for part, row in places]
+        lengths = [length_of[part](row) for part, row in places]
+        found = zip(owner.tolist(), starts, lengths, strict=True)
+        joined = bytearray().join([memories[part][start : start + length] for part, start, length in found])
+        return cls.packed(np.frombuffer(joined, np.uint8), np.array(lengths, np.int64))
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -17,16 +17,19 @@ from cachelayer.arrayrecord import index
 from cachelayer.records.blocks import BLOCK, HEADER, SIGNATURE, check_inside, to_logical, without_headers
 from cachelayer.records.record_buffers import Records
 
+BEGINS = st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER)
+
 
 @settings(max_examples=examples(60), deadline=None)
-@given(
-    begin=st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER),
-    nbytes=st.integers(0, 4 * BLOCK),
-)
-def test_block_headers_are_left_out(begin: int, nbytes: int) -> None:
-    file = np.random.default_rng(nbytes).integers(0, 256, begin + nbytes, np.uint8)
-    positions = np.arange(begin, begin + nbytes)
-    assert np.array_equal(without_headers(file[begin:].tobytes(), begin), file[begin:][positions % BLOCK >= HEADER])
+@given(st.lists(st.tuples(BEGINS, st.integers(0, 4 * BLOCK)), min_size=1, max_size=4))
+def test_block_headers_are_left_out(ranges: list[tuple[int, int]]) -> None:
+    file = np.random.default_rng(len(ranges)).integers(0, 256, 8 * BLOCK, np.uint8)
+    is_payload = np.arange(len(file)) % BLOCK >= HEADER
+    raw = [file[begin : begin + nbytes].tobytes() for begin, nbytes in ranges]
+    found, starts = without_headers(raw, np.array([begin for begin, _ in ranges]))
+    wanted = [file[begin : begin + nbytes][is_payload[begin : begin + nbytes]] for begin, nbytes in ranges]
+    assert np.array_equal(found, np.concatenate(wanted))
+    assert starts.tolist() == np.cumsum([0, *map(len, wanted)])[:-1].tolist()
 
 
 def remote(folder: Path, sizes: list[int], **options: Any) -> tuple[Remote, list[bytes]]:
