@@ -34,14 +34,9 @@ def files_of(source: object) -> Sequence[FileFacts]:
     return list(look()) if look is not None else []
 
 
-def identity_of(source: object) -> dict[str, Any]:
-    """Return what identifies the files that a source reads, as JSON; empty for a source that reads none."""
-    return identity_of_files(files_of(source))
-
-
 def local_identity(source: object) -> dict[str, Any]:
     """Return what identifies the files of this host that a source reads; empty for any other source."""
-    return identity_of(source) if getattr(source, "is_local", None) is True else {}
+    return identity_of_files(files_of(source)) if getattr(source, "is_local", None) is True else {}
 
 
 def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:

@@ -207,7 +207,7 @@ class Content:
 
     def _array(self, array: np.ndarray[Any, Any]) -> bytes:
         if array.dtype.hasobject:
-            return _joined(f"array {array.shape}", *self._all(array.ravel().tolist()))
+            return _joined(f"array {array.shape}", *self._all(array.flat[:_MOST_ITEMS].tolist()))
         name = f"array {array.shape} {array.dtype.descr}"
         if array.nbytes > _WHOLE_NBYTES:
             array = array.flat[np.linspace(0, array.size - 1, _SAMPLES).astype(np.int64)]
