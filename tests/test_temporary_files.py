@@ -51,7 +51,7 @@ def test_builds_say_what_to_do(remote: Storage, nowhere: Callable[[], None]) -> 
 def test_a_plan_of_packs_is_made_in_memory(remote: Storage, nowhere: Callable[[], None]) -> None:
     ref = remote.fetch("d", "v1")
     nowhere()
-    with pytest.warns(CacheLayerWarning, match=r"each process makes it in memory: cannot make a temporary file"):
+    with pytest.warns(CacheLayerWarning, match=r"each process makes it: cannot make a temporary file"):
         rows = list(ref.packed("tokens", 16))
     assert sum(int((row["tokens_segment_ids"] > 0).sum()) for row in rows) == sum(n % 7 for n in range(100))
 

@@ -114,9 +114,8 @@ MEANWHILE = [derived, appended, copied_away, built_again, collected]
 @pytest.mark.sampled
 @pytest.mark.parametrize("build", BUILDS)
 def test_whatever_reply_is_lost_while_others_use_what_was_published_every_version_stays_whole(
-    build: Callable[[Storage], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Callable[[Storage], Any], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.1")
     lost, published = 1, 0
     while (is_published := loses(tmp_path / str(lost), build, lost)) is not None:
         if is_published:

@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
     def collect(self, client: int) -> None:
         self.clients[client].gc(grace=0.0)
         head = Log(self.store, "d").head()
-        manifests = {name.removesuffix(".json") for name in self.store.names(f"d/{paths.MANIFESTS}")}
+        manifests = {name.partition(".")[0] for name in self.store.names(f"d/{paths.MANIFESTS}")}
         assert {f"{paths.MANIFESTS}/{name}" for name in manifests} == {info.file for info in head.versions.values()}
         shards = {
             shard.file
