@@ -112,7 +112,7 @@ def _open_s3(_url: str, options: Mapping[str, Any], silence: float) -> Opened:
     }
     # More than one at once takes another request for the size of each object.
     fs = S3FileSystem(**{"max_concurrency": 1, **options, **_FIXED, "config_kwargs": config})
-    client = sync(fs.loop, fs.set_session, timeout=4 * silence)
+    client = sync(fs.loop, fs.set_session)
 
     async def info(path: str) -> dict[str, Any]:
         bucket, _, key = path.partition("/")

@@ -84,10 +84,10 @@ class FileSystem:
 
     def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:
         """Return what the store gives for a range of an object; it may have another length."""
-        refusal = None
-        if self._ranges is not None:
+        ranges, refusal = self._ranges, None
+        if ranges is not None:
             try:
-                return self._ranges.read(path, start, stop)
+                return ranges.read(path, start, stop)
             # obstore may raise anything.
             except Exception as error:
                 refusal = RequestError.of(error)
@@ -127,7 +127,9 @@ def file_system(url: str, options: Mapping[str, Any], timeout: float) -> FileSys
     scheme, _, rest = url.partition("://")
     # Objects that are equal in words may hold different credentials.
     told = {name: value if isinstance(value, _PLAIN) else id(value) for name, value in options.items()}
-    key = (scheme, "" if scheme in KINDS else rest, timeout, repr(sorted(told.items())))
+    # Of URLs of buckets, only ``abfs://container@account/`` names the server.
+    server = rest.partition("/")[0].partition("@")[2] if scheme in KINDS else rest
+    key = (scheme, server, timeout, repr(sorted(told.items())))
     # Opening may wait for hosts that are away; who opens another does not.
     with _opening.setdefault(key, threading.Lock()):
         if key not in _file_systems:
