@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,33 +111,30 @@ class StepRows:
         spans = self.options.order_of(first.segment).spans(first.epoch, np.arange(first.begin, first.end))
         return None if spans is None else arrange_rows(spans.ranks)
 
+    def _by_epoch(self, steps: Step, positions: Indices) -> Iterator[tuple[Any, Places, int]]:
+        """Yield for each epoch of some steps which positions lie in it, and what leads from its places to positions."""
+        begin = steps.begin
+        for places in self.options.steps.places(steps.begin, steps.end):
+            end = begin + places.end - places.begin
+            is_all = end - begin == steps.end - steps.begin
+            yield slice(None) if is_all else (begin <= positions) & (positions < end), places, begin - places.begin
+            begin = end
+
     def _numbers(self, steps: Step, positions: Indices) -> Indices:
         """Return the record number at each position of some steps."""
-        places = list(self.options.steps.places(steps.begin, steps.end))
-        if len(places) == 1:
-            return self._at(places[0], positions - (steps.begin - places[0].begin))
-        numbers, begin = np.empty_like(positions), steps.begin
-        for part in places:
-            end = begin + part.end - part.begin
-            inside = (begin <= positions) & (positions < end)
-            numbers[inside] = self._at(part, positions[inside] - (begin - part.begin))
-            begin = end
+        numbers = np.empty_like(positions)
+        for inside, places, shift in self._by_epoch(steps, positions):
+            order = self.options.order_of(places.segment)
+            numbers[inside] = order.at(places.epoch, positions[inside] - shift)
+            numbers[inside] += places.segment.first
         return numbers
-
-    def _at(self, places: Places, wanted: Indices) -> Indices:
-        """Return the record numbers at some places of an epoch."""
-        numbers = self.options.order_of(places.segment).at(places.epoch, wanted)
-        return numbers + places.segment.first if places.segment.first else numbers
 
     def blocks(self, steps: Step) -> tuple[Indices, Indices, Indices]:
         """Return the begin, the end and the last position of each row's block, for some steps of an order in blocks."""
         positions, _ = self._positions(steps)
-        out, begin = np.empty((3, len(positions)), np.int64), steps.begin
-        for part in self.options.steps.places(steps.begin, steps.end):
-            shift, end = begin - part.begin, begin + part.end - part.begin
-            inside = (begin <= positions) & (positions < end)
-            order, first = self.options.order_of(part.segment), part.segment.first
-            spans = cast(Spans, order.spans(part.epoch, positions[inside] - shift))
-            out[:, inside] = spans.begin + first, spans.end + first, spans.last + shift
-            begin = end
-        return out[0], out[1], out[2]
+        begins, ends, lasts = np.empty((3, len(positions)), np.int64)
+        for inside, places, shift in self._by_epoch(steps, positions):
+            order, first = self.options.order_of(places.segment), places.segment.first
+            spans = cast(Spans, order.spans(places.epoch, positions[inside] - shift))
+            begins[inside], ends[inside], lasts[inside] = spans.begin + first, spans.end + first, spans.last + shift
+        return begins, ends, lasts
