@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -66,7 +67,7 @@ class FileSystem:
 
             return sync(self._fs.loop, function, *arguments, timeout=seconds, **options)
         # In memory, ``create`` looks first and writes then.
-        with self._creating:
+        with self._creating if options.get("mode") == "create" else nullcontext():
             return function(*arguments, **options)
 
     def info(self, path: str, seconds: float) -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ def store(open_one: Callable[..., BucketStore], proxy: FaultProxy) -> BucketStor
 def race(open_args: tuple[str, dict[str, Any]], who: int) -> dict[str, bool]:
     url, options = open_args
     store = open_store(url, options)
-    names = [f"race/{number}" for number in range(60)]
+    names = [f"race/{number}" for number in range(30)]
     random.Random(who).shuffle(names)
     return {name: store.put_if_absent(name, f"{name} of {who}".encode()) for name in names}
 
