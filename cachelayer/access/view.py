@@ -290,8 +290,8 @@ class View(Generic[T]):
                 may get different numbers of records; "drop" skips it; "pad" fills it up and gives ``(batch, mask)``
                 at every step; "wrap" fills it up with the first records of the next epoch.
             start: the global position to begin at: a number of records, over all epochs and all shards.
-            prefetch: the number of batches, or elements, to read ahead in the background. Memory holds these and one
-                more. Several small ones are read at once, up to 4 MB for each of this number. 0 reads nothing ahead.
+            prefetch: the number of batches, or elements, to read ahead in the background; several small ones, up to
+                4 MiB, count as one. Memory holds these and one more. 0 reads nothing ahead.
             buckets: a leaf and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
                 :class:`cachelayer.Buckets`. The records of each batch have similar lengths: above one bound, and at
                 most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
