@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,15 +74,21 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         start, self._start = self._start, self._epoch * self._records
         epoch = start // self._records
         steps = replace(self._options.steps, num_epochs=epoch + 1)
-        for item, after in self._items(StepRows(replace(self._options, steps=steps), None), start):
-            self._position = after
-            yield item
+        rows, position = StepRows(replace(self._options, steps=steps), None), start
+        most = max(1, _RECORDS_AT_ONCE // steps.global_batch)
+        while (several := steps.several(position, most)) is not None:
+            found, position = rows.of(several), steps.after(several)
+            numbers, ends = found.numbers.tolist(), [*steps.borders(several), position]
+            for part, end in zip(found.parts, ends, strict=True):
+                for item in self._items(numbers[part]):
+                    self._position = end
+                    yield item
         # A rank without records in the last step must reach the end of the epoch too.
         self._position = (epoch + 1) * self._options.steps.records
 
     @abstractmethod
-    def _items(self, rows: StepRows, position: int) -> Iterator[tuple[Any, int]]:
-        """Yield the items of an epoch from a position on, each with the position after it."""
+    def _items(self, numbers: list[int]) -> Sequence[Any]:
+        """Return what is yielded for a step with these records."""
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iterations; each has its own order. A loaded position within that epoch stays."""
@@ -136,13 +142,8 @@ class Sampler(_ResumableSampler):
         """Return the number of records of this rank in an epoch."""
         return self._options.steps.per_epoch(0, self._options.shard_index)
 
-    def _items(self, rows: StepRows, position: int) -> Iterator[tuple[int, int]]:
-        steps = rows.options.steps
-        while (several := steps.several(position, _RECORDS_AT_ONCE)) is not None:
-            position = steps.after(several)
-            ends = [step.end for step in steps.single(several)]
-            ends[-1] = position
-            yield from zip(rows.of(several).numbers.tolist(), ends, strict=False)
+    def _items(self, numbers: list[int]) -> Sequence[Any]:
+        return numbers
 
 
 class BatchSampler(_ResumableSampler):
@@ -178,8 +179,5 @@ class BatchSampler(_ResumableSampler):
         """Return the number of batches of an epoch."""
         return self._options.steps.per_epoch()
 
-    def _items(self, rows: StepRows, position: int) -> Iterator[tuple[list[int], int]]:
-        steps = rows.options.steps
-        while (step := steps.at(position)) is not None:
-            position = steps.after(step)
-            yield rows.of(step).numbers.tolist(), position
+    def _items(self, numbers: list[int]) -> Sequence[Any]:
+        return [numbers]
