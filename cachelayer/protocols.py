@@ -235,12 +235,8 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
     def stacking(self, element_spec: Any = None, /) -> Stacker:
         """Return what makes batches: of elements of the records, or of elements of a declared spec."""
 
-    def block_holder(self, share: float, /) -> BlockHolder[T_co] | None:
-        """Return what fetches blocks of records; None if they are best read where they lie.
-
-        Args:
-            share: the fraction of all records that the caller is going to fetch.
-        """
+    def block_holder(self) -> BlockHolder[T_co] | None:
+        """Return what fetches blocks of records; None if they are best read where they lie."""
 
     def stored(self) -> HasRecords[Any] | None:
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""

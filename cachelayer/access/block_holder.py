@@ -60,7 +60,7 @@ class ReadsRecords(Protocol):
 class HoldsBlocks(Protocol):
     """Fetches blocks of records; see :class:`cachelayer.access.record_elements.RecordSource`."""
 
-    def hold(self, numbers: Ints, share: float) -> FetchedBlock: ...
+    def hold(self, numbers: Ints) -> FetchedBlock: ...
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,15 @@ class ViewBlocks:
         base: makes elements of the records.
         source: where they are fetched from.
         selection: the records that the view has.
-        share: the fraction of the records that is going to be fetched.
     """
 
     base: ReadsRecords
     source: HoldsBlocks
     selection: Selection
-    share: float
 
     def fetch(self, numbers: Ints) -> FetchedBlock:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
-        return self.source.hold(self.selection.take(numbers), self.share)
+        return self.source.hold(self.selection.take(numbers))
 
     def reads(self, blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""

@@ -134,11 +134,10 @@ class Dataset(Protocol):
         """Return the same elements, all of which are known to have the element spec."""
         return self
 
-    def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:  # noqa: ARG002
+    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:  # noqa: ARG002
         """Return what fetches blocks of elements; None if they are best read where they lie.
 
         Args:
-            share: the fraction of the elements that is going to be fetched.
             selection: the elements that are read, by whose rows blocks are fetched; None for all.
         """
         return None
@@ -243,11 +242,11 @@ class Selected(Dataset):
         base = self.base.stored()
         return None if base is None else Selected(base, self.selection)
 
-    def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:
+    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:
         chosen = self.selection
         if selection is not None:
             chosen = chosen.select(np.concatenate(list(selection.pieces())))
-        return self.base.block_holder(share, chosen)
+        return self.base.block_holder(chosen)
 
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
         """Return what makes batches of elements that functions have changed.

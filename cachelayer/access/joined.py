@@ -257,8 +257,8 @@ class JoinedRecords:
     def sources(self, numbers: Ints) -> Sources:
         return self.parts.sources(numbers)
 
-    def hold(self, numbers: Ints, share: float) -> FetchedBlock:
-        groups = [(rows, source.hold(own, share)) for source, rows, own in self._groups(numbers)]
+    def hold(self, numbers: Ints) -> FetchedBlock:
+        groups = [(rows, source.hold(own)) for source, rows, own in self._groups(numbers)]
         return FetchedBlock.joined(len(numbers), groups).unmapped()
 
     def lengths(self, leaf: int) -> LengthColumn:

@@ -85,12 +85,11 @@ class RecordSource(Protocol):
             CorruptionError: if they are not what was published.
         """
 
-    def hold(self, numbers: Ints, share: float) -> FetchedBlock:
+    def hold(self, numbers: Ints) -> FetchedBlock:
         """Fetch a block of records that is read later.
 
         Args:
             numbers: the number of each record.
-            share: the fraction of all records that the caller is going to fetch.
         """
 
 
@@ -218,10 +217,10 @@ class RecordElements(Dataset):
         """True if records are best fetched in blocks, which hold them whole."""
         return self.source.takes_requests
 
-    def block_holder(self, share: float, selection: Selection | None = None) -> ViewBlocks | None:
+    def block_holder(self, selection: Selection | None = None) -> ViewBlocks | None:
         if not self.is_fetched:
             return None
-        return ViewBlocks(self, self.source, Selection.all(len(self)) if selection is None else selection, share)
+        return ViewBlocks(self, self.source, Selection.all(len(self)) if selection is None else selection)
 
     def sources(self, numbers: Ints) -> Sources:
         return self.source.sources(numbers)

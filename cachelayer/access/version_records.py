@@ -145,7 +145,7 @@ class VersionRecords:
         with self.version.reporting_deletion(), self.version.shard_file(number) as path:
             yield ShardFiles(path, Path(paths.index_of(str(path))), self.version.manifest.shards[number].stats)
 
-    def hold(self, numbers: NDArray[np.int64], share: float) -> FetchedBlock:  # noqa: ARG002
+    def hold(self, numbers: NDArray[np.int64]) -> FetchedBlock:
         shards = self.shards
         if isinstance(shards, LocalShards):
             return FetchedBlock(shards.records(numbers).unmapped())

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, Literal, NamedTuple
@@ -209,7 +210,8 @@ class LocalShards:
         if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
             raise self._no_record(int(numbers[(numbers < 0) | (numbers >= len(self))][0]))
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
-        self._open_shards(shard_of)
+        if not self._all_are_open:
+            self._open_shards(shard_of)
         return shard_of, numbers - self._splits[shard_of]
 
     def _locate(self, shard_of: Ints, within: Ints) -> tuple[Ints, Ints]:
@@ -218,12 +220,14 @@ class LocalShards:
             return self._first[shard_of] + within * self._stride, np.full(len(within), self._record_nbytes)
         rows = index.mapped_rows(self._memory, self._index[shard_of], within)
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        check_inside(logical, lengths, self._room[shard_of], self._namer(shard_of, within), SIGNATURE)
+        check_inside(logical, lengths, self._room[shard_of], partial(self._name_of, shard_of, within), SIGNATURE)
         return self._logical[shard_of] + logical, lengths
 
     def _read(self, shard_of: Ints, within: Ints) -> Records:
         logical, lengths = self._locate(shard_of, within)
-        records = Records(self._memory, logical, lengths, self._record_nbytes, True, self._namer(shard_of, within))
+        records = Records(
+            self._memory, logical, lengths, self._record_nbytes, True, partial(self._name_of, shard_of, within)
+        )
         if self._has_compressed:
             is_compressed = self._is_compressed[shard_of]
             if is_compressed.all():
@@ -263,11 +267,11 @@ class LocalShards:
     def _name(self, shard: int, within: int) -> str:
         return f"{self._paths.get(shard, f'shard {shard}')}: record {within} of the shard"
 
-    def _namer(self, shard_of: Ints, within: Ints) -> Callable[[int], str]:
-        return lambda row: self._name(int(shard_of[row]), int(within[row]))
+    def _name_of(self, shard_of: Ints, within: Ints, row: int) -> str:
+        return self._name(int(shard_of[row]), int(within[row]))
 
     def _open_shards(self, shard_of: Ints) -> None:
-        if self._all_are_open or self._is_open[shard_of].all():
+        if self._is_open[shard_of].all():
             return
         with self._lock:
             if self._range is None:

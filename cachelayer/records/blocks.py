@@ -43,12 +43,6 @@ def to_position(logical: Any) -> Any:
     return logical + HEADER * (logical // PAYLOAD + 1)
 
 
-def in_blocks(logical: Ints) -> tuple[Ints, Ints]:
-    """Return the block of each logical offset, and its place among the bytes of that block after the header."""
-    block = logical // PAYLOAD
-    return block, logical - block * PAYLOAD
-
-
 def without_headers(ranges: Sequence[bytes | memoryview], begins: Ints) -> tuple[Bytes, Ints]:
     """Return ranges of files one after another, without the block headers in them, and where each begins.
 

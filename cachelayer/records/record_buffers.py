@@ -11,7 +11,7 @@ import numpy as np
 
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
-from cachelayer.records.blocks import HEADER, PAYLOAD, in_blocks, outside, pieces
+from cachelayer.records.blocks import HEADER, PAYLOAD, outside, pieces
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
 
 PREFIX = 8
@@ -291,8 +291,8 @@ class Records:
                 out[row, to:to_end] = self.buffer[start:end]
             return out
         # Gather the rows as if no block header cut them. Then repair the few that a header does cut.
-        blocks, places = in_blocks(logical)
-        starts = logical + HEADER * (blocks + 1)
+        blocks = logical // PAYLOAD
+        places, starts = logical - blocks * PAYLOAD, logical + HEADER * (blocks + 1)
         out = gather_rows(self.buffer, starts, nbytes)
         (cut,) = (places > PAYLOAD - nbytes).nonzero()
         after = PAYLOAD - places[cut]

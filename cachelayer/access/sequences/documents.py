@@ -300,7 +300,7 @@ class Cut(Protocol):
     def batch(self, numbers: Ints, read: Read | None = None) -> dict[str, NDArray[Any]]:
         """Return some rows; ``read`` reads the records that they are made of, if not their own base."""
 
-    def block_holder(self, rows: DocumentRows, share: float, selection: Selection) -> BlockHolder[Any] | None:
+    def block_holder(self, rows: DocumentRows, selection: Selection) -> BlockHolder[Any] | None:
         """Return what fetches blocks of rows; see :meth:`Dataset.block_holder`."""
 
 
@@ -369,5 +369,5 @@ class DocumentRows(Dataset):
         columns = {name: rows_apart(values) for name, values in self.cut.batch(numbers, read).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def block_holder(self, share: float, selection: Selection | None = None) -> BlockHolder[Any] | None:
-        return self.cut.block_holder(self, share, Selection.all(len(self)) if selection is None else selection)
+    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:
+        return self.cut.block_holder(self, Selection.all(len(self)) if selection is None else selection)

@@ -134,7 +134,7 @@ class PackCut:
         added = segments_of(pieces.row, number, pieces.count, rows, length)
         return {**values, **dict(zip(self.documents.segment_keys, added, strict=True))}
 
-    def block_holder(self, rows: DocumentRows, share: float, selection: Selection) -> BlockHolder[Any] | None:  # noqa: ARG002
+    def block_holder(self, rows: DocumentRows, selection: Selection) -> BlockHolder[Any] | None:  # noqa: ARG002
         # The documents of neighbouring packs lie anywhere among those that were packed together.
         return None
 

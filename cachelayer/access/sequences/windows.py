@@ -206,12 +206,12 @@ class WindowCut:
             batch[f"{key}_mask"] = np.arange(length) < layout.filled[:, None]
         return batch
 
-    def block_holder(self, rows: DocumentRows, share: float, selection: Selection) -> BlockHolder[Any] | None:
+    def block_holder(self, rows: DocumentRows, selection: Selection) -> BlockHolder[Any] | None:
         base = self.documents.records.base
         # A document that is longer than a block would be held by each block that it reaches.
         if not isinstance(base, RecordElements) or not base.is_fetched or base.facts.record_nbytes > _LONG_NBYTES:
             return None
-        return WindowBlocks(self, rows, base.source, selection, share)
+        return WindowBlocks(self, rows, base.source, selection)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,21 +241,19 @@ class WindowBlocks:
         rows: makes elements of them.
         source: where the documents are fetched from.
         selection: the windows that the view has.
-        share: the fraction of the windows that is going to be fetched.
     """
 
     cut: WindowCut
     rows: DocumentRows
     source: RecordSource
     selection: Selection
-    share: float
 
     def fetch(self, numbers: Ints) -> HeldDocuments:
         """Fetch the documents of windows by their numbers in the view; neighbours are one request."""
         documents = self.cut.pieces(self.selection.take(numbers)).record
         # In the order of the base, neighbours lie together.
         documents = np.unique(self.cut.documents.records.selection.numbers_of(documents))
-        return HeldDocuments(self.source.hold(documents, self.share), documents)
+        return HeldDocuments(self.source.hold(documents), documents)
 
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
         """Return what reads windows out of blocks; a document that is in two blocks is read out of either."""

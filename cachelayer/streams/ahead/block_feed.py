@@ -256,5 +256,5 @@ def feed_of(reader: StepReader, workers: int = 1) -> BlockFeed | None:
     steps = reader.options.steps
     if steps.records == 0 or reader.options.order.spans(0, np.empty(0, np.int64)) is None:
         return None
-    holder = reader.records.block_holder(max(1, reader.read_rows.share) / steps.global_batch)
+    holder = reader.records.block_holder()
     return None if holder is None else BlockFeed(holder, reader, workers)
