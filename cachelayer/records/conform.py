@@ -21,7 +21,7 @@ from cachelayer.records.tree import describe
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
 """For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
-_VARYING = "Declare element_spec= with None for the dimensions that vary: not all of them do in the first elements."
+_VARYING = "Declare this leaf in element_spec=, with None for what varies: the first elements do not show it."
 
 
 def conform(spec: LeafSpec, value: Any, row: int) -> Any:

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 # Readers would take a size that is too large for a damaged file.
 _MOST_PIXELS = (1 << 16) - 1
-_MOST_THREADS = 8
+_MOST_THREADS, _MOST_TASKS = 8, 32
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 _SCALED_FORMATS = ("JPEG", "MPO")
 _TURNED_BY_90_DEGREES = (5, 6, 7, 8)
@@ -73,7 +74,10 @@ class MediaFiles:
                 return self.leaf.filler()
             return self._array(flat.row(row).tobytes(), row)
 
-        values = list(_pool().map(value_of, rows)) if len(rows) > 1 else list(map(value_of, rows))
+        size = -(-len(rows) // _MOST_TASKS) or 1
+        chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+        decoded = map if len(chunks) < 2 else _pool().map
+        values = list(chain.from_iterable(decoded(lambda chunk: list(map(value_of, chunk)), chunks)))
         return Column((values,) if apart else self.leaf.encode(values), nulls)
 
     def value(self, *parts: NDArray[Any]) -> NDArray[Any]:
