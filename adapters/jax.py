@@ -122,6 +122,7 @@ class GlobalBatches(Generic[T]):
 class GlobalBatchIterator(StreamIterator[T]):
     """An iterator over global batches, with a state. Only one thread may use it at a time.
 
+    It continues from the state of any stream's iterator, on any mesh, if the sharding divides every step from there on.
     Its ``failures`` are those of the rows that this process reads; ``get_state`` is the same on every process.
     """
 
@@ -129,18 +130,10 @@ class GlobalBatchIterator(StreamIterator[T]):
         super().__init__(reader)
         self._sharding = sharding
 
-    def set_state(self, state: Any) -> None:
-        """Continue where an iterator of the same records in the same order was, on any mesh.
-
-        Args:
-            state: the result of ``get_state`` of this or of any stream's iterator, or its JSON.
-
-        Raises:
-            StateError: if the state belongs to other records or another order, or lies past the end.
-            InvalidArgumentError: if the sharding does not divide a step from there on.
-        """
-        _check_steps(self._reader, self._sharding, self._identity.position(state))
-        super().set_state(state)
+    def _read_with(self, reader: StepReader, position: int) -> None:
+        """Continue at a position with another reader, if the sharding divides every step from there on."""
+        _check_steps(reader, self._sharding, position)
+        super()._read_with(reader, position)
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model, as ``state.json``; process 0 writes it.

@@ -242,8 +242,10 @@ class StreamIterator(Iterator[T]):
             InvalidArgumentError: if it does not, or if the stream is of a mixture, a sample, buckets, or some records.
             InvalidTypeError: if it has no records.
         """
-        if not self._reads_itself or self._reader.rows is not None:
-            raise InvalidArgumentError("advance_to: worker processes or devices read these steps: make a new loader")
+        if not self._reads_itself:
+            raise InvalidArgumentError(
+                "advance_to: worker processes read these steps: make a loader over the newer version"
+            )
         self._read_with(self._reader.advanced(newer, self.position), self.position)
         self._finished = None
 

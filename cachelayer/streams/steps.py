@@ -251,9 +251,12 @@ class Steps:
             begins = [position, *(high for _, high in self.left_out if high > position)]
             begins += [begin for low, _ in self.left_out if (begin := self._run(low - 1)[0]) > position]
             found.update((self._run(begin)[1] - begin) % self.global_batch or self.global_batch for begin in begins)
-            epoch_end = position - position % self.records + self.records
+            last = self.segments[-1]
+            for segment, after in pairwise(self.segments):
+                found.update((segment.records % self.global_batch,) if position < after.begin else ())
+            epoch_end = position - (position - last.begin) % self.records + self.records
             found.update(self.short_steps if self.cuts or self.end is None or epoch_end < self.end else ())
-        return found
+        return found - {0}
 
     def per_epoch(self, place: int = 0, offset: int = 0, stop: int | None = None) -> int:
         """Return the number of steps from a place to the end of an epoch, or to another place, left out or not.

@@ -261,6 +261,29 @@ def test_arguments_that_cannot_be_are_refused() -> None:
         len(global_batches(rows.stream(8, num_epochs=None), devices(1)))
 
 
+def test_it_advances_to_a_newer_version_if_the_sharding_divides_its_steps(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    old = storage.submit([{"id": np.int32(number)} for number in range(40)], "d", "v1", shard_bytes=1000)
+    newer = storage.append("d", "v1", "v2", [{"id": np.int32(number)} for number in range(40, 55)])
+    plain, stream = iter(old.stream(8, num_epochs=2, remainder="wrap")), old.stream(8, num_epochs=2, remainder="wrap")
+    iterator = iter(global_batches(stream, devices(8)))
+    assert_same(next(iterator), next(plain))
+    iterator.advance_to(newer)
+    plain.advance_to(newer)
+    state = iterator.get_state()
+    assert state == plain.get_state()
+    rest = list(plain)
+    restored = iter(global_batches(newer.stream(8, num_epochs=2, remainder="wrap"), devices(4, 2)))
+    restored.set_state(state)
+    for expected in rest:
+        assert_same(next(iterator), expected)
+        assert_same(next(restored), expected)
+    uneven = iter(global_batches(old.stream(8), devices(8)))
+    with pytest.raises(InvalidArgumentError, match="not divisible"):
+        uneven.advance_to(newer)
+    assert_same(next(uneven), old.stream(8)[0])
+
+
 def test_an_endless_stream_goes_on() -> None:
     stream = cachelayer.mix([(ref(16), 3), (ref(5), 1)]).stream(8, shuffle=True, seed=1)
     batches = global_batches(stream, devices(4))
