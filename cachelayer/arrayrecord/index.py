@@ -184,8 +184,3 @@ def row_range(row: int) -> tuple[int, int]:
     """Return the begin and the end of a record's row in an index."""
     start = HEADER_NBYTES + row * ROW.itemsize
     return start, start + ROW.itemsize
-
-
-def record_checksum(raw: bytes | memoryview, row: int, start: int) -> int:
-    """Return the CRC32C of a record from the bytes of an index from ``start`` on."""
-    return int(np.frombuffer(raw, ROW, count=1, offset=row_range(row)[0] - start)["crc32c"][0])

@@ -10,7 +10,7 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,12 @@ from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import decompress
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, is_in_memory, opened, padded
-from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, check_inside, to_logical, to_position
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import Frames, Records
 
 Verify = Literal["never", "open", "always"]
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
@@ -200,10 +200,6 @@ class LocalShards:
         self._open_shards(np.array([shard]))
         return bool(self._is_compressed[shard])
 
-    def announce(self, numbers: Ints) -> bool:
-        """Start to load records if they are not in memory; return whether any was not."""
-        return len(numbers) > 0 and self._load_if_cold(*self._in_shards(numbers))
-
     def _in_shards(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard of each record, all of which are open then, and its number there."""
         # As unsigned integers, negative numbers are larger than all others: one comparison checks both ends.
@@ -344,3 +340,31 @@ class LocalShards:
             wrong = index.mismatches(self._read(np.full(len(within), shard), within).unmapped(), rows["crc32c"])
             if len(wrong):
                 raise CorruptionError(f"{self._name(shard, int(within[wrong[0]]))} does not match its checksum")
+
+
+def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> ShardStats:
+    """Write the records of a shard as they are, some of them empty, so that all others keep their numbers.
+
+    Args:
+        source: the shard. Each record is compared with its checksum: damage must not get a checksum of its own.
+        erased: the numbers in the shard of the records to leave empty.
+        writer: writes the new shard, its index and its lengths.
+
+    Returns:
+        The facts about the new shard.
+
+    Raises:
+        CorruptionError: if the shard is not what was published.
+        StorageError: if the new one cannot be written.
+    """
+    try:
+        for numbers, records in LocalShards.of_file(nullcontext(source), source.stats, "always").in_order():
+            read = records.unmapped()
+            lengths = np.where(np.isin(numbers, erased), 0, read.lengths)
+            frames = Frames.of(Records(read.buffer, read.starts, lengths))
+            writer.hash(frames)
+            writer.write(frames)
+        return writer.finish(lambda: None)
+    except BaseException:
+        writer.give_up()
+        raise

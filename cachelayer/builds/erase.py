@@ -16,8 +16,7 @@ import numpy as np
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.local_shards import ShardFiles
-from cachelayer.arrayrecord.write_without import write_without
+from cachelayer.arrayrecord.local_shards import ShardFiles, write_without
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
