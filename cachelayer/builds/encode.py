@@ -36,7 +36,7 @@ OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
 _SHOWN = 10
 _SAMPLE = 8
-_BLOCKS_PER_WORKER = 2
+_CHUNKS_PER_WORKER = 2
 
 
 @dataclass(frozen=True)
@@ -167,36 +167,36 @@ def encode_with_workers(
     Yields:
         The number of the part, and a chunk of it.
     """
-    encode_block = partial(encode, source, spec, on_error)
-    with ProcessPool(encode_block, workers, "workers: the source") as pool:
-        size = _block_records(partial(encode, source, spec, "skip"), workers, list(parts.values()))
+    encode_chunk = partial(encode, source, spec, on_error)
+    with ProcessPool(encode_chunk, workers, "workers: the source") as pool:
+        size = _chunk_records(partial(encode, source, spec, "skip"), workers, list(parts.values()))
         pending: deque[tuple[int, Call]] = deque()
         for number, records in parts.items():
             for first in range(records.start, records.stop, size):
                 end = min(first + size, records.stop)
                 pending.append((number, pool.submit(f"records {first} to {end - 1}", first, end - first)))
-                if len(pending) >= _BLOCKS_PER_WORKER * workers:
+                if len(pending) >= _CHUNKS_PER_WORKER * workers:
                     number_of, chunk = pending.popleft()
                     yield number_of, chunk.result()
         for number_of, chunk in pending:
             yield number_of, chunk.result()
 
 
-def _block_records(encode_sample: partial[EncodedChunk], workers: int, parts: list[range]) -> int:
-    """Return the number of records in a block, from the first: no worker should idle, or work on one, for long."""
+def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: list[range]) -> int:
+    """Return the number of records in a chunk, from the first: no worker should idle, or work on one, for long."""
     began = monotonic()
     # An element that does not fit is encoded again later; then it raises or is left out.
     with Progress("", None, enabled=False):
         sample = encode_sample(parts[0].start, min(_SAMPLE, len(parts[0]))) if parts else None
     in_time = int(BATCH_SECONDS * _SAMPLE // max(1e-9, monotonic() - began))
     sizes = [nbytes for frames in (sample.frames if sample else ()) for nbytes in frames.lengths]
-    share = -(-sum(map(len, parts)) // (workers * _BLOCKS_PER_WORKER))
+    share = -(-sum(map(len, parts)) // (workers * _CHUNKS_PER_WORKER))
     fitting = int(BATCH_NBYTES // max(1, sum(sizes) / max(1, len(sizes))))
     return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
 
 
 def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> EncodedChunk:
-    """Encode one block of a source which can begin at any record."""
+    """Encode one chunk of a source which can begin at any record."""
     encoder = Encoder(codec_for(spec), on_error, start)
     begun = source.skipped(start)
     frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]
