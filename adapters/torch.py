@@ -27,7 +27,7 @@ from cachelayer.records.infer import as_leaf
 from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.streams.ahead.chunks import Chunk
+from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.ahead.worker_steps import warn_of_workers
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator, StreamStats

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils import data
 
 from cachelayer.adapters.frameworks.torch_tensors import tensors
-from cachelayer.streams.ahead.chunks import Chunk
+from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.ahead.worker_steps import WorkerSteps
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.stream import Stream, reader_of, step_of, with_options

@@ -10,8 +10,7 @@ from typing import Any, Protocol, cast
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
-from cachelayer.streams.ahead.chunks import Chunk
-from cachelayer.streams.ahead.prefetch import Prefetcher
+from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.reading.failures import Failure, too_many, warn_of
 from cachelayer.streams.reading.step_reader import StepReader

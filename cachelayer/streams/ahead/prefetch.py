@@ -1,19 +1,132 @@
-"""Read ahead in the background: a queue of futures of a thread or two."""
+"""Read ahead in the background: a queue of futures of chunks, which are items that are read at once."""
 
 from __future__ import annotations
 
 import os
 import weakref
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Generic
+from itertools import islice
+from threading import Event
+from typing import Any, Generic
 
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
-from cachelayer.streams.ahead.block_feed import feed_of
-from cachelayer.streams.ahead.chunks import Chunk, ChunkPlan, steps_at_once
+from cachelayer.streams.ahead.block_feed import BlockFeed, BlockRows, feed_of
+from cachelayer.streams.reading.failures import Dropped, Failure, Reading
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.steps import Step
+
+_CHUNK_NBYTES = 4 << 20
+"""The most bytes of records that are read at once, unless one batch has more."""
+_MAPPED_RECORDS = 32
+"""The most records that are read at once if functions are applied to them."""
+
+
+class Chunk(Generic[T]):
+    """Items that were read at once, and the positions between them.
+
+    ``items.popleft()`` hands one out. The position follows from the number of items that are left, so the two always
+    agree.
+
+    Args:
+        begin: the position before the first item.
+        after: the position after each item; one more than there are items if the last step has no item for this shard.
+        items: what was read.
+        failure: the error that ended the chunk early.
+        failures: the elements of the items that others stand in for.
+    """
+
+    __slots__ = ("_after", "_begin", "_count", "failure", "failures", "items")
+
+    def __init__(
+        self,
+        begin: int,
+        after: Sequence[int] = (),
+        items: Iterable[T] = (),
+        failure: BaseException | None = None,
+        failures: tuple[Failure, ...] = (),
+    ) -> None:
+        self._begin = begin
+        self._after = after
+        self.items = deque(items)
+        self._count = len(self.items)
+        self.failure = failure
+        self.failures = failures
+
+    @property
+    def position(self) -> int:
+        """The position after the last item that was handed out."""
+        handed_out = self._count - len(self.items)
+        return self._after[handed_out - 1] if handed_out else self._begin
+
+    @property
+    def end(self) -> int:
+        """The position where the next chunk begins."""
+        return self._after[-1] if self._after else self._begin
+
+    def until(self, position: int, error: BaseException) -> Chunk[T]:
+        """Return a chunk of the items that end at a position or before, ended by an error."""
+        after = self._after[: bisect_right(self._after, position)]
+        failures = tuple(failure for failure in self.failures if failure.position < position)
+        return Chunk(self._begin, after, islice(self.items, len(after)), error, failures)
+
+    def replaced(self, change: Callable[[T, int], Any]) -> Chunk[Any]:
+        """Return a chunk of what a function makes of each item and the position after it."""
+        return Chunk(self._begin, self._after, map(change, self.items, self._after), self.failure, self.failures)
+
+
+class ChunkPlan:
+    """A chunk that is going to be read.
+
+    Args:
+        reader: reads it.
+        begin: the position where it begins.
+        steps: its steps.
+        feed: loads the blocks that the steps need; None if records are read where they lie.
+    """
+
+    def __init__(self, reader: StepReader, begin: int, steps: Step, feed: BlockFeed | None) -> None:
+        self._reader = reader
+        self._steps = steps
+        self._fetched: BlockRows | None = None if feed is None else feed.load(steps)
+        self.begin, self.end = begin, reader.options.steps.after(steps)
+        self._after = [*reader.options.steps.borders(steps), self.end]
+
+    def load(self, closed: Event | None = None) -> Chunk[Any]:
+        """Read the chunk; if an error ends it, keep the items before the error.
+
+        Args:
+            closed: set when nobody waits for the chunk any longer; None if the consumer itself reads: then an interrupt
+                is raised at once.
+        """
+        items: list[Any] = []
+        failure: BaseException | None = None
+        reading = Reading(closed)
+        try:
+            self._reader.read(self._steps, items, reading, self._fetched)
+        except Dropped:
+            raise
+        except StopIteration as error:
+            failure = RuntimeError("reading the records raised StopIteration")
+            failure.__cause__ = error
+        except Exception as error:  # noqa: BLE001 - raised in the place of the item
+            failure = error
+        except BaseException as error:
+            if closed is None:
+                raise
+            failure = error
+        try:
+            # Of an item that an error ended, there may be some too.
+            end = self._after[len(items) - 1] if items else self.begin
+            failures = tuple(found for found in reading.failures if found.position < end)
+            return Chunk(self.begin, self._after, items, failure, failures)
+        finally:
+            # The error's traceback holds this frame, which must not hold the error.
+            failure = None
 
 
 class Prefetcher(Generic[T]):
@@ -82,3 +195,16 @@ class Prefetcher(Generic[T]):
             weakref.finalize(self, self._background.close)
         self._ahead.append((plan, self._background.submit(partial(plan.load, self._background.closed))))
         return True
+
+
+def steps_at_once(reader: StepReader) -> int:
+    """Return the number of steps of a chunk: one, or several that are small."""
+    records, share = reader.records, max(1, reader.read_rows.share)
+    most = min(records.facts.records_per_read, _CHUNK_NBYTES // max(1, records.facts.read_nbytes))
+    if reader.is_mapped:
+        most = min(most, _MAPPED_RECORDS)
+    if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.facts.reading_cost != "stored")):
+        # A function may make any number of bytes of a batch; and a consumer that reads itself waits for each item.
+        most = 1
+    threads = max([1, *(function.threads for function in reader.maps)]) if reader.options.prefetch else 1
+    return max(1, -(-max(most, threads) // share))
