@@ -31,8 +31,8 @@ from cachelayer.errors import (
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.worker_steps import WorkerSteps, fetches_blocks, warn_of_workers
-from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.state import Awaited, load_state, save_state
 from cachelayer.streams.stream import Stream, reader_of, with_options
 from cachelayer.streams.stream_options import Shuffle, StreamArguments
 from cachelayer.user_warnings import warn

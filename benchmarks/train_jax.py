@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 import cachelayer
 from cachelayer.adapters.jax import global_batches
-from cachelayer.streams.checkpoint import write_state
+from cachelayer.streams.state import write_state
 
 RECORDS = 50_000
 AIMS = {128: 0.7, 1024: 0.9}

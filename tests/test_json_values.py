@@ -19,9 +19,8 @@ from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
 from cachelayer.records.tree import leaves, namedtuple_class
-from cachelayer.streams.checkpoint import FILE, read_state
 from cachelayer.streams.order.orders import ExactOrder
-from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.state import FILE, StreamIdentity, read_state
 from cachelayer.streams.steps import Steps
 from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest

@@ -11,9 +11,9 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
-from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.reading.failures import Failure, too_many, warn_of
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.state import Awaited, load_state, save_state
 
 # From this share of the time on, a consumer that waits is told what to do about it.
 _MUCH = 0.1
