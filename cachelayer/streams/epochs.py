@@ -116,7 +116,8 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
             StateError: if the state belongs to other records or another order, or lies past the end.
         """
         endless = replace(self._reader.options.steps, num_epochs=self._end)
-        self._reader, position = self._reader.with_steps(endless).restored(state)
-        if self._reader.options.steps.earlier:
+        reader, position = self._reader.with_steps(endless).restored(state)
+        if reader.options.steps.earlier:
             raise StateError("the state has advanced to more records, which epochs() does not: restore it with iter()")
+        self._reader = reader
         self._begin_at(position)

@@ -37,6 +37,7 @@ _DEFAULTS = {
     "shard": (0, 1),
     "remainder": "keep",
     "start": 0,
+    "left_out": (),
 }
 """The arguments that the ``repr`` of a stream leaves out."""
 
@@ -107,6 +108,7 @@ class StreamOptions:
             "shard": (self.shard_index, self.steps.shard_count),
             "remainder": self.steps.remainder,
             "start": self.start,
+            "left_out": self.steps.left_out,
         }
         return ", ".join(f"{name}={value!r}" for name, value in found.items() if value != _DEFAULTS.get(name))
 
