@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.file import ArrayRecordFile, RangedFile, RecordFile, fingerprint, map_file, open_file
-from cachelayer.arrayrecord.footer import read_footer
+from cachelayer.arrayrecord.footer import ByteFile, read_footer
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.locks import ProcessLock
+from cachelayer.locks import cached_property
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.open_store import names_no_bucket, open_store
-from cachelayer.records.memory import distinct
+from cachelayer.records.memory import groups_of, splits_of
 from cachelayer.records.selection import Selection
 
 # What array_record lets its reader be told. They trade memory for speed there, and never change a record.
@@ -45,12 +45,58 @@ PathLike = str | os.PathLike[str] | FileInstruction
 
 
 @dataclass(frozen=True)
-class _RecordRange:
-    """Records ``start`` to ``stop`` of the file at a path or URL; to the end of the file if ``stop`` is None."""
+class _Part:
+    """Some consecutive records of a file, which is opened when it is first used.
+
+    Args:
+        path: where the file is: a path, or a URL.
+        options: the options of the file system that reads URLs.
+        verify: what to check.
+        start, stop: the number of the first record, and the one after the last; None for the end of the file.
+    """
 
     path: Path | str
+    options: StorageOptions
+    verify: Verify
     start: int = 0
     stop: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: self.__dict__[each.name] for each in fields(self)}
+
+    @property
+    def byte_file(self) -> ByteFile:
+        """The bytes of the file."""
+        if isinstance(self.path, Path):
+            return map_file(self.path)
+        if names_no_bucket(self.path):
+            raise InvalidArgumentError(f"{self.path!r}: it names no bucket")
+        folder, _, name = self.path.rpartition("/")
+        store = open_store(folder, self.options)
+        nbytes = store.size(name)
+        if nbytes is None:
+            raise StorageError(f"cannot open {self.path}: there is no such object")
+        return RangedFile(self.path, name, nbytes, store.read_ranges)
+
+    @cached_property
+    def file(self) -> RecordFile:
+        """The records of the file."""
+        if isinstance(self.path, Path):
+            file = open_file(self.path, checks=self.verify == "always")
+        elif self.verify == "always":
+            raise InvalidArgumentError(
+                f"verify='always' reads files on local disk only: copy {self.path} to a local path, or pass "
+                "verify='open'"
+            )
+        else:
+            ranged = self.byte_file
+            file = ArrayRecordFile(ranged, read_footer(ranged))
+        if self.stop is not None and not 0 <= self.start <= self.stop <= len(file):
+            raise InvalidArgumentError(f"{self.path}[{self.start}:{self.stop}]: the file has {len(file)} records")
+        return file
+
+    def __len__(self) -> int:
+        return (len(self.file) if self.stop is None else self.stop) - self.start
 
 
 class ArrayRecordDataSource:
@@ -88,54 +134,12 @@ class ArrayRecordDataSource:
             paths = [paths]
         if not isinstance(paths, Sequence) or len(paths) == 0:
             raise InvalidArgumentError(f"paths {paths!r}: pass a path, a glob or a list of paths")
-        self._verify: Verify = verify
-        self._options = StorageOptions(storage_options or {})
-        self._ranges = [each for path in paths for each in _ranges(path, self._options)]
-        self._open()
-
-    def _open(self) -> None:
-        self._lock = ProcessLock()
-        self._files: list[RecordFile | None] = [None] * len(self._ranges)
-        stops = [
-            len(self._file(number)) if each.stop is None else each.stop for number, each in enumerate(self._ranges)
+        chosen = StorageOptions(storage_options or {})
+        self._parts = [
+            _Part(path, chosen, verify, *records) for each in paths for path, *records in _places(each, chosen)
         ]
-        lengths = [stop - each.start for stop, each in zip(stops, self._ranges, strict=True)]
-        self._splits = np.cumsum([0, *lengths])
+        self._splits = splits_of(np.array([len(part) for part in self._parts], np.int64))
         self._selection = Selection.all(int(self._splits[-1]))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("_ranges", "_verify", "_options", "_splits")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = ProcessLock()
-        self._files = [None] * len(self._ranges)
-        self._selection = Selection.all(int(self._splits[-1]))
-
-    def _file(self, number: int) -> RecordFile:
-        file = self._files[number]
-        if file is None:
-            with self._lock:
-                file = self._files[number]
-                if file is None:
-                    wanted = self._ranges[number]
-                    file = self._open_file(wanted.path)
-                    if wanted.stop is not None and not 0 <= wanted.start <= wanted.stop <= len(file):
-                        raise InvalidArgumentError(
-                            f"{wanted.path}[{wanted.start}:{wanted.stop}]: the file has {len(file)} records"
-                        )
-                    self._files[number] = file
-        return file
-
-    def _open_file(self, path: Path | str) -> RecordFile:
-        if isinstance(path, Path):
-            return open_file(path, checks=self._verify == "always")
-        if self._verify == "always":
-            raise InvalidArgumentError(
-                f"verify='always' reads files on local disk only: copy {path} to a local path, or pass verify='open'"
-            )
-        file = _ranged_file(path, self._options)
-        return ArrayRecordFile(file, read_footer(file))
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +147,8 @@ class ArrayRecordDataSource:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._files = [None] * len(self._ranges)
+        for part in self._parts:
+            part.__dict__.pop("file", None)
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -154,28 +159,25 @@ class ArrayRecordDataSource:
 
     def __getitem__(self, record_key: SupportsIndex) -> bytes:
         number = self._selection.number(record_key)
-        file = int(np.searchsorted(self._splits, number, side="right")) - 1
-        in_file = number - int(self._splits[file]) + self._ranges[file].start
-        return self._file(file).read(np.array([in_file]))[0]
+        part = int(self._splits[1:].searchsorted(number, side="right"))
+        return self._parts[part].file.read(np.array([number - self._splits[part] + self._parts[part].start]))[0]
 
     def __getitems__(self, record_keys: Iterable[SupportsIndex] | NDArray[Any]) -> list[bytes]:
         """Return many records, in the order of their keys; negative keys count from the end."""
         numbers = self._selection.take(record_keys)
-        file_of = np.searchsorted(self._splits, numbers, side="right") - 1
         out: list[bytes] = [b""] * len(numbers)
-        for file in distinct(file_of).tolist():
-            rows = np.flatnonzero(file_of == file)
-            in_file = numbers[rows] - self._splits[file] + self._ranges[file].start
-            for row, record in zip(rows.tolist(), self._file(file).read(in_file), strict=True):
+        part_of = self._splits[1:].searchsorted(numbers, side="right")
+        for number, rows in groups_of(part_of, len(self._parts)):
+            part = self._parts[number]
+            records = part.file.read(numbers[rows] - self._splits[number] + part.start)
+            for row, record in zip(rows.tolist(), records, strict=True):
                 out[row] = record
         return out
 
     def __repr__(self) -> str:
         state = hashlib.sha256()
-        for each in self._ranges:
-            path = each.path
-            file = map_file(path) if isinstance(path, Path) else _ranged_file(path, self._options)
-            state.update(f"{each.start}:{each.stop}:{fingerprint(file)};".encode())
+        for part in self._parts:
+            state.update(f"{part.start}:{part.stop}:{fingerprint(part.byte_file)};".encode())
         return f"ArrayRecordDataSource(records={len(self)}, sha256={state.hexdigest()})"
 
 
@@ -190,45 +192,27 @@ def _check_reader_options(options: Any) -> None:
         raise InvalidArgumentError(f"reader_options {unknown}: the reader of array_record has {names}")
 
 
-def _ranges(path: PathLike, options: Mapping[str, Any]) -> list[_RecordRange]:
+def _places(path: PathLike, options: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the files that a user names: the path or URL of each, and the range of its records if one is given."""
     if isinstance(path, FileInstruction):
-        return [_RecordRange(_path_or_url(path.filename), path.skip, path.skip + path.take)]
+        return [(_path_or_url(path.filename), path.skip, path.skip + path.take)]
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidTypeError(f"path {path!r}: pass a str, a path or a file instruction of TFDS")
     text = os.fspath(path)
     match = _RANGE_SUFFIX.fullmatch(text)
     if match:
-        return [_RecordRange(_path_or_url(match[1]), int(match[2]), int(match[3]))]
+        return [(_path_or_url(match[1]), int(match[2]), int(match[3]))]
+    folder, _, pattern = text.rpartition("/")
+    if not glob.has_magic(pattern if "://" in text else text) or ("://" not in text and Path(text).exists()):
+        return [(_path_or_url(text),)]
     if "://" in text:
-        return [_RecordRange(url) for url in _matching_urls(text, options)]
-    if glob.has_magic(text) and not Path(text).exists():
-        names = sorted(glob.glob(text))  # noqa: PTH207
-        if not names:
-            raise StorageError(f"no file matches {text}")
-        return [_RecordRange(Path(name)) for name in names]
-    return [_RecordRange(Path(text))]
+        names = [f"{folder}/{name}" for name in fnmatch.filter(open_store(folder, options).names(""), pattern)]
+    else:
+        names = glob.glob(text)  # noqa: PTH207
+    if not names:
+        raise StorageError(f"nothing matches {text}")
+    return [(_path_or_url(name),) for name in sorted(names)]
 
 
 def _path_or_url(text: str) -> Path | str:
     return text if "://" in text else Path(text)
-
-
-def _matching_urls(url: str, options: Mapping[str, Any]) -> list[str]:
-    folder, _, pattern = url.rpartition("/")
-    if not glob.has_magic(pattern):
-        return [url]
-    names = fnmatch.filter(open_store(folder, options).names(""), pattern)
-    if not names:
-        raise StorageError(f"no object matches {url}")
-    return [f"{folder}/{name}" for name in sorted(names)]
-
-
-def _ranged_file(url: str, options: Mapping[str, Any]) -> RangedFile:
-    if names_no_bucket(url):
-        raise InvalidArgumentError(f"{url!r}: it names no bucket")
-    folder, _, name = url.rpartition("/")
-    store = open_store(folder, options)
-    nbytes = store.size(name)
-    if nbytes is None:
-        raise StorageError(f"cannot open {url}: there is no such object")
-    return RangedFile(url, name, nbytes, store.read_ranges)
