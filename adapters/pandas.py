@@ -20,7 +20,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.column import Column
+from cachelayer.records.layout import Column
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn

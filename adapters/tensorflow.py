@@ -24,7 +24,7 @@ from cachelayer.errors import (
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
-from cachelayer.records.column import Column, Flat
+from cachelayer.records.layout import Column, Flat
 from cachelayer.records.leaves import ArrayLeaf, RaggedLeaf, SparseLeaf, leaf_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.column import Column, Flat, PartRows
+from cachelayer.records.layout import Column, Flat, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec

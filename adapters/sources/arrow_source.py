@@ -31,7 +31,7 @@ from cachelayer.errors import (
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.column import Column
+from cachelayer.records.layout import Column
 from cachelayer.records.tree import Tree
 
 try:

@@ -18,7 +18,7 @@ from cachelayer.builds.element_copies import IMMUTABLE, snapshot
 from cachelayer.errors import ElementError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.column import Column
+from cachelayer.records.layout import Column
 from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
 from cachelayer.records import dtypes, tree
-from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
-from cachelayer.records.layout import Layout, Part, padded
+from cachelayer.records.layout import Column, Flat, Layout, Part, padded
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
 from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
 from cachelayer.records.media import MediaFiles

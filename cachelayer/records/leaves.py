@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.records import dtypes
-from cachelayer.records.column import Flat, PartRows, listed
 from cachelayer.records.conform import conform, conform_batch, fits_shape, is_plain, same_arrays, stacked_rows
 from cachelayer.records.dtypes import DType
-from cachelayer.records.layout import U8, U32, Part
+from cachelayer.records.layout import U8, U32, Flat, Part, PartRows, listed
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
 from cachelayer.records.tree import describe

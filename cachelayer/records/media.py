@@ -21,8 +21,8 @@ from cachelayer.errors import (
     MissingDependencyError,
 )
 from cachelayer.records import tree
-from cachelayer.records.column import Column
 from cachelayer.records.conform import conform
+from cachelayer.records.layout import Column
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSize, ImageSpec, LeafSpec, SizedImageSpec
