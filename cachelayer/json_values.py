@@ -114,8 +114,11 @@ def shallow(what: str, value: Any) -> Any:
     while layer:
         if depth > DEEPEST:
             raise ValueError(f"{what} is nested deeper than {DEEPEST} levels")
-        inner = (each.values() if isinstance(each, dict) else each for each in layer if isinstance(each, (dict, list)))
-        layer, depth = [child for children in inner for child in children], depth + 1
+        inner: list[Any] = []
+        for each in layer:
+            if isinstance(each, (dict, list)):
+                inner += each.values() if isinstance(each, dict) else each
+        layer, depth = inner, depth + 1
     return value
 
 
