@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of
@@ -39,7 +40,8 @@ def elements_of(source: Source | None) -> dict[str, Any]:
         # What does not fit is an error, or left out, when it is built.
         with suppress(ElementError):
             for record in Encoder(codec_for(source.element_spec), "raise").encode(source.take(numbers)).to_list():
-                digest.update(record)
+                # A checksum tells changes as well, and large rows are many bytes.
+                digest.update(google_crc32c.value(record).to_bytes(4, "little"))
         return {"elements": digest.hexdigest()}
     if isinstance(source, SequenceSource) and type(source.items) in (list, tuple):
         return {"elements": described(("elements", *(source.items[number] for number in numbers)))}
