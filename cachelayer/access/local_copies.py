@@ -23,7 +23,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.records.memory import Bytes, Ints, distinct
 from cachelayer.system_threads import Pool, start
 from cachelayer.user_warnings import warn
@@ -46,9 +46,7 @@ class LocalCopies:
         verify: what to check when copies are read.
     """
 
-    def __init__(
-        self, folder: CacheFolder, store: ObjectStore, dataset_id: str, shards: ShardTable, verify: Verify
-    ) -> None:
+    def __init__(self, folder: CacheFolder, store: Store, dataset_id: str, shards: ShardTable, verify: Verify) -> None:
         self._folder = folder
         self._store = store
         self._dataset_id = dataset_id

@@ -12,7 +12,7 @@ from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.temporary_files import working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardFile
@@ -29,7 +29,7 @@ class ShardTarget:
         copies: the local copies of the dataset's shards; None to keep none.
     """
 
-    store: ObjectStore
+    store: Store
     dataset_id: str
     generation: int
     folder: Path
@@ -69,9 +69,7 @@ def _beside(path: Path, name: str) -> Path:
 
 
 @contextmanager
-def shard_target(
-    store: ObjectStore, copies: CacheFolder | None, dataset_id: str, generation: int
-) -> Iterator[ShardTarget]:
+def shard_target(store: Store, copies: CacheFolder | None, dataset_id: str, generation: int) -> Iterator[ShardTarget]:
     """Yield where the shards of a build go; what is left in its working folder is removed in the end.
 
     Args:
@@ -88,7 +86,7 @@ def shard_target(
         yield ShardTarget(store, dataset_id, generation, folder, group)
 
 
-def _group(copies: CacheFolder, store: ObjectStore, dataset_id: str) -> CopyGroup | None:
+def _group(copies: CacheFolder, store: Store, dataset_id: str) -> CopyGroup | None:
     """Return the local copies of a dataset; None, with a warning, if the folder cannot be used."""
     try:
         return copies.of_dataset(store.url, dataset_id)

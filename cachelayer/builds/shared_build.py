@@ -19,7 +19,7 @@ from cachelayer.engines import Engine
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.progress import Progress, current
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
@@ -56,7 +56,7 @@ class PartTask:
         is_shared: whether other hosts build parts too.
     """
 
-    store: ObjectStore
+    store: Store
     copies: CacheFolder | None
     dataset_id: str
     version: str
@@ -158,7 +158,7 @@ def unclaimed(numbers: Iterable[int], claims: Claims, names: Iterable[str]) -> I
     return (number for number in numbers if part_claim(number) not in claimed or not claims.is_busy(part_claim(number)))
 
 
-def refuse_twins(store: ObjectStore, dataset_id: str, parts: Mapping[int, FinishedPart]) -> None:
+def refuse_twins(store: Store, dataset_id: str, parts: Mapping[int, FinishedPart]) -> None:
     """Raise if two parts hold the same records: the function ignored its part number."""
     seen: dict[tuple[str, ...], int] = {}
     for number, part in sorted(parts.items()):
@@ -170,6 +170,6 @@ def refuse_twins(store: ObjectStore, dataset_id: str, parts: Mapping[int, Finish
             )
 
 
-def _are_all_equal(store: ObjectStore, dataset_id: str, shard: ShardFile) -> bool:
+def _are_all_equal(store: Store, dataset_id: str, shard: ShardFile) -> bool:
     raw = store.read(paths.index_of(f"{dataset_id}/{shard.name}")) or b""
     return len(np.unique(record_checksums(raw))) == 1

@@ -18,7 +18,7 @@ from cachelayer.cli.output import FINDING, SUCCESS, Answer, facts
 from cachelayer.drawing.text import size
 from cachelayer.errors import CacheLayerError
 from cachelayer.objects.local_cache import CacheFolder, folder_of
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 
 
 @command("Help", "cachelayer doctor", "cachelayer doctor gs://bucket/caches")
@@ -53,7 +53,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _probe(store: ObjectStore) -> str:
+def _probe(store: Store) -> str:
     """Return why a storage cannot be published to; an empty text if it can. Nothing is left in it."""
     name, first, second = f"_probe-{uuid.uuid4().hex}", b"first", b"second"
     steps: dict[str, Callable[[], bool]] = {

@@ -10,7 +10,7 @@ Buffer = bytes | memoryview
 """Bytes that came from a store; the caller's own."""
 
 
-class ObjectStore(Protocol):
+class Store(Protocol):
     """A flat space of named objects. Names use ``/``; many threads may use a store at once, and it can be pickled.
 
     Every method raises StorageError if the store does not answer or does not allow it: an object counts as absent only

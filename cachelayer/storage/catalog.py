@@ -23,7 +23,7 @@ from cachelayer.errors import (
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log, has_log
@@ -44,7 +44,7 @@ class Catalog:
         verify: what to check when records are read.
     """
 
-    store: ObjectStore
+    store: Store
     copies: CacheFolder | None
     verify: Verify
 

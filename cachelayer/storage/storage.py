@@ -20,7 +20,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.open_store import open_store, without_credentials
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.protocols import T
 from cachelayer.provenance.environment import event
 from cachelayer.records.leaf_names import field_names
@@ -102,7 +102,7 @@ class Storage:
         return self._store.url
 
     @property
-    def _store(self) -> ObjectStore:
+    def _store(self) -> Store:
         return self._catalog.store
 
     @property

@@ -25,7 +25,7 @@ from typing import Literal
 
 from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.system_threads import start
 from cachelayer.temporary_files import has_ended, is_running, process_name
 
@@ -53,7 +53,7 @@ def expiry() -> float:
 class Claims:
     """The claims below one folder of a store."""
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
+    def __init__(self, store: Store, folder: str) -> None:
         self._store = store
         self._folder = folder
         self._seen: dict[str, tuple[bytes, float]] = {}
@@ -130,7 +130,7 @@ class Claims:
         time.sleep(expiry() / _POLLS_PER_EXPIRY)
 
 
-def glance(store: ObjectStore, name: str, idle: float) -> tuple[State, str]:
+def glance(store: Store, name: str, idle: float) -> tuple[State, str]:
     """Return whether the holder of a claim is at work, without waiting to be sure, and who it is.
 
     Args:
@@ -155,7 +155,7 @@ def _is_of_nobody(beat: bytes) -> bool:
     return token not in _held if holder == process_name() else has_ended(holder)
 
 
-def is_at_work(store: ObjectStore, dataset_id: str, age: Callable[[str], float]) -> bool:
+def is_at_work(store: Store, dataset_id: str, age: Callable[[str], float]) -> bool:
     """Return whether somebody may build a version of a dataset.
 
     Args:
@@ -168,7 +168,7 @@ def is_at_work(store: ObjectStore, dataset_id: str, age: Callable[[str], float])
     )
 
 
-def claims_in(store: ObjectStore, folder: str) -> Iterator[str]:
+def claims_in(store: Store, folder: str) -> Iterator[str]:
     """Yield the names of the claims in the folder of the builds of a version, and in those of its plans."""
     for name in store.names(folder):
         if name.endswith(CLAIM):

@@ -23,7 +23,7 @@ from cachelayer.errors import (
 )
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.system_threads import Pool
@@ -53,9 +53,7 @@ class VersionCopy:
             so from the start; False shows nothing.
     """
 
-    def __init__(
-        self, source: StoredVersion, to: ObjectStore, dataset_id: str, version: str, progress: bool | None
-    ) -> None:
+    def __init__(self, source: StoredVersion, to: Store, dataset_id: str, version: str, progress: bool | None) -> None:
         self._source = source
         self._to = to
         self._dataset_id = dataset_id

@@ -20,7 +20,7 @@ from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
 from cachelayer.temporary_files import parent_folder, remove_left_over
@@ -61,9 +61,7 @@ def checked_grace(grace: Any) -> float:
         raise InvalidArgumentError(f"{error}: pass a number of seconds, 0 or more") from None
 
 
-def collect_all(
-    store: ObjectStore, *, grace: float, dry_run: bool = False, progress: bool | None = None
-) -> list[Collected]:
+def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: bool | None = None) -> list[Collected]:
     """Collect the garbage of every dataset in a store; leave those that cannot be read alone, with a warning.
 
     Args:
@@ -94,7 +92,7 @@ def collect_all(
     return collected
 
 
-def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
+def _is_ours(store: Store, dataset_id: str) -> bool:
     """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log."""
     if has_log(store, dataset_id):
         return True
@@ -116,7 +114,7 @@ class Collector:
         dry_run: write and delete nothing.
     """
 
-    def __init__(self, store: ObjectStore, dataset_id: str, grace: float, *, dry_run: bool = False) -> None:
+    def __init__(self, store: Store, dataset_id: str, grace: float, *, dry_run: bool = False) -> None:
         self._store = store
         self._dataset_id = dataset_id
         self._grace = grace

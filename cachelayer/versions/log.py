@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.versions.snapshot import Snapshot
 
@@ -35,7 +35,7 @@ class Log:
         dataset_id: the dataset.
     """
 
-    def __init__(self, store: ObjectStore, dataset_id: str) -> None:
+    def __init__(self, store: Store, dataset_id: str) -> None:
         self.store = store
         self.dataset_id = dataset_id
         self._seen: Snapshot | None = None
@@ -126,7 +126,7 @@ class Log:
         return True
 
 
-def has_log(store: ObjectStore, dataset_id: str) -> bool:
+def has_log(store: Store, dataset_id: str) -> bool:
     """Return whether a folder has our log; False for a folder that this user may not read."""
     try:
         return store.exists(paths.log_entry(dataset_id, 1))
@@ -178,7 +178,7 @@ class LogEvent:
         return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join([self.kind, *what])}"
 
 
-def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
+def history(store: Store, dataset_id: str, last: int) -> list[LogEvent]:
     """Return the events of the first ``last`` entries of a log, oldest first."""
     log = Log(store, dataset_id)
 

@@ -22,7 +22,7 @@ from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.json_values import Whole
 from cachelayer.objects import paths
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -77,7 +77,7 @@ class Notes:
         plan: what is built and how, as JSON values.
     """
 
-    def __init__(self, store: ObjectStore, dataset_id: str, version: str, plan: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, dataset_id: str, version: str, plan: Mapping[str, Any]) -> None:
         self.store = store
         self.version_folder = paths.builds(dataset_id, version)
         self.plan = plan
@@ -141,7 +141,7 @@ class Notes:
         forget(self.store, self.version_folder)
 
 
-def read_part(store: ObjectStore, folder: str, number: int) -> FinishedPart | None:
+def read_part(store: Store, folder: str, number: int) -> FinishedPart | None:
     """Return a finished part of the build that has its notes in a folder; None if it has no note that can be read."""
     name = _note(folder, number)
     raw = store.read(name)
@@ -157,7 +157,7 @@ def read_part(store: ObjectStore, folder: str, number: int) -> FinishedPart | No
         return None
 
 
-def noted_numbers(store: ObjectStore, folder: str) -> set[int]:
+def noted_numbers(store: Store, folder: str) -> set[int]:
     """Return the numbers of the finished parts of the build that has its notes in a folder."""
     return {int(match[1]) for name in store.names(folder) if (match := _NOTE.fullmatch(name))}
 
@@ -166,7 +166,7 @@ def _note(folder: str, number: int) -> str:
     return f"{folder}/{number:05}.json"
 
 
-def forget(store: ObjectStore, version_folder: str) -> None:
+def forget(store: Store, version_folder: str) -> None:
     """Delete the notes of the builds of a version."""
     try:
         for name in filter(PLAN_HASH.fullmatch, store.names(version_folder)):
@@ -175,7 +175,7 @@ def forget(store: ObjectStore, version_folder: str) -> None:
         warn(f"notes of a build are left in {store.url}/{version_folder}, until gc deletes them: {error}")
 
 
-def _plan(store: ObjectStore, folder: str) -> tuple[Mapping[str, Any], Tree | None] | None:
+def _plan(store: Store, folder: str) -> tuple[Mapping[str, Any], Tree | None] | None:
     """Return the plan of the build with its notes in a folder, and the spec of its elements; None if there is none."""
     raw = store.read(f"{folder}/{_PLAN}")
     try:

@@ -15,7 +15,7 @@ from cachelayer.errors import CorruptionError, VersionNotFoundError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.records.selection import Selection
 from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.log import Log
@@ -36,12 +36,12 @@ class StoredVersion:
         info: what the log says of it.
     """
 
-    store: ObjectStore
+    store: Store
     dataset_id: str
     info: VersionInfo
 
     @classmethod
-    def with_manifest(cls, store: ObjectStore, dataset_id: str, info: VersionInfo, manifest: Manifest) -> Self:
+    def with_manifest(cls, store: Store, dataset_id: str, info: VersionInfo, manifest: Manifest) -> Self:
         """Return a version with the manifest that was just written, so that it need not be read."""
         made = cls(store, dataset_id, info)
         made.__dict__["manifest"] = manifest

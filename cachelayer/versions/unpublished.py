@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, State, glance
 from cachelayer.versions.log import Log
@@ -48,7 +48,7 @@ class UnpublishedBuild:
         return self.shards > 0
 
 
-def begun_datasets(store: ObjectStore, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
+def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
     """Return the builds of the datasets that have no version yet, by dataset; ``published`` are the others.
 
     A folder that cannot be read is left out, with a warning that names it.
@@ -62,7 +62,7 @@ def begun_datasets(store: ObjectStore, published: Collection[str]) -> dict[str, 
     return {name: builds for name, builds in found.items() if builds}
 
 
-def unpublished(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:
+def unpublished(store: Store, dataset_id: str) -> list[UnpublishedBuild]:
     """Return the builds of a dataset that are not published, by version. This waits for nothing and writes nothing."""
     head = Log(store, dataset_id).head()
     found = []
@@ -73,7 +73,7 @@ def unpublished(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:
     return found
 
 
-def _build(store: ObjectStore, dataset_id: str, version: str, plan: str) -> UnpublishedBuild:
+def _build(store: Store, dataset_id: str, version: str, plan: str) -> UnpublishedBuild:
     folder = paths.builds(dataset_id, version)
     notes = f"{folder}/{plan}".rstrip("/")
     numbers = sorted(noted_numbers(store, notes)) if plan else []

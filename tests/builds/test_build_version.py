@@ -17,7 +17,7 @@ import cachelayer
 from cachelayer import Storage, StorageError
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.versions.log import Log
 
 ENTRY = "0000000001.json"
@@ -44,7 +44,7 @@ def url(proxied: tuple[Server, FaultProxy]) -> str:
 
 
 @pytest.fixture
-def store(proxied: tuple[Server, FaultProxy], url: str) -> ObjectStore:
+def store(proxied: tuple[Server, FaultProxy], url: str) -> Store:
     """The store itself, past the proxy."""
     return open_store(url, proxied[0].storage_options())
 
@@ -72,7 +72,7 @@ def submit(storage: Storage) -> cachelayer.DataRef[Any]:
     return storage.submit(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
 
 
-def check_whole(store: ObjectStore, storage: Storage) -> None:
+def check_whole(store: Store, storage: Storage) -> None:
     """The version is there, whole, after one entry of the log, and nothing else is."""
     assert storage.fetch("rows", "v1").digest == expected_digest()
     assert storage.verify("rows", "v1", progress=False)
@@ -85,7 +85,7 @@ FAULTS = {"lost": lose, "reset": reset, "409": partial(answer, 409), "503": part
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_whatever_happens_on_the_way_the_version_is_published_once_and_right(
-    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy, fault: Callable[..., Fault]
+    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy, fault: Callable[..., Fault]
 ) -> None:
     for name in (ENTRY, "rows/manifests/", ".array_record", "_log/head"):
         proxy.add(*writes(fault, name, times=2))
@@ -98,7 +98,7 @@ def test_whatever_happens_on_the_way_the_version_is_published_once_and_right(
 
 @pytest.mark.parametrize("fault", [partial(answer, 503), partial(answer, 403), reset])
 def test_an_entry_that_cannot_be_put_is_an_error_and_publishes_nothing(
-    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy, fault: Callable[..., Fault]
+    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy, fault: Callable[..., Fault]
 ) -> None:
     proxy.add(*writes(fault, "_log/0000000001.json"))
     with pytest.raises(StorageError, match=proxy.endpoint.removeprefix("http://")):
@@ -110,7 +110,7 @@ def test_an_entry_that_cannot_be_put_is_an_error_and_publishes_nothing(
 
 
 def test_an_entry_of_which_nothing_is_known_is_published_whole(
-    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy
+    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy
 ) -> None:
     # Of a GET in GCS the query tells whether it reads the entry or only looks whether it is there.
     reads = f"{ENTRY}?alt=media" if "gs://" in open_storage().url else ENTRY
@@ -125,7 +125,7 @@ def test_an_entry_of_which_nothing_is_known_is_published_whole(
 
 @pytest.mark.parametrize("status", [503, 403])
 def test_a_shard_that_cannot_be_uploaded_is_an_error(
-    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy, status: int, tmp_path: Path
+    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy, status: int, tmp_path: Path
 ) -> None:
     proxy.add(*writes(partial(answer, status), ".array_record"))
     # A 503 is tried again for as long as the timeout, in which a busy machine must answer all else.
@@ -139,7 +139,7 @@ def test_a_shard_that_cannot_be_uploaded_is_an_error(
 
 
 def test_who_may_not_list_builds_anew_with_a_warning(
-    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy
+    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy
 ) -> None:
     lists = "/o?" if "gs://" in open_storage().url else "list-type=2"
     proxy.add(answer(403, containing=lists, method="GET"))
@@ -192,7 +192,7 @@ def failing() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("how", ["submit", "cache"])
 def test_a_source_that_fails_leaves_shards_that_gc_collects(
-    open_storage: Callable[..., Storage], store: ObjectStore, how: str, tmp_path: Path
+    open_storage: Callable[..., Storage], store: Store, how: str, tmp_path: Path
 ) -> None:
     with pytest.raises(cachelayer.SourceError, match="the disk of the source broke"):
         getattr(open_storage(tmp_path), how)(failing, "rows", "v1", shard_bytes=SHARD_BYTES, resume=False)
@@ -219,7 +219,7 @@ def test_copies_of_what_is_built_stay_within_the_limit(open_storage: Callable[..
 
 
 def test_a_folder_for_copies_that_cannot_be_used_is_a_warning(
-    open_storage: Callable[..., Storage], store: ObjectStore, tmp_path: Path
+    open_storage: Callable[..., Storage], store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     storage = open_storage(tmp_path / "file" / "folder")
@@ -242,7 +242,7 @@ REFUSALS: dict[str, Callable[[FaultProxy], object]] = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_is_an_error_before_anything_is_built(
-    open_storage: Callable[..., Storage], proxy: FaultProxy, store: ObjectStore, case: str
+    open_storage: Callable[..., Storage], proxy: FaultProxy, store: Store, case: str
 ) -> None:
     REFUSALS[case](proxy)
     for how in ("submit", "cache"):
@@ -258,7 +258,7 @@ def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server:
 
 
 def test_collecting_writes_nothing_into_folders_of_others(
-    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy
+    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy
 ) -> None:
     store.put("theirs/file", b"1")
     store.put("README", b"2")

@@ -19,7 +19,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.temporary_files import process_name
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import Snapshot
@@ -40,7 +40,7 @@ class Place:
         return self.server.storage_options()
 
     @property
-    def store(self) -> ObjectStore:
+    def store(self) -> Store:
         return open_store(self.url, self.options)
 
     @property

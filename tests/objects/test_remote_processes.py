@@ -18,7 +18,7 @@ from forks import beside_threads
 from servers import Server, new_bucket
 
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 
 TEXT = os.urandom(100_000)
 PLACES = ["s3", "gs", "az", "s3 without obstore"]
@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return url, options
 
 
-def is_right(store: ObjectStore, start: int) -> bool:
+def is_right(store: Store, start: int) -> bool:
     ranges = [("a", first, first + 100) for first in range(start, start + 4000, 400)]
     return store.read_ranges(ranges) == [TEXT[first:stop] for _, first, stop in ranges] and store.read("a") == TEXT
 
@@ -60,10 +60,10 @@ def test_every_kind_of_process_reads_what_is_there(place: tuple[str, dict[str, A
     assert is_right(store, 0)
 
 
-_stores: list[ObjectStore] = []
+_stores: list[Store] = []
 
 
-def keep(store: ObjectStore) -> None:
+def keep(store: Store) -> None:
     _stores.append(store)
 
 
@@ -133,7 +133,7 @@ def test_no_client_is_loaded_before_a_store_is_asked() -> None:
 class Objects:
     """What PyTorch calls a dataset: item i is a range of an object."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
 
     def __len__(self) -> int:

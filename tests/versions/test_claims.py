@@ -17,7 +17,7 @@ from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.temporary_files import process_name
 from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, expiry, glance, is_at_work
 
@@ -39,11 +39,11 @@ def bucket() -> BucketStore:
 
 
 @pytest.fixture(params=["local", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return LocalStore(tmp_path) if request.param == "local" else request.getfixturevalue("bucket")
 
 
-def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: ObjectStore) -> None:
+def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
     together = threading.Barrier(8)
 
     def hold(_: int) -> bool:
@@ -64,13 +64,13 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: ObjectStore) ->
     assert store.names(FOLDER) == []
 
 
-def test_a_claim_that_an_interrupt_left_in_this_process_is_free(store: ObjectStore) -> None:
+def test_a_claim_that_an_interrupt_left_in_this_process_is_free(store: Store) -> None:
     store.put(NAME, f"{process_name()} token 1".encode())
     assert glance(store, NAME, 0.0)[0] == "interrupted"
     assert not Claims(store, FOLDER).is_busy(CLAIM)
 
 
-def test_claims_of_other_names_are_held_at_once(store: ObjectStore) -> None:
+def test_claims_of_other_names_are_held_at_once(store: Store) -> None:
     claims = Claims(store, FOLDER)
     with claims.hold("00000.claim") as one, claims.hold("00001.claim") as other:
         assert (one, other) == (True, True)
@@ -78,7 +78,7 @@ def test_claims_of_other_names_are_held_at_once(store: ObjectStore) -> None:
         assert not claims.is_alive("00002.claim")
 
 
-def test_the_claim_of_a_dead_process_is_free(store: ObjectStore) -> None:
+def test_the_claim_of_a_dead_process_is_free(store: Store) -> None:
     store.put(NAME, DEAD)
     claims = Claims(store, FOLDER)
     while claims.is_busy(CLAIM):
@@ -104,9 +104,7 @@ def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore
         assert claims.is_busy(CLAIM)
 
 
-def test_a_process_of_this_host_that_is_gone_is_not_waited_for(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "3000")
     child = FORKS.Process(target=str)
     child.start()
@@ -121,7 +119,7 @@ def test_a_process_of_this_host_that_is_gone_is_not_waited_for(
         assert is_ours
 
 
-def test_a_forked_child_leaves_the_claim_to_its_parent(store: ObjectStore) -> None:
+def test_a_forked_child_leaves_the_claim_to_its_parent(store: Store) -> None:
     claims = Claims(store, FOLDER)
     with claims.hold(CLAIM):
         with beside_threads():

@@ -20,7 +20,7 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
@@ -200,7 +200,7 @@ class Meanwhile(LocalStore):
         return super().download(name, path, nbytes)
 
 
-def copy_while(here: Storage, to: ObjectStore, happens: Callable[[], object]) -> None:
+def copy_while(here: Storage, to: Store, happens: Callable[[], object]) -> None:
     info = here.versions("d")["v1"]
     source = StoredVersion(Meanwhile(Path(here.url), happens), "d", info)
     VersionCopy(source, to, "d", info.version, False).copy()

@@ -27,7 +27,7 @@ from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
+from cachelayer.objects.store import Store
 from cachelayer.protocols import BlockHolder
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.selection import Selection
@@ -170,7 +170,7 @@ def _plan_of(cut: PackCut, digest: str) -> Plan:
     return np.concatenate([np.empty((len(PIECE), 0), np.int64), *plan(cut.lengths(), cut.packing)], axis=1)
 
 
-def _read(cut: PackCut, store: ObjectStore, name: str, digest: str) -> Plan:
+def _read(cut: PackCut, store: Store, name: str, digest: str) -> Plan:
     """Return a stored plan: mapped, from a bucket after it was downloaded."""
     if isinstance(store, LocalStore):
         return _checked(cut, read_plan(store.path(name), digest), name)
@@ -192,7 +192,7 @@ def _checked(cut: PackCut, plan: Plan, name: str) -> Plan:
     return plan
 
 
-def _store(cut: PackCut, store: ObjectStore, name: str, digest: str) -> None:
+def _store(cut: PackCut, store: Store, name: str, digest: str) -> None:
     """Make the plan, and store it in place of one that may be there."""
 
     def write(path: Path) -> None:
