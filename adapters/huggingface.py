@@ -1,8 +1,8 @@
-"""Read Hugging Face ``datasets`` as sources, and turn records and streams into them.
+"""Read Hugging Face ``datasets`` as sources, and turn records into them.
 
 ``storage.cache(dataset, ...)`` takes a ``Dataset`` or an ``IterableDataset`` as it is, in Arrow batches. Images and
-sounds stay the bytes of their files; reading decodes them. The metadata keep the features:
-:func:`to_datasets` and :func:`to_iterable_dataset` return them.
+sounds stay the bytes of their files; reading decodes them. The metadata keep the features, which :func:`to_datasets`
+returns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -23,22 +22,19 @@ import numpy as np
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
-from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Splits
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import RandomAccess, records_of
 from cachelayer.records import tree
-from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
-from cachelayer.streams.stream import Stream, reader_of
 
 try:
     import datasets
     import pyarrow as pa
 
-    from cachelayer.adapters.frameworks.huggingface_stream import Examples, StreamIterableDataset
     from cachelayer.adapters.sources.arrow_source import (
         ArrowPart,
         ArrowStream,
@@ -188,49 +184,6 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         finally:
             written.unlink(missing_ok=True)
     return datasets.Dataset.from_file(str(path))
-
-
-def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
-    """Return a ``datasets.IterableDataset`` of a stream's elements, in its order, with the features that were cached.
-
-    ``state_dict()`` holds the state of the stream after the last row that was returned, so ``load_state_dict()``
-    continues there at once. Each iteration runs the stream from its start; after ``set_epoch(e)``, it has epoch e of a
-    shuffled stream. If the stream is endless, each iteration goes on after the last row that was returned, whatever the
-    epoch. ``.batch()`` makes batches; after ``load_state_dict()`` of such a dataset each iteration begins at the state.
-
-    Args:
-        stream: a stream without batches; if it is mapped, the last ``map()`` needs ``element_spec=``. The dataset has
-            the stream's shard.
-
-    Raises:
-        InvalidArgumentError: if the stream has batches, or is mapped without a declared element spec.
-        InvalidTypeError: if elements are not dicts, or Arrow has no type for a leaf.
-    """
-    check_stream(stream)
-    reader = reader_of(stream)
-    if reader.options.batched:
-        raise InvalidArgumentError("to_iterable_dataset() of batches: leave global_batch_size out, and call .batch()")
-    if reader.is_mapped:
-        spec = _spec_of_mapped(stream)
-        features = _features_of_spec(spec)
-    else:
-        reader = replace(reader, records=_stored(reader.records))
-        spec, features = None, _features_of(reader.records)
-    # A separate stream object, because each one remembers whether it was iterated over.
-    return StreamIterableDataset(Examples(Stream(reader), spec, features), info=datasets.DatasetInfo(features=features))
-
-
-def _spec_of_mapped(stream: Stream[Any]) -> Tree:
-    spec = stream.element_spec
-    if spec is None:
-        raise InvalidArgumentError(
-            "to_iterable_dataset() of a mapped stream needs to know what the function returns: pass element_spec= to "
-            "map(), or map() the datasets.IterableDataset"
-        )
-    encoded = next((path for path, leaf in tree.leaves(spec) if isinstance(leaf, EncodedSpec)), None)
-    if encoded is not None:
-        raise InvalidArgumentError(f"element_spec{encoded} of map() is a file: declare the array that map() returns")
-    return spec
 
 
 def _stored(records: RandomAccess[Any]) -> RandomAccess[Any]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +36,6 @@ try:
     import keras
 except ImportError as error:
     raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
-from cachelayer.adapters.frameworks.keras_callbacks import BackupCallback, EpochsCallback
 
 _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
 
@@ -144,7 +141,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self.goes_on = is_endless(stream)
         """Whether each ``fit`` goes on after the epochs of the last one."""
         self.begin = 0
-        """The position at which the current epoch begins, or is resumed."""
+        """The position at which the current epoch begins."""
         self.following = 0
         """The epoch after the last one that a callback chose."""
         self._has_begun = False
@@ -161,7 +158,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> Any:
         """Return a batch of the current epoch; negative numbers count from its end."""
-        number, count = operator.index(index), self.num_batches
+        number, count = operator.index(index), len(self)
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
         return _for_fit(self._read(number % count, count), padded=self.steps.remainder == "pad")
@@ -186,30 +183,9 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return (self.begin // records + 1) * records
 
     @property
-    def num_batches(self) -> int:
-        """The number of batches of the current epoch: fewer if it was interrupted and is resumed."""
-        return self.steps.per_epoch(self.begin % self.steps.records)
-
-    @property
     def callback(self) -> keras.callbacks.Callback:
         """The callback that tells this dataset which epoch ``fit`` is in: pass it to ``fit``."""
-        return EpochsCallback(self)
-
-    def backup(self, folder: str | os.PathLike[str], *, every: int) -> keras.callbacks.Callback:
-        """Return a callback with which ``fit`` continues where an earlier one was interrupted, also in mid-epoch.
-
-        It writes the weights, the state of the optimizer and the position in the stream, and replaces them all at once.
-        It does what :attr:`callback` does too. The interrupted epoch has the rest of its batches. A ``fit`` whose
-        epochs are over does nothing.
-
-        Args:
-            folder: a local folder for nothing else; it is made if need be.
-            every: the number of batches after which it writes; it also writes at the end of each epoch.
-
-        Raises:
-            InvalidArgumentError: if ``every`` is below 1.
-        """
-        return BackupCallback(self, Path(folder), integer("every", every, 1))
+        return _EpochsCallback(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Continue with the given epoch, and then with those after it. :attr:`callback` calls this."""
@@ -222,6 +198,31 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         if self._has_begun:
             self.begin = self._next_begin
         self._has_begun = True
+
+
+class _EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Tells a dataset which epoch runs."""
+
+    def __init__(self, dataset: StreamDataset) -> None:
+        super().__init__()
+        self._dataset = dataset
+        # What to add to the epoch of fit() for that of the stream; None before the first epoch.
+        self._offset: int | None = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        if self._dataset.goes_on:
+            self._offset = None
+        steps = self.params.get("steps")
+        if steps is not None and steps != len(self._dataset):
+            raise InvalidArgumentError(
+                f"steps_per_epoch={steps}: an epoch of fit() is an epoch of the stream, which has {len(self._dataset)} "
+                "batches: leave steps_per_epoch out"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self._offset is None:
+            self._offset = max(0, self._dataset.following - epoch)
+        self._dataset.set_epoch(epoch + self._offset)
 
 
 def _has_dtype(array: Any) -> bool:

@@ -50,17 +50,18 @@ BEFORE = {
     "keras": [
         ("from corpus import rows\n", "import numpy as np\n" + POINTS),
         (
-            "from cachelayer.adapters.keras import to_keras\n",
-            "class Points(keras.utils.PyDataset):\n"
+            "\n\ndef loss_of",
+            "\n\nclass Points(keras.utils.PyDataset):\n"
             "    arrays = points()\n"
             "    def __len__(self):\n"
             "        return 13\n"
             "    def __getitem__(self, number):\n"
-            "        return inputs({k: v[32 * number : 32 * number + 32] for k, v in self.arrays.items()})\n",
+            "        return inputs({k: v[32 * number : 32 * number + 32] for k, v in self.arrays.items()})\n"
+            "\n\ndef loss_of",
         ),
-        ("to_keras(rows.stream(32, shuffle=True, seed=0).map_batches(inputs))", "Points()"),
-        ("dataset.backup(sys.argv[1], every=5)", "keras.callbacks.BackupAndRestore(sys.argv[1], save_freq=5)"),
-        ("shuffle=False, ", "shuffle=True, "),
+        ("rows.stream(32, shuffle=True, seed=0, num_epochs=3).map_batches(inputs)", "Points()"),
+        ("rest = iter(stream)\nrest.set_state(stream.state(done))\n", ""),
+        ("(batch for batch in rest), steps_per_epoch=steps, ", "stream, epochs=3, shuffle=True, "),
     ],
     "nanogpt": [
         ("from corpus import documents\n", "import numpy as np\nfrom corpus import stories\n"),

@@ -43,8 +43,6 @@ class Stream(Generic[T]):
         self._reader = reader
         self._iterated_through = False
         self._warned = False
-        # Adapters replace it with what their users do to get the next order.
-        self._next_order = "iterate over stream.epochs() or stream.epoch(e)"
 
     @property
     def element_spec(self) -> Any:
@@ -175,7 +173,7 @@ class Stream(Generic[T]):
         if self._iterated_through and order.shuffle and order.reshuffle and self._options.steps.num_epochs == 1:
             message = (
                 "this stream is iterated over again, and has the same order each time: for another order in every "
-                f"epoch, {self._next_order}; to keep this order, pass reshuffle=False"
+                "epoch, iterate over stream.epochs() or stream.epoch(e); to keep this order, pass reshuffle=False"
             )
         elif order.seed is not None and not order.shuffle and not any(function.rng for function in self._reader.maps):
             message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"

@@ -79,35 +79,6 @@ def test_tensorflow_goes_on(ref: Any, make: Any, batch: tuple[int, ...]) -> None
     assert int(position) == stream.state(7)["position"]
 
 
-@pytest.mark.needs("datasets")
-@endless
-def test_hugging_face_goes_on(ref: Any, make: Any) -> None:
-    from cachelayer.adapters.huggingface import to_iterable_dataset
-
-    stream = make(ref)()
-    dataset = to_iterable_dataset(stream)
-    assert_goes_on(dataset, stream)
-    state = dataset.state_dict()
-    dataset.set_epoch(3)
-    assert shown(dataset, 3) == shown(stream, 49)[46:]
-    dataset.load_state_dict(state)
-    again = dataset.batch(2)
-    assert [*shown(dataset, 1), *shown(dataset, 1)] == shown(stream, 48)[46:]
-    assert np.concatenate([*shown(again, 3), *shown(again, 2)]).tolist() == shown(stream, 58)[48:]
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.needs("datasets")
-def test_hugging_face_in_a_worker_of_which_nobody_knows_how_far_it_read_is_warned_of(ref: Any) -> None:
-    from torch.utils.data import DataLoader
-
-    from cachelayer.adapters.huggingface import to_iterable_dataset
-
-    dataset = to_iterable_dataset(ENDLESS["epochs"](ref)())
-    with pytest.raises(cachelayer.CacheLayerWarning, match="num_workers=0"):
-        next(iter(DataLoader(dataset, num_workers=1, batch_size=None, multiprocessing_context="fork")))
-
-
 @pytest.mark.needs("keras")
 def test_keras_goes_on_with_the_next_epoch(ref: Any) -> None:
     from cachelayer.adapters.keras import to_keras

@@ -19,7 +19,7 @@ from source_conformance import SourceConformance
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, Ragged, RaggedSpec, SourceError
-from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
+from cachelayer.adapters.huggingface import to_datasets
 
 
 @pytest.fixture
@@ -194,7 +194,6 @@ def test_lists_and_arrays_come_in_and_go_out(
     assert back.features == dataset.features
     assert arrow_rows(back) == arrow_rows(dataset) == values
     assert arrow_rows(to_datasets(ref[1:], cache_dir=tmp_path)) == values[1:]
-    assert [row["x"] for row in to_iterable_dataset(ref.stream())] == values
 
 
 def test_lists_of_dicts_are_dicts_of_lists_inside_and_lists_of_dicts_again_outside(
@@ -463,53 +462,10 @@ def test_elements_that_are_no_rows_are_refused(storage: cachelayer.Storage, tmp_
         to_datasets(storage.cache(rows, "d", "v1"), cache_dir=tmp_path)
 
 
-def test_a_stream_goes_out_in_its_order_and_resumes_where_it_was(storage: cachelayer.Storage) -> None:
-    ref = storage.cache(in_memory(600), "d", "v1")
-    stream = ref.stream(shuffle=True, seed=5, num_epochs=2)
-    dataset = to_iterable_dataset(stream)
-    assert dataset.features == FEATURES
-    order = [int(each["id"]) for each in stream]
-    rows = list(dataset)
-    assert [each["id"] for each in rows] == order
-    assert rows[0] == in_memory(600)[order[0]]
-    for stop in (1, 300, 650):
-        iterator = iter(dataset)
-        for _ in range(stop):
-            next(iterator)
-        again = to_iterable_dataset(stream)
-        again.load_state_dict(dataset.state_dict())
-        assert [each["id"] for each in again] == order[stop:]
-
-
-def test_a_text_that_arrow_does_not_hold_is_refused_by_its_leaf_or_goes_out_in_a_stream(
-    storage: cachelayer.Storage, tmp_path: Path
-) -> None:
+def test_a_text_that_arrow_does_not_hold_is_refused_by_its_leaf(storage: cachelayer.Storage, tmp_path: Path) -> None:
     ref = storage.cache([{"x": "a"}, {"x": "\ud800"}], "d", "v1")
     with pytest.raises(cachelayer.InvalidTypeError, match=r"\['x'\]"):
         to_datasets(ref, cache_dir=tmp_path)
-    assert [row["x"] for row in to_iterable_dataset(ref.stream())] == ["a", "\ud800"]
-
-
-def test_images_of_a_stream_are_images_again(storage: cachelayer.Storage) -> None:
-    dataset = to_iterable_dataset(storage.cache(images(), "d", "v1").stream())
-    assert [np.asarray(each["image"]).tolist() for each in dataset] == [pixels.tolist() for pixels in PIXELS]
-    assert len(next(iter(dataset.batch(8)))["image"]) == 8
-
-
-def test_streams_that_have_no_rows_are_refused(storage: cachelayer.Storage) -> None:
-    ref = storage.cache(in_memory(8), "d", "v1")
-    with pytest.raises(ValueError, match="global_batch_size"):
-        to_iterable_dataset(ref.stream(4))
-    with pytest.raises(ValueError, match="of a mapped stream"):
-        to_iterable_dataset(ref.stream().map(lambda each: each))
-    with pytest.raises(ValueError, match="the stream decides the order"):
-        list(to_iterable_dataset(ref.stream()).shuffle(seed=1))
-    state = to_iterable_dataset(ref.stream())
-    next(iter(state))
-    other = to_iterable_dataset(ref.stream(shuffle=True, seed=1))
-    other.load_state_dict(state.state_dict())
-    with pytest.raises(ValueError, match="shuffle"):
-        next(iter(other))
 
 
 def test_the_documented_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,13 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets import Array2D, ClassLabel, Features, Json, List, Translation, Value
-from datasets.distributed import split_dataset_by_node
 from PIL import Image
 from values_across import assert_same
 from values_table import BIG, NS
 
 import cachelayer
-from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidTypeError, Storage
-from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
+from cachelayer import CacheLayerWarning, ElementError, ImageSpec, InvalidTypeError, Storage
+from cachelayer.adapters.huggingface import to_datasets
 
 
 @pytest.fixture(scope="module")
@@ -211,99 +210,3 @@ def test_images_that_are_null_or_broken_stay_what_they_are(storage: Storage, tmp
     with pytest.warns(CacheLayerWarning, match="record 1"):
         kept = storage.submit(streamed([None, b"broken", good], datasets.Image()), "kept", "v1", on_error="skip")
     assert [element["x"] for element in kept.raw()] == [None, good]
-
-
-def test_json_comes_out_of_a_stream_as_it_went_in(storage: Storage) -> None:
-    values = [{"a": [1, "b"]}, 3, None, "text"]
-    ref = storage.submit(streamed(values, Json()), "json", "v1")
-    out = to_iterable_dataset(ref.stream())
-    assert [row["x"] for row in out] == values
-    assert [element["x"] for element in storage.submit(out, "json-again", "v1")] == [element["x"] for element in ref]
-
-
-def test_a_mapped_stream_goes_out_if_its_spec_is_declared(storage: Storage) -> None:
-    ref = storage.submit([{"x": np.int64(n)} for n in range(5)], "mapped", "v1")
-    spec = {"square": np.int64, "below": ArraySpec("int64", (None,))}
-    mapped = ref.stream(shuffle=True, seed=1).map(
-        lambda each: {"square": each["x"] ** 2, "below": np.arange(each["x"])}, element_spec=spec
-    )
-    out = to_iterable_dataset(mapped)
-    assert out.features == Features({"square": Value("int64"), "below": List(Value("int64"))})
-    wanted = [{"square": int(each["square"]), "below": each["below"].tolist()} for each in mapped.epoch(0)]
-    iterator = iter(out)
-    assert [next(iterator) for _ in range(3)] == wanted[:3]
-    again = to_iterable_dataset(mapped)
-    again.load_state_dict(out.state_dict())
-    assert list(again) == wanted[3:]
-    with pytest.raises(cachelayer.InvalidArgumentError, match="element_spec="):
-        to_iterable_dataset(ref.stream().map(lambda each: each))
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"\['x'\]"):
-        to_iterable_dataset(ref.stream().map(lambda each: each, element_spec={"x": ImageSpec()}))
-
-
-def test_set_epoch_gives_the_rows_of_that_epoch(storage: Storage) -> None:
-    ref = storage.submit([{"x": np.int64(n)} for n in range(20)], "epochs", "v1")
-    stream = ref.stream(shuffle=True, seed=1)
-    out = to_iterable_dataset(stream)
-    doubled = out.map(lambda row: {"x": 2 * row["x"]})
-    for epoch in (2, 1):
-        order = [int(each["x"]) for each in stream.epoch(epoch)]
-        out.set_epoch(epoch)
-        doubled.set_epoch(epoch)
-        assert [row["x"] for row in out] == order
-        assert [row["x"] for row in doubled] == [2 * number for number in order]
-        iterator = iter(out)
-        for _ in range(7):
-            next(iterator)
-        again = to_iterable_dataset(stream)
-        again.set_epoch(epoch)
-        again.load_state_dict(out.state_dict())
-        assert [row["x"] for row in again] == order[7:]
-    unshuffled = to_iterable_dataset(ref.stream())
-    unshuffled.set_epoch(5)
-    assert [row["x"] for row in unshuffled] == list(range(20))
-    with pytest.raises(cachelayer.InvalidArgumentError, match="the stream decides the order"):
-        out.shuffle(seed=1)
-
-
-def test_a_second_iteration_in_one_order_says_that_set_epoch_gives_another(storage: Storage) -> None:
-    ref = storage.submit([{"x": np.int64(n)} for n in range(20)], "again", "v1")
-    out = to_iterable_dataset(ref.stream(shuffle=True, seed=1))
-    first = [row["x"] for row in out]
-    with pytest.warns(CacheLayerWarning, match="set_epoch") as said:
-        assert [[row["x"] for row in out] for _ in range(2)] == [first, first]
-    assert len(said) == 1
-    assert "stream.epoch" not in str(said[0].message)
-    for epoch in (1, 2):
-        out.set_epoch(epoch)
-        assert [row["x"] for row in out] != first
-
-
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3}, {"shuffle": True, "seed": 3, "shard": (1, 2)}])
-def test_nodes_share_a_stream_out_exactly_and_each_goes_on_from_its_state(options: Any, storage: Storage) -> None:
-    for number in (1, 10):
-        ref = storage.cache([{"x": np.int64(n)} for n in range(number)], f"nodes-{number}", "v1")
-        wanted = [int(each["x"]) for each in ref.stream(**options).epoch(2)]
-        for world in (1, 2, 3, 4):
-            for rank in range(world):
-
-                def node(rank: int = rank, world: int = world, ref: Any = ref) -> datasets.IterableDataset:
-                    found = split_dataset_by_node(to_iterable_dataset(ref.stream(**options)), rank, world)
-                    found.set_epoch(2)
-                    return found
-
-                rows = [row["x"] for row in node()]
-                assert rows == wanted[rank::world]
-                for place in range(len(rows)):
-                    stopped, again = node(), node()
-                    iterator = iter(stopped)
-                    for _ in range(place):
-                        next(iterator)
-                    again.load_state_dict(stopped.state_dict())
-                    assert [row["x"] for row in again] == rows[place:]
-
-
-def test_shards_that_a_stream_does_not_have_are_refused_with_the_fix(storage: Storage) -> None:
-    ref = storage.cache([{"x": np.int64(n)} for n in range(4)], "shards", "v1")
-    with pytest.raises(cachelayer.InvalidArgumentError, match="split_dataset_by_node"):
-        to_iterable_dataset(ref.stream()).shard(2, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
-import keras_resume_child
 import numpy as np
 import pytest
-from forks import importing, run
 from pages import run_page
 from source_conformance import SourceConformance
 
@@ -289,19 +286,3 @@ def test_fit_on_other_backends_sees_the_same() -> None:
 
 def test_the_page_shows_what_happens() -> None:
     run_page("keras.md")
-
-
-def test_fit_that_was_killed_in_mid_epoch_continues_to_equal_weights(ref: Any, tmp_path: Path) -> None:
-    def trained(folder: str, epochs: int, most: int = -1) -> Any:
-        arguments = ["keras_resume_child", ref.reference, str(tmp_path / folder), str(epochs), str(most)]
-        found = run(keras_resume_child.main, arguments, tmp_path, os.environ)
-        assert found.returncode == 0, found.stderr
-        return json.loads(found.stdout.splitlines()[-1])
-
-    # Three steps an epoch, and a backup after every second and at the end of each epoch.
-    with importing("keras_resume_child"):
-        *whole, _ = trained("whole", 3)
-        assert len(whole) == 9
-        assert trained("killed", 3, most=5) == whole[:5]
-        *rest, losses = trained("killed", 3)
-    assert (rest, len(losses)) == (whole[5:], 2)

@@ -10,13 +10,12 @@ import pytest
 import cachelayer
 from cachelayer import InvalidTypeError
 from cachelayer.adapters import grain, jax, orbax, pandas, polars, torch
-from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
+from cachelayer.adapters.huggingface import to_datasets
 
 TAKE_STREAMS: dict[str, Callable[[Any], Any]] = {
     "torch.loader": torch.loader,
     "jax.global_batches": lambda given: jax.global_batches(given, sharding()),
     "grain.iter_dataset": grain.iter_dataset,
-    "to_iterable_dataset": to_iterable_dataset,
 }
 TAKE_REFS: dict[str, Callable[[Any], Any]] = {
     "to_torch": torch.to_torch,
