@@ -61,7 +61,7 @@ BEFORE = {
         ),
         ("rows.stream(32, shuffle=True, seed=0, num_epochs=3).map_batches(inputs)", "Points()"),
         ("rest = iter(stream)\nrest.set_state(stream.state(done))\n", ""),
-        ("(batch for batch in rest), steps_per_epoch=steps, ", "stream, epochs=3, shuffle=True, "),
+        ("(batch for batch in rest), steps_per_epoch=steps, shuffle=False, ", "stream, epochs=3, shuffle=True, "),
     ],
     "nanogpt": [
         ("from corpus import documents\n", "import numpy as np\nfrom corpus import stories\n"),
