@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cachelayer.builds.batches import (
     BATCH_NBYTES,
@@ -20,7 +20,6 @@ from cachelayer.builds.batches import (
     Framed,
     counted,
 )
-from cachelayer.builds.source import Seekable
 from cachelayer.engines.processes import Call, ProcessPool
 from cachelayer.errors import ElementError
 from cachelayer.progress import Progress
@@ -31,6 +30,10 @@ from cachelayer.records.record_buffers import Frames
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
+
+if TYPE_CHECKING:
+    # Worker processes import this module; the sources that they do not read would make their start slower.
+    from cachelayer.builds.source import Seekable
 
 OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
