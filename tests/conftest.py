@@ -39,7 +39,6 @@ LONGEST = [
     "reading_in_blocks",
     "torch",
     "resume",
-    "tfds",
     "remote_faults",
     "head_sample_stats",
     "encode_workers",
