@@ -97,7 +97,7 @@ class Sources:
         columns = [
             (
                 places[group.element],
-                np.array([names.index(name) for name in group.datasets])[group.dataset],
+                np.array([names.index(name) for name in group.datasets], np.int64)[group.dataset],
                 *(group.record, group.begin, group.end, group.offset),
             )
             for places, group in groups

@@ -96,12 +96,13 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         return self
 
     def __next__(self) -> StreamIterator[T]:
-        following = self._epoch if self._is_new else self._epoch + 1
-        if self._records == 0 or (self._end is not None and following >= self._end):
+        steps = self._reader.options.steps
+        # With "wrap" a step may hold whole epochs.
+        begin = self._base if self._is_new else steps.epoch_begin(self._epoch + 1, self._base)
+        if self._records == 0 or (self._end is not None and begin >= self._end * self._records):
             raise StopIteration
         if not self._is_new:
-            steps = self._reader.options.steps
-            self._begin_at(steps.epoch_begin(following, self._base))
+            self._begin_at(begin)
         self._is_new = False
         return self._iterator
 

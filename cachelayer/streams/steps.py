@@ -130,7 +130,9 @@ class Steps:
     @property
     def last_state(self) -> int | None:
         """The greatest position that a state may have; None if there is no end."""
-        return self.end if self.end is None or self.remainder != "wrap" else self.end + self.global_batch - 1
+        return (
+            self.end if self.end is None or self.remainder != "wrap" else self._after(self.end - 1, self.global_batch)
+        )
 
     def places(self, begin: int, end: int) -> Iterator[Places]:
         """Yield the places of positions in a row, epoch by epoch."""
@@ -249,7 +251,8 @@ class Steps:
         found = {self.global_batch}
         if self.remainder == "keep" and self.at(position) is not None:
             begins = [position, *(high for _, high in self.left_out if high > position)]
-            begins += [begin for low, _ in self.left_out if (begin := self._run(low - 1)[0]) > position]
+            ends = [low for low, _ in self.left_out if low > position]
+            begins += [begin for low in ends if (begin := self._run(low - 1)[0]) > position]
             found.update((self._run(begin)[1] - begin) % self.global_batch or self.global_batch for begin in begins)
             last = self.segments[-1]
             for segment, after in pairwise(self.segments):
@@ -346,6 +349,8 @@ class Steps:
 
     def containing(self, position: int, start: int) -> Step | None:
         """Return the step that a position lies in, if one begins at ``start``; None if it lies in none."""
+        if any(low <= position < high for low, high in self.left_out):
+            return None
         base = start if self.remainder == "wrap" else max(start if start <= position else 0, self._run(position)[0])
         if position < base:
             return None

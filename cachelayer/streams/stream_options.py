@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache, wraps
@@ -18,7 +18,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks
 from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
 from cachelayer.streams.order.orders import ExactOrder, Order
-from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Segment, Steps
+from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Places, Remainder, Segment, Steps
 from cachelayer.user_warnings import warn
 
 MOST_ROWS = 1 << 30
@@ -84,15 +84,24 @@ class StreamOptions:
         if len(wrong):
             raise RecordIndexError(f"record {wrong[0]}: there are {self.order.records} records")
         found: list[tuple[int, int]] = []
-        for places in steps.places(self.start, steps.last_state):
-            for begin in range(places.begin, places.end, _SEARCHED):
-                end = min(begin + _SEARCHED, places.end)
-                numbers = self.order.at(places.epoch, np.arange(begin, end))
-                first = places.epoch * steps.records + begin
-                for position in (np.flatnonzero(np.isin(numbers, records)) + first).tolist():
-                    step = steps.containing(position, self.start) if self.batched else (position, position + 1)
-                    found += [] if step is None else [(step[0], step[1])]
+        begin, stop = self.start, steps.last_state
+        while begin < stop:
+            for places in steps.places(begin, stop):
+                found += self._ranges_in(places, records)
+            begin, rest = stop, steps.without(found)
+            # With "wrap" the last step takes others in their place, from further on.
+            stop = stop if rest.last_state is None or rest.at(self.start) is None else rest.last_state
         return found
+
+    def _ranges_in(self, places: Places, records: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        steps = self.steps
+        for begin in range(places.begin, places.end, _SEARCHED):
+            numbers = self.order.at(places.epoch, np.arange(begin, min(begin + _SEARCHED, places.end)))
+            first = places.epoch * steps.records + begin
+            for position in (np.flatnonzero(np.isin(numbers, records)) + first).tolist():
+                step = steps.containing(position, self.start) if self.batched else (position, position + 1)
+                if step is not None:
+                    yield step[0], step[1]
 
     def __str__(self) -> str:
         """Return what differs from the defaults, as the arguments of a call."""

@@ -52,6 +52,8 @@ def test_epochs_follow_one_another_without_end_unless_their_number_is_given() ->
     assert list(numbers(0).stream().epochs()) == []
     assert list(numbers(3).stream(num_epochs=0).epochs()) == []
     assert len(list(itertools.islice(numbers(3).stream(num_epochs=None).epochs(), 5))) == 5
+    short = numbers(2).stream(5, remainder="wrap", num_epochs=2)
+    assert [[batch.tolist() for batch in epoch] for epoch in short.epochs()] == [[[0, 1, 0, 1, 0]]]
 
 
 @pytest.mark.parametrize("stop", range(26))

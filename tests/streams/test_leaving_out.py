@@ -104,6 +104,40 @@ def test_elements_are_left_out_on_any_shards_alone() -> None:
     assert [seen(shards) for shards in (1, 2, 3)] == [expected] * 3
 
 
+def test_what_is_left_out_already_leaves_out_no_other_step() -> None:
+    # The second step is left out by its number; the one before it then goes on behind it.
+    state = numbers(20).stream(4, remainder="wrap").without(steps=[1]).state(0)
+    iterator = iter(numbers(20).stream(6, remainder="wrap"))
+    iterator.set_state(state)
+    assert next(iterator).tolist() == [0, 1, 2, 3, 8, 9]
+    for remainder in ("keep", "drop", "wrap"):
+        rest = numbers(3).stream(8, num_epochs=3, remainder=remainder).without(records=[0])
+        assert len(rest) == len(rest.without(records=[0])) == 0
+    chained = numbers(20).stream(4, remainder="wrap", num_epochs=2).without(records=[2, 18]).without(records=[1, 17])
+    assert [batch.tolist()[0] for batch in chained] == [4, 8, 12, 4, 8, 12]
+
+
+def test_a_last_step_that_wraps_takes_none_that_are_left_out() -> None:
+    streams = [numbers(2).stream(shard=(shard, 3), remainder="wrap").without(records=[0]) for shard in range(3)]
+    assert [list(stream) for stream in streams] == [[1], [1], [1]]
+    assert list(numbers(2).stream(remainder="wrap").without(records=[0, 1])) == []
+
+
+def test_the_state_after_the_last_step_is_restored_whatever_was_left_out_there() -> None:
+    state = numbers(10).stream(8, remainder="wrap").without(steps=[1]).state(0)
+    iterator = iter(numbers(10).stream(3, remainder="wrap"))
+    iterator.set_state(state)
+    assert [batch.tolist() for batch in iterator] == [[0, 1, 2], [3, 4, 5], [6, 7, 6]]
+    again = iter(numbers(10).stream(3, remainder="wrap"))
+    again.set_state(iterator.get_state())
+    assert list(again) == []
+
+
+def test_the_sizes_of_steps_are_known_without_the_first() -> None:
+    steps = numbers(10).stream(4).without(steps=[0])._reader.options.steps
+    assert steps.sizes(0) >= {4, 2}
+
+
 def test_another_batch_size_leaves_out_the_same_records() -> None:
     stream = numbers().stream(8, shuffle=True, seed=4)
     gone = set(stream.records(2).tolist())

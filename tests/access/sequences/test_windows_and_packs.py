@@ -231,6 +231,12 @@ def test_every_view_tells_the_records_of_its_versions(refs: Any) -> None:
     assert set(found) == {many, one}
     assert found[one].tolist() == [record for _, record in records(rows, -1)]
     assert records(cachelayer.wrap([1, 2], identity="two")[1:], 0) == [("two", 1)]
+    # A window of nothing but separators is of no record.
+    empty = ref.select([number for number, element in enumerate(ELEMENTS) if not len(element["tokens"])])
+    separators = cachelayer.concat([empty, empty]).windows("tokens", 40, separator=0, remainder="pad")
+    found = cachelayer.concat([separators, separators]).stream(2).sources(0)
+    assert found.datasets == ()
+    assert found.dataset.dtype == np.int64
 
 
 def test_a_version_of_some_records_numbers_those_that_it_has(tmp_path: Any) -> None:
