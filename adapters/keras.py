@@ -16,7 +16,7 @@ import numpy as np
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_stream
 from cachelayer.arguments import integer
-from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.batches import snapshot
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Source
 from cachelayer.builds.unbatched_source import UnbatchedSource

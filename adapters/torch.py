@@ -16,7 +16,7 @@ from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource, columns_of
-from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.batches import snapshot
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource, length_of
 from cachelayer.builds.source import Source
 from cachelayer.builds.unbatched_source import UnbatchedSource

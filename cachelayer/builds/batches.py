@@ -1,8 +1,8 @@
-"""Batches of elements, in each form that sources yield."""
+"""Batches of elements, in each form that sources yield, and copies of elements that a source may change later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.builds.element_copies import IMMUTABLE, snapshot
-from cachelayer.errors import ElementError, SourceError
+from cachelayer.errors import ElementError, InvalidTypeError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
+from cachelayer.records.infer import as_leaf
 from cachelayer.records.layout import Column
 from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable, Ragged
+from cachelayer.records.values import Nullable, Ragged, Sparse
 
 BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
@@ -30,6 +30,8 @@ MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its shard can be finished before a kill comes."""
 _VALUE_NBYTES = 8
+IMMUTABLE = frozenset({bool, int, float, complex, type(None), str, bytes})
+"""Types of values that cannot change."""
 
 
 class Batch(Protocol):
@@ -112,6 +114,42 @@ def _rows(rows: slice | NDArray[Any], _path: str, leaf: Any) -> Any:
     if isinstance(leaf, Nullable):
         return Nullable(leaf.values[rows], leaf.valid[rows])
     return leaf.rows(rows.start, rows.stop) if isinstance(leaf, Ragged) and isinstance(rows, slice) else leaf[rows]
+
+
+def snapshot(value: Any) -> Any:
+    """Return a copy of an element that shares no memory with it.
+
+    Structures become dicts, lists and tuples; whatever has ``__array__`` becomes a numpy array. What cannot be stored
+    stays as it is: the encoder refuses it by its path.
+    """
+    kind: Any = type(value)
+    if kind in IMMUTABLE:
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if kind is dict:
+        return {key: child if type(child) in IMMUTABLE else snapshot(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [child if type(child) in IMMUTABLE else snapshot(child) for child in value]
+    if isinstance(value, tuple):
+        children = [child if type(child) in IMMUTABLE else snapshot(child) for child in value]
+        return tuple(children) if kind is tuple or not tree.is_namedtuple(value) else kind._make(children)
+    if isinstance(value, (np.generic, str, bytes)):
+        return value
+    if isinstance(value, Mapping):
+        return {key: snapshot(child) for key, child in value.items()}
+    if isinstance(value, Ragged):
+        shapes = None if value.row_shapes is None else value.row_shapes.copy()
+        return Ragged(snapshot(value.values), value.row_splits.copy(), shapes)
+    if isinstance(value, Sparse):
+        return Sparse(value.indices.copy(), value.values.copy(), value.dense_shape.copy())
+    if not hasattr(value, "__array__"):
+        return value
+    try:
+        leaf = as_leaf(value)
+    except InvalidTypeError:
+        return value
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, list[Any]]:

@@ -19,9 +19,9 @@ from cachelayer.builds.batches import (
     MAX_BATCH_RECORDS,
     Batch,
     ElementBatch,
+    snapshot,
     stack_alike,
 )
-from cachelayer.builds.element_copies import snapshot
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.progress import current
 from cachelayer.records.infer import approximate_nbytes, is_enough, lacks_keys

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
+from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.shard_cuts import ShardCutter
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.errors import CacheLayerError
@@ -64,7 +64,6 @@ class ShardPipeline:
         self._progress = progress
         self._note = note
         self._hashing = Pool(1, "cachelayer-hash")
-        self._finishing = Pool(1, "cachelayer-finish")
         self._putting = Pool(_UPLOADS, "cachelayer-upload")
         self._noting = Pool(1, "cachelayer-notes")
         # Limit the queue: shards that wait for their upload take room on the disk.
@@ -84,7 +83,7 @@ class ShardPipeline:
         # Another build can go on with what is noted, so a failed one finishes what it has begun; unless Ctrl-C asks not
         # to wait for a network that may not answer.
         is_abandoned = kind is KeyboardInterrupt and not self._target.is_local
-        for threads in (self._hashing, self._finishing, self._putting, self._noting):
+        for threads in (self._hashing, self._putting, self._noting):
             threads.shutdown(wait=not is_abandoned, cancel_futures=is_abandoned)
         if self._writer is not None:
             # There is still a writer only after a failure, and that failure is the error to show.
@@ -155,13 +154,12 @@ class ShardPipeline:
             return
         last_hash = self._hashes[-1]
 
-        def finish() -> ShardStats:
-            return writer.finish(last_hash.result)
+        def finish_and_put() -> ShardFile:
+            return self._target.put(writer.path, writer.finish(last_hash.result))
 
-        finished = self._finishing.submit(finish)
+        self._begun.append(self._putting.submit(finish_and_put))
         # Only now: a shard that nobody finishes is given up.
         self._writer = None
-        self._begun.append(self._putting.submit(lambda: self._target.put(writer.path, finished.result())))
         self._part.append(self._begun[-1])
         while len(self._begun) > self._in_flight:
             self._begun.popleft().result()

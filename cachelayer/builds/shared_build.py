@@ -23,7 +23,7 @@ from cachelayer.objects.store import Store
 from cachelayer.progress import Progress, current
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
-from cachelayer.versions.notes import FinishedPart, Notes
+from cachelayer.versions.notes import FinishedPart, Notes, read_part
 from cachelayer.versions.publish import lost_files
 from cachelayer.versions.shard_table import ShardFile
 
@@ -82,7 +82,7 @@ class PartTask:
 
     def _is_noted(self, notes: Notes, number: int) -> bool:
         """Return whether another process has built a part since the parts were listed."""
-        part, log = notes.part(number), Log(self.store, self.dataset_id)
+        part, log = read_part(self.store, notes.folder, number), Log(self.store, self.dataset_id)
         return part is not None and not lost_files((shard.file for shard in part.shards), log, log.head())
 
     def _build(self, notes: Notes, number: int) -> PartDone:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from cachelayer import json_values
-from cachelayer.errors import CorruptionError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.json_values import Sha256, Whole
 from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
@@ -189,10 +189,6 @@ class Manifest:
             json_values.shallow("provenance", self.provenance)
         except ValueError as error:
             raise InvalidArgumentError(f"{error}: pass flatter metadata") from error
-        try:
-            _check_lengths(self.shards, self.element_spec)
-        except ValueError as error:
-            raise CorruptionError(f"the notes of the build are damaged: {error}: build with resume=False") from error
         data = {
             "codec": self.codec,
             "element_spec": spec_json.to_json(self.element_spec),

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cachelayer import json_values
@@ -99,14 +100,6 @@ class Notes:
         document["shards"] = ShardTable.of(part.shards).to_json()
         self.store.put(_note(self.folder, number), json.dumps(document).encode())
 
-    def part(self, number: int) -> FinishedPart | None:
-        """Return a finished part; None if it has no note that this release can read."""
-        return read_part(self.store, self.folder, number)
-
-    def numbers(self) -> set[int]:
-        """Return the numbers of the parts that have a note."""
-        return noted_numbers(self.store, self.folder)
-
     def finished(self, log: Log, known: Mapping[int, FinishedPart] | None = None) -> dict[int, FinishedPart]:
         """Return the finished parts whose files are good, by number.
 
@@ -119,8 +112,8 @@ class Notes:
             # Nobody can tell what these notes are of.
             return dict(known)
         with Pool(_AT_ONCE, "cachelayer-notes") as threads:
-            numbers = sorted(self.numbers() - known.keys())
-            read = dict(zip(numbers, threads.map(self.part, numbers), strict=True))
+            numbers = sorted(noted_numbers(self.store, self.folder) - known.keys())
+            read = dict(zip(numbers, threads.map(partial(read_part, self.store, self.folder), numbers), strict=True))
         parts = {**known, **{number: part for number, part in read.items() if part is not None}}
         head = log.head()
         lost = lost_files((shard.file for part in parts.values() for shard in part.shards), log, head)
@@ -138,7 +131,11 @@ class Notes:
 
     def forget(self) -> None:
         """Delete the notes of all builds of the version, which is published."""
-        forget(self.store, self.version_folder)
+        try:
+            for name in filter(PLAN_HASH.fullmatch, self.store.names(self.version_folder)):
+                self.store.delete_folder(f"{self.version_folder}/{name}")
+        except StorageError as error:
+            warn(f"notes are left in {self.store.url}/{self.version_folder}, until gc deletes them: {error}")
 
 
 def read_part(store: Store, folder: str, number: int) -> FinishedPart | None:
@@ -164,15 +161,6 @@ def noted_numbers(store: Store, folder: str) -> set[int]:
 
 def _note(folder: str, number: int) -> str:
     return f"{folder}/{number:05}.json"
-
-
-def forget(store: Store, version_folder: str) -> None:
-    """Delete the notes of the builds of a version."""
-    try:
-        for name in filter(PLAN_HASH.fullmatch, store.names(version_folder)):
-            store.delete_folder(f"{version_folder}/{name}")
-    except StorageError as error:
-        warn(f"notes of a build are left in {store.url}/{version_folder}, until gc deletes them: {error}")
 
 
 def _plan(store: Store, folder: str) -> tuple[Mapping[str, Any], Tree | None] | None:

@@ -16,8 +16,7 @@ from samples import examples
 
 from cachelayer import ArraySpec
 from cachelayer.builds import batches, iterable_source
-from cachelayer.builds.batches import Batch, ElementBatch
-from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.batches import Batch, ElementBatch, snapshot
 from cachelayer.builds.encode import Encoder, OnError
 from cachelayer.builds.parts import infer_spec
 from cachelayer.builds.source import as_source

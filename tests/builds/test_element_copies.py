@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cachelayer import ArraySpec, Ragged, Sparse, Storage
-from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.batches import snapshot
 from cachelayer.builds.source import as_source
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import from_element
