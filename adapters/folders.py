@@ -12,7 +12,7 @@ import numpy as np
 
 from cachelayer.adapters.sources.files import File, Files, Folder, Options, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
-from cachelayer.builds.source_identity import FileFacts
+from cachelayer.builds.source_files import FileFacts
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec

@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.source_identity import FileFacts
+from cachelayer.builds.source_files import FileFacts
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths as names

@@ -12,7 +12,7 @@ from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.parts import Parts, divide
 from cachelayer.builds.source import Source, as_source
 from cachelayer.builds.source_facts import elements_of
-from cachelayer.builds.source_identity import FileFacts, files_of, identity_of_files
+from cachelayer.builds.source_files import FileFacts, files_of, identity_of_files
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.provenance.contents import stored_values

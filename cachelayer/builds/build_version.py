@@ -21,7 +21,7 @@ from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.shared_build import Hosts, PartTask, refuse_twins, run, unclaimed
 from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of
 from cachelayer.builds.source_facts import deciding_options, facts_of
-from cachelayer.builds.source_identity import refuse_changed
+from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_shards import Built, Noting, write_parts, write_whole
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError, StorageError

@@ -19,8 +19,8 @@ from cachelayer.builds.iterable_source import (
     length_of,
     refuse_if_begun,
 )
-from cachelayer.builds.path_source import PathSource, at_path, entry_points_of
 from cachelayer.builds.ref_source import of_our_own
+from cachelayer.builds.source_files import PathSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.environment import ENTRY_POINTS

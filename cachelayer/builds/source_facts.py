@@ -22,7 +22,6 @@ from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeErr
 from cachelayer.provenance.contents import described
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_for
-from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
 
 _COMPARED = 256
@@ -72,29 +71,14 @@ def deciding_options(options: BuildOptions) -> dict[str, Any]:
     }
 
 
-def option_changes(built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
-    """Return a phrase for each option that decides the records and differs from what a version of a spec recorded."""
+def option_changes(built: Mapping[str, Any], options: BuildOptions) -> list[str]:
+    """Return a phrase for each option that decides the records and differs from what a version recorded."""
     before, now = built.get("options", {}), deciding_options(options)
-    changed = [name for name in now if name in before and before[name] != now[name]]
-    declared = [each["element_spec"] for each in (before, now) if each.get("element_spec") is not None]
-    # Declared specs count as equal if each says a part of the version's.
-    if len(declared) == 2 and all(_is_part(spec_json.from_json(each), spec) for each in declared):
-        changed = [name for name in changed if name != "element_spec"]
     return [
         f"{name} changed" if name == "element_spec" else f"{name} was {before[name]!r} and is {now[name]!r}"
-        for name in changed
+        for name in now
+        if name in before and before[name] != now[name]
     ]
-
-
-def _is_part(declared: Tree, spec: Tree) -> bool:
-    """Return whether a declared spec says nothing else than a whole one, in which nulls may have been found since."""
-    if isinstance(declared, dict):
-        return isinstance(spec, dict) and all(
-            key in spec and _is_part(each, spec[key]) for key, each in declared.items()
-        )
-    if isinstance(declared, (tuple, list)):
-        return type(declared) is type(spec) and len(declared) == len(spec) and all(map(_is_part, declared, spec))
-    return bool(declared == spec or (isinstance(declared, LeafSpec) and declared.as_nullable() == spec))
 
 
 def _length(obj: Any) -> int | None:

@@ -75,17 +75,17 @@ def pickled(task: Any, what: str = "the task", dumps: Callable[[Any], bytes] = c
         ) from error
 
 
-def unpickled(task: bytes, buffers: Iterable[Any] = ()) -> Any:
+def unpickled(task: bytes) -> Any:
     """Return the task that ``pickled`` pickled; search the module search path of its process before ours."""
     path, message = pickle.loads(task)  # noqa: S301 - from the process that requests calls
     sys.path[:] = dict.fromkeys([*path, *sys.path])
-    return pickle.loads(message, buffers=buffers)  # noqa: S301 - from the same process
+    return pickle.loads(message)  # noqa: S301 - from the same process
 
 
-def outcome(call: Callable[..., Any], *arguments: Any) -> bytes:
+def outcome(call: Callable[[], Any]) -> bytes:
     """Make a call; return its result or its error as bytes for ``result``."""
     try:
-        reply: bytes = cloudpickle.dumps((call(*arguments), None))
+        reply: bytes = cloudpickle.dumps((call(), None))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the caller raises it
         try:
             reply = cloudpickle.dumps((None, error))

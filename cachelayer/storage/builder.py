@@ -9,10 +9,10 @@ from typing import Any, cast
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_version import VersionBuild
-from cachelayer.builds.path_source import at_path
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.shared_build import Hosts
 from cachelayer.builds.source import sources_by_split
+from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError
 from cachelayer.objects import paths
 from cachelayer.provenance.origin import Origin

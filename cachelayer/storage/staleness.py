@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.source_facts import facts_of, option_changes
-from cachelayer.builds.source_identity import local_identity
+from cachelayer.builds.source_files import local_identity
 from cachelayer.errors import (
     ArgumentsMismatchError,
     CacheLayerError,
@@ -58,7 +58,7 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
         return
     groups = {
         "by other code or values": origin.code_changes(built),
-        "with other options": option_changes(built, ref.element_spec, options),
+        "with other options": option_changes(built, options),
         "from another source": [
             *(f"argument {change}" for change in arguments),
             *_source_changes(ref, origin.source, options),

@@ -122,7 +122,7 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
         ArraySpec("M8[s]", (1,)),
         [lambda n: np.array([n], "M8[s]"), lambda n: np.array([n], "M8[ms]")],
     ),
-    "nothing": (ArraySpec("int8", (0, 2)), [lambda n: np.empty((0, 2), np.int8), lambda n: np.full((n, 2), n, np.int8)]),
+    "nothing": (ArraySpec("int8", (0, 2)), [lambda n: np.empty((0, 2), np.int8), lambda n: np.zeros((n, 2), np.int8)]),
     "texts": (ArraySpec(str, (2,)), [_column_of_objects, lambda n: np.array(["a", f"{n}"]), lambda n: ["a", "b"]]),
     "void": (ArraySpec("int8"), [lambda n: n, lambda n: np.zeros(1, "i1,i2")[0]]),
 }

@@ -87,7 +87,7 @@ def test_an_interrupted_build_is_resumed_with_the_complete_spec(storage: Storage
 def test_the_same_partial_spec_is_no_change(storage: Storage) -> None:
     storage.cache(ROWS, "d", "v1", element_spec=PART)
     storage.cache(ROWS, "d", "v1", element_spec=PART, on_change="error")
-    for other in ({"id": np.int32}, {"ids": np.int64}, None):
+    for other in ({"id": np.int32}, {"ids": np.int64}, WHOLE, None):
         with pytest.raises(cachelayer.StaleVersionError, match="element_spec changed"):
             storage.cache(ROWS, "d", "v1", element_spec=other, on_change="error")
 
