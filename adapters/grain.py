@@ -1,8 +1,8 @@
-"""Use Grain: whole batches, a sampler and streams in our order, and Grain's datasets as sources.
+"""Use Grain: a sampler and streams in our order, and Grain's datasets as sources.
 
-A :class:`cachelayer.DataRef` is a Grain data source as it is. Grain has a cost per element, and its own shuffling is
-not exact: :func:`batches` makes each element a whole batch, :class:`Sampler` decides the order in which a
-``grain.DataLoader`` reads, and :func:`iter_dataset` adds Grain's transformations to a stream.
+A :class:`cachelayer.DataRef` is a Grain data source as it is, and so is a stream with an end, whose elements are whole
+batches. :class:`Sampler` decides the order in which a ``grain.DataLoader`` reads, and :func:`iter_dataset` adds Grain's
+transformations to a stream.
 ``storage.cache(dataset, ...)`` takes a ``MapDataset`` or an ``IterDataset`` as it is.
 """
 
@@ -11,14 +11,12 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
-from cachelayer.arguments import integer
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import (
@@ -30,11 +28,11 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.ahead.worker_steps import WorkerSteps, fetches_blocks, warn_of_workers
+from cachelayer.streams.ahead.worker_steps import WorkerSteps, warn_of_workers
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.state import Awaited, load_state, save_state
-from cachelayer.streams.stream import Stream, reader_of, with_options
-from cachelayer.streams.stream_options import Shuffle, StreamArguments
+from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream_options import Shuffle
 from cachelayer.user_warnings import warn
 
 try:
@@ -104,67 +102,13 @@ def _batches_with_warnings(batches: Iterator[Any]) -> Iterator[Any]:
             if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "SU" and leaf.ndim == 1:
                 warn(
                     f"leaf {path} comes in batches of {leaf.dtype}: Grain's own batch() strips zero bytes from the "
-                    "end of text and bytes; leave out unbatch=True and batch(), or make the batches with batches()"
+                    "end of text and bytes; leave out unbatch=True and batch(), or make the batches with "
+                    "MapDataset.source(ref.stream(n))"
                 )
         yield batch
 
 
 # Out.
-
-
-def batches(
-    ref: View[Any],
-    global_batch_size: int,
-    *,
-    remainder: Literal["drop", "keep", "pad", "wrap"] | None = None,
-    **options: Unpack[StreamArguments],
-) -> grain.MapDataset[Any]:
-    """Return a ``grain.MapDataset`` whose element ``t`` is a whole decoded batch: ``ref.stream(...)[t]``.
-
-    Its length is that of the stream. Elements beyond it, which ``.repeat()`` reads, belong to the epochs that follow.
-    In an order in blocks, records are read by themselves all the same: :func:`iter_dataset` reads whole blocks.
-
-    Args:
-        ref: the records.
-        global_batch_size: the number of records in a batch over all shards.
-        remainder, options: as in :meth:`cachelayer.DataRef.stream`; ``shard`` may be Grain's ``ShardOptions``. For more
-            epochs than ``num_epochs``, or for no end, call ``.repeat()``.
-
-    Raises:
-        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
-        InvalidTypeError: if an argument has the wrong type, or there is no end: pass the stream to iter_dataset().
-    """
-    check_ref(ref)
-    size = integer("global_batch_size", global_batch_size, 1)
-    arguments: dict[str, Any] = {**options, "remainder": remainder, "prefetch": 0}
-    stream = ref.stream(size, **arguments)
-    if fetches_blocks(stream):
-        warn(
-            "batches() reads the records of an object store by themselves, and no whole blocks: pass ref.stream(...) "
-            "to iter_dataset(), which reads blocks; or call mirror() first, to read a local copy"
-        )
-    return _Batches(stream)
-
-
-class _Batches(grain.MapDataset[Any]):  # type: ignore[misc]
-    """The batches of a finite stream, and of the epochs after its end."""
-
-    def __init__(self, stream: Stream[Any]) -> None:
-        super().__init__()
-        self._stream = stream
-        self._length = len(stream)
-        self._endless = with_options(stream, steps=replace(reader_of(stream).options.steps, num_epochs=None))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self.slice(index)
-        return self._stream[index] if index < self._length else self._endless[index]
-
-    def __repr__(self) -> str:
-        return f"batches({self._stream!r})"
 
 
 class Sampler:

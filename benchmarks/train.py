@@ -54,8 +54,6 @@ def grain_row(folder: Path) -> Contenders:
     """An epoch inside Grain, without threads or workers on either side."""
     import grain
 
-    from cachelayer.adapters.grain import batches
-
     options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     ref = cachelayer.Storage(folder / "cache").cache(images, "images", "v1")
     source = grain.sources.ArrayRecordDataSource(eight_shards(folder))
@@ -65,9 +63,9 @@ def grain_row(folder: Path) -> Contenders:
         return dataset.to_iter_dataset(options)
 
     def ours(seed: int) -> Any:
-        return batches(ref, BATCH, shuffle=True, seed=seed).to_iter_dataset(options)
+        return grain.MapDataset.source(ref.stream(BATCH, shuffle=True, seed=seed)).to_iter_dataset(options)
 
-    return {"batches(ref)": counted(ours), "ArrayRecordDataSource": counted(stock)}
+    return {"source(stream)": counted(ours), "ArrayRecordDataSource": counted(stock)}
 
 
 # Each with the least ratio of its first contender to the second.

@@ -32,11 +32,11 @@ def expected(ref: Any) -> list[Any]:
 @pytest.mark.needs("grain")
 @pytest.mark.filterwarnings("ignore:this stream is iterated over again")
 def test_grain_reads_them_at_random_and_in_order(ref: Any, stream: Any, expected: list[Any]) -> None:
-    from cachelayer.adapters.grain import batches, iter_dataset
+    import grain
 
-    dataset = batches(ref, 8, buckets=BUCKETS, **OPTIONS)
-    same_batches(list(dataset), expected)
-    same_batches([dataset[len(expected)], dataset[0]], [next(stream.epoch(1)), expected[0]])
+    from cachelayer.adapters.grain import iter_dataset
+
+    same_batches(list(grain.MapDataset.source(stream)), expected)
     iterated = iter_dataset(stream)
     same_batches(list(iterated), expected)
     iterator = iter(iterated)

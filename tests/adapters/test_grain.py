@@ -30,7 +30,7 @@ from repository import ROOT
 from samples import examples
 
 import cachelayer
-from cachelayer.adapters.grain import Sampler, batches, iter_dataset
+from cachelayer.adapters.grain import Sampler, iter_dataset
 
 # What Grain hands out is compared with the stream itself, again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:this stream is iterated over again")
@@ -126,26 +126,21 @@ def streams(draw: st.DrawFn) -> tuple[int, int, dict[str, Any]]:
     return n, shards * draw(st.integers(1, 5)), arguments
 
 
-@given(streams(), st.integers(1, 4))
+@given(streams())
 @settings(deadline=None, max_examples=examples(60))
-def test_elements_are_the_steps_of_the_stream_and_of_the_epochs_that_follow(
-    drawn: tuple[int, int, dict[str, Any]], times: int
-) -> None:
+def test_elements_are_the_steps_of_the_stream(drawn: tuple[int, int, dict[str, Any]]) -> None:
     n, size, arguments = drawn
-    dataset = batches(numbers(n), size, **arguments)
     stream = numbers(n).stream(size, **arguments)
+    dataset = grain.MapDataset.source(stream)
     assert len(dataset) == len(stream)
     assert plain(dataset[step] for step in range(len(stream))) == plain(stream)
     assert plain(dataset.to_iter_dataset(HERE)) == plain(stream)
-    arguments["start"] = 0
-    longer = numbers(n).stream(size, **{**arguments, "num_epochs": times * arguments["num_epochs"]})
-    assert plain(batches(numbers(n), size, **arguments).repeat(times).to_iter_dataset(HERE)) == plain(longer)
 
 
 @pytest.mark.parametrize("options", [None, HERE, grain.ReadOptions(num_threads=3, prefetch_buffer_size=5)])
 def test_batches_follow_grains_transformations(ref: Any, options: Any) -> None:
     stream = ref.stream(8, shuffle=True, seed=3)
-    dataset = batches(ref, 8, shuffle=True, seed=3).seed(5).map(doubled).random_map(Noisy())
+    dataset = grain.MapDataset.source(stream).seed(5).map(doubled).random_map(Noisy())
     elements = list(dataset.to_iter_dataset(options))
     assert labels(elements) == [[2 * label for label in batch] for batch in labels(stream)]
     for element, batch in zip(elements, stream, strict=True):
@@ -155,28 +150,13 @@ def test_batches_follow_grains_transformations(ref: Any, options: Any) -> None:
 
 
 def test_batches_come_from_worker_processes_in_their_order(ref: Any) -> None:
-    dataset = batches(ref, 8, shuffle=True, seed=3, num_epochs=2)
-    iterator = iter(dataset.to_iter_dataset(HERE).mp_prefetch(TWO_WORKERS))
-    assert labels(iterator) == labels(ref.stream(8, shuffle=True, seed=3, num_epochs=2))
-    endless = ref.stream(8, shuffle=True, seed=3, num_epochs=None)
-    assert dataset.repeat()[10**9]["label"].tolist() == endless[10**9]["label"].tolist()
+    stream = ref.stream(8, shuffle=True, seed=3, num_epochs=2)
+    iterator = iter(grain.MapDataset.source(stream).to_iter_dataset(HERE).mp_prefetch(TWO_WORKERS))
+    assert labels(iterator) == labels(stream)
 
 
-def test_what_cannot_be_batches_is_refused(ref: Any) -> None:
-    wrong: Any = None
-    with pytest.raises(cachelayer.InvalidTypeError, match="num_epochs"):
-        batches(ref, 8, num_epochs=None)
-    with pytest.raises(cachelayer.InvalidTypeError, match="global_batch_size"):
-        batches(ref, wrong)
-    for dataset, index in ((batches(ref[:0], 8), 0), (batches(ref, 8), -9)):
-        with pytest.raises(IndexError):
-            dataset[index]
-
-
-@pytest.mark.parametrize(
-    "make", [lambda ref, **options: batches(ref, 6, **options), Sampler], ids=["batches", "sampler"]
-)
-def test_what_grain_gets_is_picklable_and_named_by_its_contents(ref: Any, other: Any, make: Any) -> None:
+def test_a_sampler_is_picklable_and_named_by_its_contents(ref: Any, other: Any) -> None:
+    make: Any = Sampler
     made = make(ref, shuffle=True, seed=3)
     assert repr(pickle.loads(pickle.dumps(made))) == repr(made) == repr(make(ref, shuffle=True, seed=3))
     assert ref.digest in repr(made)

@@ -29,11 +29,11 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_grain_reads_them_in_our_order(views: dict[str, Any], name: str) -> None:
     import grain
 
-    from cachelayer.adapters.grain import Sampler, batches, iter_dataset
+    from cachelayer.adapters.grain import Sampler, iter_dataset
 
     view = views[name]
     expected = list(view.stream(8, **OPTIONS))
-    same_batches(list(batches(view, 8, **OPTIONS)), expected)
+    same_batches(list(grain.MapDataset.source(view.stream(8, **OPTIONS))), expected)
     dataset = iter_dataset(view.stream(8, **OPTIONS))
     same_batches(list(dataset), expected)
     iterator = iter(dataset)

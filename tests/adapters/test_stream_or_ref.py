@@ -21,7 +21,6 @@ TAKE_REFS: dict[str, Callable[[Any], Any]] = {
     "to_torch": torch.to_torch,
     "torch.Sampler": torch.Sampler,
     "torch.BatchSampler": lambda given: torch.BatchSampler(given, 2),
-    "grain.batches": lambda given: grain.batches(given, 2),
     "grain.Sampler": grain.Sampler,
     "to_datasets": to_datasets,
     "to_pandas": pandas.to_pandas,

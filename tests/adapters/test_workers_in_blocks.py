@@ -108,16 +108,6 @@ def test_workers_that_read_blocks_go_on_from_a_state(ref: Any, read: Callable[..
     assert found + numbers(again) == expected
 
 
-@pytest.mark.needs("grain")
-def test_batches_that_are_read_record_by_record_are_warned_of(ref: Any, tmp_path: Any) -> None:
-    from cachelayer.adapters.grain import batches
-
-    with pytest.warns(CacheLayerWarning, match=r"iter_dataset\(\)"):
-        batches(ref, BATCH, shuffle=IN_BLOCKS, seed=1)
-    batches(ref, BATCH, shuffle=True, seed=1)
-    batches(Storage(tmp_path).submit(rows, "d", "v1"), BATCH, shuffle=IN_BLOCKS, seed=1)
-
-
 @pytest.mark.needs("torch")
 def test_what_many_workers_cost_is_said_if_blocks_are_fetched(ref: Any, tmp_path: Any) -> None:
     stream = ref.stream(BATCH, shuffle=IN_BLOCKS, seed=1)
