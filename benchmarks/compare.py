@@ -354,7 +354,6 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "blocks, GCS": remote("gcs", "blocks"),
     "blocks, S3": remote("s3", "blocks"),
     "exact by ranges, GCS": remote("gcs", shuffle=True, batches=8),
-    "exact by ranges, S3": remote("s3", shuffle=True, batches=8),
     "JAX, batches of 128": jax_batches(128),
     "JAX, batches of 1,024": jax_batches(1024),
     "PyTorch loader": torch_loader,
