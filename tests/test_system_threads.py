@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from threads_denied import no_threads
 
-from cachelayer import Storage, StorageError
+from cachelayer import StorageError
 from cachelayer.objects.local import LocalStore
 from cachelayer.system_threads import Pool, start
 from cachelayer.versions.claims import CLAIM, Claims
@@ -36,9 +37,19 @@ def test_a_build_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_pa
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_process_that_the_system_does_not_start_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(StorageError, match="workers=1"):
-        Storage(tmp_path).submit([1, 2, 3], "d", "v1", workers=2, progress=False)
+WITHOUT_PYTHON = """
+import sys
+import cachelayer
+
+sys.executable = "/nowhere/python"
+try:
+    cachelayer.Storage(sys.argv[1]).submit([1, 2, 3], "d", "v1", workers=2, progress=False)
+except (cachelayer.SourceError, cachelayer.StorageError) as error:
+    print(error)
+"""
+
+
+def test_a_process_that_the_system_does_not_start_is_an_error_of_ours(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_PYTHON, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "worker process" in ended.stdout

@@ -24,9 +24,10 @@ def mixed() -> list[Any]:
 
 def damaged(storage: Storage) -> Storage:
     storage.submit([1], "damaged", "v1")
-    entry = next((Path(storage.url) / "damaged" / "_log").glob("*1.json"))
-    entry.chmod(0o644)
-    entry.write_text("{}")
+    # The entry and the copy of the newest one.
+    for file in (Path(storage.url) / "damaged" / "_log").iterdir():
+        file.chmod(0o644)
+        file.write_text("{}")
     return storage
 
 

@@ -77,8 +77,9 @@ class ProcessPool:
         from loky import ProcessPoolExecutor
 
         begin = pickled(function, what, _dumps), os.getpid()
-        self._executor = ProcessPoolExecutor(count, initializer=_begin, initargs=begin)
         self._calls: list[Call] = []
+        with self.errors():
+            self._executor = ProcessPoolExecutor(count, initializer=_begin, initargs=begin)
 
     def submit(self, name: str, *arguments: Any) -> Call:
         """Begin a call, whose work has this name in errors."""

@@ -40,7 +40,7 @@ def test_a_notebook_shows_the_spec_of_views_and_mixtures(tmp_path: Path) -> None
         ref.padded({"tokens": 9}, long="truncate"),
     ):
         html = view._repr_html_()
-        assert f"<strong>{type(view).__name__}(" in html
+        assert f"<strong>{repr(view).partition('(')[0]}(" in html
         assert "int64[" in html
         assert f"records {len(view)}" in html
     assert "<b>" not in ref.padded({"tokens": 9}, long="truncate")._repr_html_()

@@ -28,6 +28,9 @@ def store_of(server: Server, **options: object) -> BucketStore:
 
 
 class TestMemory(StoreConformance):
+    # fsspec's own listing of memory fails beside a thread that deletes.
+    deleters = 1
+
     @pytest.fixture
     def store(self) -> BucketStore:
         store = open_store(f"memory://{uuid.uuid4().hex}")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cachelayer import Ragged, Storage
-from cachelayer.builds.batches import Batch, ElementBatch
+from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
 from cachelayer.builds.source import Seekable, Skippable, Source, as_source, metadata_of
 from cachelayer.errors import SourceError
 from cachelayer.records import tree
@@ -117,6 +117,7 @@ def spec_of(source: Source) -> Tree:
     if source.element_spec is not None:
         return source.element_spec
     first = next(iter(source.batches(None)))
+    first = first.elements() if isinstance(first, RowBatch) else first
     assert isinstance(first, ElementBatch)
     return from_elements(first.items)
 

@@ -23,6 +23,7 @@ class StoreConformance:
     """A subclass gives the fixture ``store``: an empty one."""
 
     large = LARGE
+    deleters = 4
 
     def test_what_was_put_is_read(self, store: Store) -> None:
         assert store.read("a/b/c") is None
@@ -94,7 +95,7 @@ class StoreConformance:
         for name in ("a/1", "a/b/2", "a/b/c/3", "ab/4", "5"):
             store.put(name, b"")
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(store.delete_folder, ["a"] * 4))
+            list(threads.map(store.delete_folder, ["a"] * self.deleters))
         assert store.names("") == ["5", "ab"]
         store.delete_folder("a")
 
