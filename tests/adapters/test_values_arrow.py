@@ -6,22 +6,21 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 from values_across import NoSuchValue, Row, ValuesAcross
 
 from cachelayer import CacheLayerError, CacheLayerWarning, DataRef
-from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
-from cachelayer.adapters.pyarrow import from_ipc, from_parquet
+from cachelayer.adapters.pyarrow import from_ipc, from_parquet, to_table
 
 
 def _table(ref: DataRef[Any], _: Path | None = None) -> pa.Table:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            schema, batch, rows = read_columns(ref, None)
-            return pa.table({f.name: to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema})
+            return to_table(ref)
         except (CacheLayerError, CacheLayerWarning) as error:
             raise NoSuchValue from error
 
@@ -46,7 +45,11 @@ def _feather(ref: DataRef[Any], folder: Path) -> Any:
 
 
 class TestTables(ValuesAcross):
-    row = Row("pyarrow", make=_table)
+    row = Row("pyarrow", out=to_table)
+
+
+class TestPandas(ValuesAcross):
+    row = Row("pandas", make=lambda ref, _: _table(ref).to_pandas(types_mapper=pd.ArrowDtype))
 
 
 class TestReaders(ValuesAcross):
