@@ -19,7 +19,10 @@ _ADAPTERS = {
     "arrow": ("pyarrow.from_ipc", r"\.(arrow|feather|ipc)"),
     "csv": ("pyarrow.from_csv", r"\.csv(\.gz|\.bz2)?"),
     "jsonl": ("pyarrow.from_json", r"\.(jsonl|ndjson|json)(\.gz|\.bz2)?"),
+    "tfrecord": ("tfrecord.from_tfrecord", r"\.tfrecords?(-\d+-of-\d+|-[*?]+.*)?(\.gz)?"),
     "webdataset": ("webdataset.from_webdataset", r"\.tar"),
+    "npy": ("npy.from_npy", r"\.npy"),
+    "npz": ("npy.from_npz", r"\.npz"),
     "images": ("folders.from_image_folder", None),
     "sounds": ("folders.from_audio_folder", None),
     "files": ("folders.from_files", None),
@@ -27,6 +30,7 @@ _ADAPTERS = {
 """For each format: the function that reads it, below ``cachelayer.adapters``, and how its files' names end."""
 FORMATS = tuple(_ADAPTERS)
 _FOLDERS = {"images", "sounds", "files"}
+_OF_ONE = {"npy", "npz", *_FOLDERS}
 _SHOWN = 200
 
 
@@ -49,11 +53,10 @@ def format_of(paths: Sequence[str], chosen: str | None) -> str:
         shown = ", ".join(repr(path[:_SHOWN]) for path in paths[:3])
         raise InvalidArgumentError(
             f"{shown}: the names do not show one format of {', '.join(FORMATS)}: pass --format to import; else what a "
-            "reader in cachelayer.adapters returns, what another library loads from it, such as numpy.load() or "
-            "tf.data.TFRecordDataset(), or an iterable of elements"
+            "reader in cachelayer.adapters returns, what another library loads from it, or an iterable of elements"
         )
-    if kind in _FOLDERS and len(paths) > 1:
-        raise InvalidArgumentError(f"{kind} takes one folder, got {len(paths)}")
+    if kind in _OF_ONE and len(paths) > 1:
+        raise InvalidArgumentError(f"{kind} takes one {'folder' if kind in _FOLDERS else 'file'}, got {len(paths)}")
     return kind
 
 
@@ -66,7 +69,14 @@ def imported(kind: str, files: list[str]) -> Any:
     is_url_of_file = "://" in files[0] and _by_name(files[0]) is not None
     if len(files) == 1 and not is_url_of_file and is_folder(files[0]):
         files = [file.name for _, file in Folder.at(files[0]).files()]
-    return read(files)
+    if kind in _OF_ONE:
+        return read(files[0])
+    if kind != "tfrecord":
+        return read(files)
+    compressed = {file.endswith(".gz") for file in files}
+    if len(compressed) > 1:
+        raise InvalidArgumentError("some TFRecord files end in .gz and some do not: import them separately")
+    return read(files, compression_type="GZIP" if compressed == {True} else None)
 
 
 def _by_names(files: Sequence[str]) -> str | None:
@@ -88,7 +98,8 @@ def _in_folder(path: str) -> str | None:
     for kind, pattern in (("images", _IMAGES), ("sounds", _SOUNDS)):
         if files and all("/" in name and _ends(name, pattern) for name, _ in files):
             return kind
-    return _by_names([name for name, _ in files])
+    found = _by_names([name for name, _ in files])
+    return None if found in _OF_ONE and len(files) > 1 else found
 
 
 def _refuse_credentials(url: str) -> None:

@@ -1,13 +1,16 @@
-"""Read pandas frames as sources, whole columns where they have a dtype."""
+"""Read pandas frames as sources, whole columns where they have a dtype, and return records as a frame."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cachelayer.access.view import View
 from cachelayer.adapters.sources.python_rows import packer, spec_of_values
 from cachelayer.errors import (
     ElementError,
@@ -19,6 +22,8 @@ from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.layout import Column
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable, Ragged
+from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +41,12 @@ _FIXES = {
     pd.IntervalDtype: "make two columns from .array.left and .array.right",
     pd.SparseDtype: ".sparse.to_dense() makes it an ordinary column",
 }
+_INTEGERS = [f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
+_MASKED: dict[str, Any] = {
+    dtype.numpy_dtype.name: dtype
+    for dtype in map(pd.api.types.pandas_dtype, ("boolean", "Float32", "Float64", *_INTEGERS))
+}
+"""pandas' dtypes with a null, by the name of numpy's dtype without one."""
 _FIRST_OBJECTS = 256
 
 
@@ -59,6 +70,29 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
     nbytes = int(some.memory_usage(index=False, deep=True).sum() * len(obj) / max(1, len(some)))
     return TableSource("pandas", len(obj), nbytes, obj.iloc.__getitem__, partial(_columns, spec), spec)
+
+
+def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:
+    """Return records as a frame, in memory: one column for each key of the elements.
+
+    Args:
+        ref: records whose elements are dicts.
+        indices: integers, where negative ones count from the end; or a mask; None for all records.
+
+    Returns:
+        A frame. Numbers have numpy's dtypes, or pandas' own with ``pd.NA`` if the leaf is null in some elements of the
+        version. A str has pandas' ``str``. Moments and spans keep their unit, except that days become milliseconds;
+        null becomes NaT. Arrays and dicts are the same objects as in the elements, but the rows of a Ragged are lists.
+        Images and sounds are the bytes of their files.
+
+    Raises:
+        InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
+        RecordIndexError: if a record does not exist.
+    """
+    from cachelayer.adapters.frameworks.arrow_arrays import read_columns
+
+    schema, batch, rows = read_columns(ref, indices)
+    return pd.DataFrame({field.name: _series(field.type, batch[field.name], rows, field.name) for field in schema})
 
 
 def _check_names(frame: pd.DataFrame) -> None:
@@ -140,3 +174,57 @@ def _array(name: str, series: pd.Series[Any]) -> pa.Array:
         raise InvalidTypeError(
             f"column {name!r} is {series.dtype}, for which Arrow has no type. Convert it with astype(), or drop() it"
         ) from error
+
+
+def _series(kind: pa.DataType, values: Any, rows: int, name: str) -> pd.Series[Any]:
+    """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, unchanged."""
+    import pyarrow.types as kinds
+
+    from cachelayer.adapters.frameworks.arrow_arrays import to_arrow
+
+    if kinds.is_string(kind) or kinds.is_binary(kind):
+        return to_arrow(kind, values, rows, f"[{name!r}]").to_pandas()
+    if kinds.is_temporal(kind):
+        return pd.Series(_native(_times(values, name)))
+    is_number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
+    if is_number and not isinstance(values, Nullable):
+        return pd.Series(_native(values))
+    if is_number and values.values.dtype.name in _MASKED:
+        dtype = _MASKED[values.values.dtype.name]
+        return pd.Series(dtype.construct_array_type()(values.values, ~values.valid))
+    if is_number and np.isnan(values.values[values.valid]).any():
+        warn(f"leaf [{name!r}] holds null and NaN, which pandas cannot tell apart in a column of {kind}")
+    return pd.Series(np.fromiter((_cell(values, row) for row in range(rows)), object, rows))
+
+
+def _cell(values: Any, row: int) -> Any:
+    """Return the value of a row as in the elements; a Ragged becomes a list of arrays."""
+    if values is None or (isinstance(values, Nullable) and not values.valid[row]):
+        return None
+    if tree.is_namedtuple(values):
+        values = values._asdict()
+    if isinstance(values, dict):
+        return {key: _cell(child, row) for key, child in values.items()}
+    if isinstance(values, Nullable):
+        return _cell(values.values, row)
+    cell = values[row]
+    return [_cell(cell, number) for number in range(len(cell))] if isinstance(cell, Ragged) else cell
+
+
+def _times(values: Any, name: str) -> NDArray[Any]:
+    """Return moments or spans in a unit that pandas has, with NaT for null."""
+    if isinstance(values, Nullable):
+        if np.isnat(values.values[values.valid]).any():
+            warn(f"leaf [{name!r}] holds null and NaT, which pandas cannot tell apart: both become NaT")
+        values = np.where(values.valid, values.values, np.array("NaT", values.values.dtype))
+    if values.dtype != np.dtype("M8[D]"):
+        return np.asarray(values)
+    milliseconds: NDArray[Any] = values.astype("M8[ms]")
+    if not ((milliseconds.astype(values.dtype) == values) | np.isnat(values)).all():
+        raise InvalidTypeError(f"leaf [{name!r}] holds days that do not fit into milliseconds: read it with ref.read()")
+    return milliseconds
+
+
+def _native(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the same memory in numpy's native dtype: one with an explicit byte order would print differently."""
+    return values.view(values.dtype.newbyteorder("="))

@@ -1,14 +1,17 @@
-"""Read Polars frames as sources, through Arrow.
+"""Read Polars frames as sources, and return records as a frame: both through Arrow.
 
 ``storage.cache(frame, ...)`` takes a ``DataFrame``, or a ``LazyFrame``, which is then computed in batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
+from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
 
@@ -55,6 +58,48 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         part = ArrowPart("", _to_arrow(pl.DataFrame(schema=schema)).schema, None, partial(_computed, obj))
         return ArrowStream("polars", lambda: [part], element_spec)
     return table_source("polars", _to_arrow(obj), element_spec)
+
+
+def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:
+    """Return records as a frame, in memory: one column for each key of the elements.
+
+    Args:
+        ref: records whose elements are dicts.
+        indices: integers, where negative ones count from the end; or a mask; None for all records.
+
+    Returns:
+        A frame. Arrays have the type ``Array`` or, with unknown dimensions, ``List``; dicts have the type ``Struct``.
+        Images and sounds are the bytes of their files. Seconds become milliseconds. NaT becomes null, with a warning.
+
+    Raises:
+        InvalidTypeError: if Arrow has no type for a leaf, Polars cannot hold a value (such as text that is not UTF-8),
+            or elements are not dicts.
+        RecordIndexError: if a record does not exist.
+    """
+    import pyarrow as pa
+
+    from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
+
+    schema, batch, rows = read_columns(ref, indices)
+    readable = {field.name: _readable(field.type) for field in schema}
+    arrays = {name: to_arrow(kind, batch[name], rows, f"[{name!r}]") for name, kind in readable.items()}
+    exact = pl.Schema(pa.schema([field for field in schema if field.type != readable[field.name]]))
+    return pl.DataFrame(pa.table(arrays)).cast(dict(exact))
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    """Return the nearest type that Polars reads correctly: lists of length 0 make it panic, and seconds overflow."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if kinds.is_struct(kind):
+        return pa.struct([(field.name, _readable(field.type)) for field in kind])
+    if kinds.is_list(kind) or kinds.is_fixed_size_list(kind):
+        size = kind.list_size if kinds.is_fixed_size_list(kind) else 0
+        return pa.list_(_readable(kind.value_type), size or -1)
+    if (kinds.is_timestamp(kind) or kinds.is_duration(kind)) and kind.unit == "s":
+        return pa.timestamp("ms") if kinds.is_timestamp(kind) else pa.duration("ms")
+    return kind
 
 
 def _computed(frame: pl.LazyFrame, _: int) -> Iterator[pa.RecordBatch]:

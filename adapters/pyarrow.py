@@ -1,4 +1,4 @@
-"""Read pyarrow's tables and datasets, and files of Parquet, Arrow IPC, CSV and JSON lines; return records as a table.
+"""Read pyarrow's tables and datasets, and files of Parquet, Arrow IPC, CSV and JSON lines.
 
 ``storage.cache(x, ...)`` takes a ``Table``, ``RecordBatch``, ``RecordBatchReader``, ``dataset.Dataset``,
 ``dataset.Scanner`` or ``parquet.ParquetFile`` as it is. Each row is an element: a dict whose keys are the column names.
@@ -12,10 +12,6 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
-from numpy.typing import NDArray
-
-from cachelayer.access.view import View
-from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
 from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, table_source
 from cachelayer.adapters.sources.files import File, Files, FileSource, Paths, SkippableFiles, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
@@ -60,29 +56,6 @@ def _part_of(obj: Any) -> ArrowPart:
         return ArrowPart("", obj.schema_arrow, None, lambda _: obj.iter_batches(_DATASET_ROWS))
     # By default pyarrow reads ahead whole row groups of many files.
     return ArrowPart("", obj.schema, None, lambda _: obj.to_batches(batch_size=_DATASET_ROWS, fragment_readahead=2))
-
-
-def to_table(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pa.Table:
-    """Return records as a table, in memory: one column for each key of the elements.
-
-    It becomes a frame by ``polars.from_arrow(table)`` or ``table.to_pandas(types_mapper=pandas.ArrowDtype)``.
-
-    Args:
-        ref: records whose elements are dicts.
-        indices: integers, where negative ones count from the end; or a mask; None for all records.
-
-    Returns:
-        A table. Arrays are lists, of fixed size if their dimensions are known; dicts are structs. Images and sounds are
-        the bytes of their files. NaT becomes null, and lists lose each dimension after one of length 0: a warning names
-        the leaf.
-
-    Raises:
-        InvalidTypeError: if Arrow has no type for a leaf, or cannot hold a value, such as text that is not UTF-8; or if
-            elements are not dicts.
-        RecordIndexError: if a record does not exist.
-    """
-    schema, batch, rows = read_columns(ref, indices)
-    return pa.table([to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema], schema=schema)
 
 
 def from_parquet(

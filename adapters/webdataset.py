@@ -14,8 +14,8 @@ from itertools import islice
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cachelayer.adapters.npy import read_array
 from cachelayer.adapters.sources.files import FileElements, Files, FileSource, Options, Paths
 from cachelayer.errors import (
     CacheLayerError,
@@ -170,7 +170,7 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
         return data
     try:
         if _kind(name) == "npy":
-            return _array(data)
+            return read_array(io.BytesIO(data))
         if leaf is None:
             return data
         return data.decode() if leaf.dtype is str else _number(data.decode().strip(), np.dtype(leaf.dtype))
@@ -178,14 +178,6 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
         expected = "a numpy array" if leaf is None else leaf.describe()
         got = repr(data) if len(data) < _SHOWN else tree.describe(data)
         raise ElementError(expected, got, path=f"[{name!r}]") from error
-
-
-def _array(data: bytes) -> NDArray[Any]:
-    file = io.BytesIO(data)
-    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    if file.read(1):
-        raise ValueError("other bytes follow the array")
-    return array
 
 
 def _number(text: str, dtype: np.dtype[Any]) -> Any:

@@ -39,6 +39,7 @@ LONGEST = [
     "reading_in_blocks",
     "torch",
     "resume",
+    "tfds",
     "remote_faults",
     "head_sample_stats",
     "encode_workers",

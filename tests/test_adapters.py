@@ -15,7 +15,7 @@ import cachelayer
 ADAPTERS = Path(cachelayer.__file__).parent / "adapters"
 MODULES = sorted(path.stem for path in ADAPTERS.glob("[a-z]*.py"))
 # Adapters that need no framework, or only for some of what they do.
-ALONE = {"folders"}
+ALONE = {"folders", "npy", "tfrecord"}
 EXTRA = {"pyarrow": "arrow"}
 EXPECTED = {name: f"cachelayer[{EXTRA.get(name, name)}]" for name in MODULES}
 IMPORT = """

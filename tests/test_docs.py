@@ -31,6 +31,7 @@ ELSEWHERE = {
     "huggingface": "test_huggingface.py",
     "jax": "jax_cases.py",
     "keras": "test_keras.py",
+    "loaders": "test_tfds.py",
     "orbax": "orbax_cases.py",
     "torch": "test_torch.py",
 }

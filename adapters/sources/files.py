@@ -171,6 +171,17 @@ class FileSource:
         return {name: value for name, value in self.__dict__.items() if name != "_source"}
 
 
+class SeekableFiles(FileSource):
+    """Files whose source begins at any element at little cost."""
+
+    def skipped(self, records: int) -> Self:
+        """Return this source without its first records."""
+        return self._from(records)
+
+    def _begun(self) -> Any:
+        return self._source.skipped(self._first)
+
+
 class SkippableFiles(FileSource):
     """Files whose source leaves out its first elements at less cost than they have."""
 

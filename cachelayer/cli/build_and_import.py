@@ -113,7 +113,7 @@ def import_(
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Publish the records of files as a version: Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
+    """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     given = locals()
     arguments = {"kind": named_files.format_of(files, kind), "files": files}
     target = open_storage(storage, option, local_cache)

@@ -113,6 +113,9 @@ def class_names(metadata: Mapping[str, Any]) -> Names:
     The metadata may be anybody's: what does not look like names is ignored.
     """
     found = {"['label']": metadata.get("classes")}
+    of_tfds = metadata.get("tfds")
+    named = of_tfds.get("class_names") if isinstance(of_tfds, Mapping) else None
+    found |= named if isinstance(named, Mapping) else {}
     found |= dict(_labels(metadata.get("huggingface_features"), ""))
     return {path: names for path, names in found.items() if names is not None and _are_names(names)}
 

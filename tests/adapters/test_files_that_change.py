@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ import pytest
 import cachelayer
 from cachelayer import SourceError
 from cachelayer.adapters.folders import from_files
+from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet
 from cachelayer.adapters.webdataset import from_webdataset
 
@@ -43,6 +45,8 @@ FORMATS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "parquet": (lambda path: pq.write_table(TABLE, path, row_group_size=100), from_parquet),
     "arrow": (lambda path: pa.feather.write_feather(TABLE, path, chunksize=100), from_ipc),
     "tar": (write_tar, from_webdataset),
+    "npz": (lambda path: np.savez(path, x=np.arange(ROWS)), from_npz),
+    "npy": (lambda path: np.save(path, np.arange(ROWS)), from_npy),
     "file": (lambda path: path.write_bytes(b"x"), lambda path: from_files(path.parent, "x.*")),
 }
 

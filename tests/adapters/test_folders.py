@@ -1,7 +1,8 @@
-"""Folders of files as sources."""
+"""Folders of files, and numpy's own files, as sources."""
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from PIL import Image
 from source_conformance import SourceConformance
 
 import cachelayer
-from cachelayer import ArraySpec, AudioSpec, ImageSpec, InvalidArgumentError, SourceError
+from cachelayer import ArraySpec, AudioSpec, ImageSpec, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.adapters.folders import from_audio_folder, from_files, from_image_folder
+from cachelayer.adapters.npy import from_npy, from_npz
 
 CLASSES = ["cat", "dog"]
 
@@ -42,6 +44,30 @@ class TestFiles(SourceConformance):
 
     def element(self, number: int) -> Any:
         return {"path": f"{number // 100:03d}/{number:05d}.bin", "data": b"x" * (number % 50)}
+
+
+class TestNpy(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        np.save(folder / "x.npy", np.arange(6 * count, dtype=">i4").reshape(count, 2, 3))
+        np.save(folder / "y.npy", np.asfortranarray(np.arange(2 * count, dtype=np.float32).reshape(count, 2)))
+        return from_npy({"x": folder / "x.npy", "y": str(folder / "y.npy")})
+
+    def element(self, number: int) -> Any:
+        return {
+            "x": np.arange(6 * number, 6 * number + 6, dtype=np.int32).reshape(2, 3),
+            "y": np.arange(2 * number, 2 * number + 2, dtype=np.float32),
+        }
+
+
+class TestNpz(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        x = np.arange(6 * count, dtype=np.uint16).reshape(count, 2, 3)
+        np.savez_compressed(folder / "a.npz", x_train=x, y_train=np.arange(count, dtype=">i8"), x_test=x[:0])
+        return from_npz(folder / "a.npz", {"image": "x_train", "label": "y_train"})
+
+    def element(self, number: int) -> Any:
+        image = np.arange(6 * number, 6 * number + 6).astype(np.uint16).reshape(2, 3)
+        return {"image": image, "label": np.int64(number)}
 
 
 @pytest.fixture
@@ -121,6 +147,40 @@ def test_a_folder_that_is_not_there_or_empty_is_an_error(
             InvalidArgumentError, match=r"there is no such folder|there is no file|there is no folder with a file"
         ):
             storage.cache(read(tmp_path / name), "d", "v1")
+
+
+@pytest.mark.parametrize("array", [np.array([1, "a", None], object), np.zeros(3, [("a", "i4")]), np.float32(1)])
+def test_arrays_that_are_not_stored_are_refused_by_name(
+    storage: cachelayer.Storage, tmp_path: Path, array: Any
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", a=array)
+    for read, name in ((from_npy, "x.npy"), (from_npz, "x.npz")):
+        with pytest.raises((InvalidTypeError, SourceError), match=name):
+            storage.cache(read(tmp_path / name), "d", "v1")
+
+
+def test_arrays_that_do_not_belong_together_are_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(4))
+    with pytest.raises(InvalidTypeError, match="'b'"):
+        storage.cache(from_npz(tmp_path / "x.npz", ["a", "b"]), "d", "v1")
+    with pytest.raises(InvalidArgumentError, match="'z'"):
+        storage.cache(from_npz(tmp_path / "x.npz", ["z"]), "d", "v1")
+    for read in (from_npy, from_npz):
+        with pytest.raises(InvalidArgumentError, match="there is no file"):
+            storage.cache(lambda read=read: read(tmp_path / "nope"), "d", "v1")
+
+
+def test_a_second_array_in_a_file_is_not_left_out_in_silence(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    with (tmp_path / "x.npy").open("wb") as file:
+        np.save(file, np.arange(3))
+        np.save(file, np.arange(4))
+    with pytest.raises(SourceError, match=r"x\.npy"):
+        storage.cache(from_npy(tmp_path / "x.npy"), "d", "v1")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.write(tmp_path / "x.npy", "a.npy")
+    with pytest.raises(SourceError, match=r"x\.npz"):
+        storage.cache(from_npz(tmp_path / "x.npz"), "d", "v1")
 
 
 def test_the_page_shows_what_its_code_prints() -> None:

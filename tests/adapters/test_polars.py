@@ -15,8 +15,7 @@ from polars.testing import assert_frame_equal
 from source_conformance import SourceConformance
 
 from cachelayer import ArraySpec, RaggedSpec, Storage
-from cachelayer.adapters.polars import as_source
-from cachelayer.adapters.pyarrow import to_table
+from cachelayer.adapters.polars import as_source, to_polars
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, SourceError
 
 
@@ -70,10 +69,6 @@ class TestChunkedConformance(TestConformance):
     def source(self, count: int, folder: Path) -> Any:
         frame = numbers(count)
         return pl.concat([frame[: count // 3], frame[count // 3 : count // 2], frame[count // 2 :]], rechunk=False)
-
-
-def to_polars(ref: Any, indices: Any = None) -> pl.DataFrame:
-    return pl.DataFrame(to_table(ref, indices))
 
 
 def cached(folder: Path, frame: Any, **options: Any) -> Any:

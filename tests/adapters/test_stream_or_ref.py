@@ -9,7 +9,7 @@ import pytest
 
 import cachelayer
 from cachelayer import InvalidTypeError
-from cachelayer.adapters import grain, jax, orbax, pyarrow, torch
+from cachelayer.adapters import grain, jax, orbax, pandas, polars, torch
 from cachelayer.adapters.huggingface import to_datasets
 
 TAKE_STREAMS: dict[str, Callable[[Any], Any]] = {
@@ -23,7 +23,8 @@ TAKE_REFS: dict[str, Callable[[Any], Any]] = {
     "torch.BatchSampler": lambda given: torch.BatchSampler(given, 2),
     "grain.Sampler": grain.Sampler,
     "to_datasets": to_datasets,
-    "to_table": pyarrow.to_table,
+    "to_pandas": pandas.to_pandas,
+    "to_polars": polars.to_polars,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from source_conformance import assert_resumes, assert_seeks, records_of, skipped, spec_of
 
 import cachelayer
-from cachelayer import ArraySpec, Ragged, RaggedSpec, SourceError, Sparse, SparseSpec
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.adapters.tensorflow import to_tf
 from cachelayer.builds.source import Seekable, Skippable, as_source
 
@@ -244,23 +244,6 @@ def test_a_failing_element_is_named_by_its_number_in_the_whole_pipeline() -> Non
     source = skipped(as_source(dataset), 100)
     with pytest.raises(cachelayer.SourceError, match=r"record 1300:.*boom"):
         records_of(source, spec_of(source), None)
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-3], lambda data: data[:-6] + b"?" + data[-5:]], ids=["cut", "bit"]
-)
-def test_a_damaged_tfrecord_file_is_refused_with_its_record(
-    storage: cachelayer.Storage, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
-    path = tmp_path / "a.tfrecord"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for number in range(3):
-            writer.write(bytes([number]) * 9)
-    assert list(storage.submit(tf.data.TFRecordDataset(str(path)), "whole", "v1")) == [bytes([n]) * 9 for n in range(3)]
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(SourceError, match="record 2: DataLossError"):
-        storage.submit(tf.data.TFRecordDataset(str(path)), "damaged", "v1")
-    assert storage.datasets() == ["whole"]
 
 
 def test_a_pipeline_that_is_shuffled_anew_does_not_go_on(tmp_path: Path) -> None:

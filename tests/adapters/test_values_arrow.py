@@ -6,21 +6,22 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 from values_across import NoSuchValue, Row, ValuesAcross
 
 from cachelayer import CacheLayerError, CacheLayerWarning, DataRef
-from cachelayer.adapters.pyarrow import from_ipc, from_parquet, to_table
+from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
+from cachelayer.adapters.pyarrow import from_ipc, from_parquet
 
 
 def _table(ref: DataRef[Any], _: Path | None = None) -> pa.Table:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            return to_table(ref)
+            schema, batch, rows = read_columns(ref, None)
+            return pa.table({f.name: to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema})
         except (CacheLayerError, CacheLayerWarning) as error:
             raise NoSuchValue from error
 
@@ -45,11 +46,7 @@ def _feather(ref: DataRef[Any], folder: Path) -> Any:
 
 
 class TestTables(ValuesAcross):
-    row = Row("pyarrow", out=to_table)
-
-
-class TestPandas(ValuesAcross):
-    row = Row("pandas", make=lambda ref, _: _table(ref).to_pandas(types_mapper=pd.ArrowDtype))
+    row = Row("pyarrow", make=_table)
 
 
 class TestReaders(ValuesAcross):

@@ -13,9 +13,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from values_across import assert_same
-from values_table import NS
+from values_table import BIG, NS
 
 from cachelayer import Storage
+from cachelayer.adapters.pandas import to_pandas
 from cachelayer.errors import CacheLayerWarning, ElementError, InvalidArgumentError, InvalidTypeError
 
 
@@ -146,6 +147,13 @@ def test_rows_of_a_frame_with_surrogates_are_left_out_and_the_others_kept(storag
     with pytest.warns(CacheLayerWarning, match="record 1,"):
         ref = storage.submit(frame, "skipped-strings", "v1", on_error="skip")
     assert [element["x"] for element in ref] == ["fine", None]
+
+
+def test_integers_within_dicts_and_arrays_do_not_depend_on_the_rows_that_are_asked_for(storage: Storage) -> None:
+    rows = [{"x": {"a": np.int64(BIG), "b": np.array([BIG])}}, {"x": {"a": None, "b": None}}]
+    ref = storage.submit(rows, "nullable-within", "v1")
+    for frame in (to_pandas(ref), to_pandas(ref, [0])):
+        assert_same(frame["x"][0], rows[0]["x"])
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

@@ -105,10 +105,11 @@ def test_paths_are_shown_as_people_write_them(path: str, shown: str) -> None:
     "metadata",
     [
         {"classes": ["cat", "dog"]},
+        {"tfds": {"class_names": {"['label']": ["cat", "dog"]}}},
         {"huggingface_features": {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}, "x": {"_type": "Value"}}},
     ],
 )
 def test_class_names_of_the_metadata_stand_beside_labels(metadata: dict[str, Any]) -> None:
     names = class_names(metadata)
     assert [named(names, "['label']", np.int64(label)) for label in (-1, 0, 1, 2)] == ["", "cat", "dog", ""]
-    assert class_names({"classes": [1, 2]}) == class_names({"huggingface_features": []}) == {}
+    assert class_names({"classes": [1, 2]}) == class_names({"tfds": []}) == {}

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import CacheLayerError, InvalidArgumentError, InvalidTypeError, RecordIndexError
-from cachelayer.adapters.pyarrow import to_table
 from cachelayer.adapters.torch import to_torch
 from cachelayer.records.selection import record_number, record_numbers
 
@@ -169,7 +168,7 @@ CALLS: dict[str, Callable[[Any, Any], list[int]]] = {
     "torch": lambda ref, given: to_torch(ref)[given]["n"].tolist(),
     "torch getitems": lambda ref, given: [int(row["n"]) for row in to_torch(ref).__getitems__(given)],
     "stored bytes": lambda ref, given: [1, 4, 5] if len(ref.stored_nbytes(given)) == 3 else [],
-    "pyarrow": lambda ref, given: to_table(ref, given)["n"].to_pylist(),
+    "pandas": lambda ref, given: cachelayer.adapters.pandas.to_pandas(ref, given)["n"].tolist(),
     "wrapped": lambda ref, given: (
         cachelayer.wrap([{"n": n} for n in range(10)], identity="n").read(given)["n"].tolist()
     ),

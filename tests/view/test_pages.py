@@ -49,12 +49,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
         "d@v1",
         element_spec=spec,
         description=HOSTILE.replace("\ud800", ""),
-        metadata={
-            "<i>": "<u>",
-            "huggingface_features": {
-                "<b>key</b>": {"_type": "ClassLabel", "names": [HOSTILE.replace("\ud800", "")] * RECORDS}
-            },
-        },
+        metadata={"<i>": "<u>", "tfds": {"class_names": {"['<b>key</b>']": [HOSTILE.replace("\ud800", "")] * RECORDS}}},
         shard_bytes=60_000,
     )
     storage.append("d", "v1", "v2", [element(number) for number in range(5)])

@@ -1,0 +1,112 @@
+"""Read numpy's own files as sources: ``.npy`` files, which are mapped, and ``.npz`` files, which are loaded."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.adapters.sources.files import Files, SeekableFiles, reading
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.records import tree
+from cachelayer.records.spec import ArraySpec
+from cachelayer.records.tree import Tree
+
+AnyPath = str | os.PathLike[str]
+_MOST_EMPTY_ROWS = 2**24
+
+
+def from_npy(paths: AnyPath | Mapping[str, Any]) -> SeekableFiles:
+    """Return a source of the rows of ``.npy`` files, which may be larger than memory. They must not get shorter.
+
+    Args:
+        paths: the path of a file: its rows are the elements. Or a dict of paths: each element is a dict with one row of
+            each file, and all files need the same number of rows.
+
+    Raises, when the files are read:
+        InvalidArgumentError: if a file does not exist.
+        InvalidTypeError: if an array holds objects, which are pickled, or has no dimension.
+        SourceError: if a file is not a ``.npy`` file, or its header does not fit its bytes.
+    """
+    files = [os.fspath(path) for _, path in tree.leaf_values(paths)]
+    return _source("arrays", files, lambda: tree.map_structure(paths, lambda _, path: _mapped(os.fspath(path))))
+
+
+def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None) -> SeekableFiles:
+    """Return a source of the arrays in an ``.npz`` file, compressed or not: an element is a dict with one row of each.
+
+    The arrays are loaded into memory.
+
+    Args:
+        path: the file.
+        arrays: the names of the arrays to read, all by default; a dict gives them other names:
+            ``{"image": "x_train", "label": "y_train"}``.
+    """
+    name = os.fspath(path)
+    return _source("npz", [name], lambda: _loaded(name, arrays))
+
+
+def _source(kind: str, names: list[str], load: Callable[[], Tree]) -> SeekableFiles:
+    files = Files(names)
+
+    def make(declared: Tree | None) -> ArraySource:
+        files.find()
+        with reading(names[0]):
+            return ArraySource(load(), declared)
+
+    return SeekableFiles(kind, files, make)
+
+
+def _mapped(name: str) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file, mapped."""
+    with reading(name, "is not a .npy file of numbers, or is cut short"):
+        array: Any = np.load(name, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.memmap) or array.offset + array.nbytes != os.stat(name).st_size:  # noqa: PTH116
+            raise ValueError("it has other bytes than one array of numbers")
+    return _checked(name, array)
+
+
+def _loaded(name: str, arrays: Sequence[str] | Mapping[str, str] | None) -> dict[str, NDArray[Any]]:
+    """Return the chosen arrays of an ``.npz`` file."""
+    what = "is not a .npz file, is cut short, or does not fit into memory"
+    with reading(name, what), zipfile.ZipFile(name) as archive:
+        stored = [member.removesuffix(".npy") for member in archive.namelist()]
+        wanted = stored if arrays is None else arrays
+        chosen = wanted if isinstance(wanted, Mapping) else {each: each for each in wanted}
+        missing = [each for each in chosen.values() if each not in stored]
+        if missing:
+            raise InvalidArgumentError(f"there is no array {missing[0]!r} among {stored}")
+        loaded = {}
+        for leaf, each in chosen.items():
+            with archive.open(f"{each}.npy") as member:
+                loaded[leaf] = _checked(f"{name}, array {each!r}", read_array(member))
+    return loaded
+
+
+def read_array(file: IO[bytes]) -> NDArray[Any]:
+    """Return the array in an open ``.npy`` file.
+
+    Raises:
+        ValueError: if the file holds anything else, such as objects or two arrays.
+    """
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    if file.read(1):
+        raise ValueError("other bytes follow the array")
+    return array
+
+
+def _checked(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if not array.ndim:
+        raise InvalidTypeError(f"{name}: it has no rows, only one value")
+    if not array.nbytes and len(array) > _MOST_EMPTY_ROWS:
+        raise SourceError(f"{name} has {len(array):,} rows of no bytes: a header that nothing confirms")
+    try:
+        ArraySpec(array.dtype)
+    except CacheLayerError as error:
+        raise InvalidTypeError(f"{name}: {error}") from error
+    return array

@@ -1,0 +1,168 @@
+"""Read TensorFlow Datasets as sources: builders, and data sources, which can be read without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cachelayer.builds.iterable_source import SequenceSource
+from cachelayer.builds.source import Source, Splits
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.records import tree
+from cachelayer.records.infer import leaf_spec
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged
+
+try:
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.data_sources.base import BaseDataSource
+    from tensorflow_datasets.core.decode import DeserializeMethod
+except ImportError as error:
+    raise MissingDependencyError("this needs TensorFlow Datasets: pip install 'cachelayer[tfds]'") from error
+
+METADATA = "tfds"
+_RECORDS_AT_ONCE = 64
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | Splits | None:
+    """Return the source of a data source, or of a prepared builder with one split; None for anything else.
+
+    A dict of data sources, as ``builder.as_data_source()`` returns it, becomes one source for each split.
+
+    Raises:
+        InvalidArgumentError: if a builder has no data yet.
+        InvalidTypeError: if a builder has several splits, or a feature cannot be stored.
+    """
+    if isinstance(obj, Mapping) and obj and all(isinstance(part, BaseDataSource) for part in obj.values()):
+        return Splits({str(name): part for name, part in obj.items()})
+    if not isinstance(obj, (tfds.core.DatasetBuilder, BaseDataSource)):
+        return None
+    if unbatch:
+        raise InvalidArgumentError("unbatch=True: the examples of TFDS are elements already; leave it out")
+    data = _only_split(obj) if isinstance(obj, tfds.core.DatasetBuilder) else obj
+    if isinstance(data, BaseDataSource):
+        return TfdsSource(data, element_spec)
+    from cachelayer.adapters.tensorflow import as_source as tf_source
+
+    return tf_source(data, element_spec=element_spec)
+
+
+def _only_split(builder: Any) -> Any:
+    """Return the only split of a builder: a data source if its files have random access, else a ``tf.data.Dataset``."""
+    splits = list(builder.info.splits)
+    if not splits:
+        raise InvalidArgumentError(f"{builder.info.full_name} has no data yet: call download_and_prepare() first")
+    if len(splits) > 1:
+        raise InvalidTypeError(
+            f"{builder.info.full_name} has the splits {', '.join(splits)}, each a dataset of its own: pass "
+            f"builder.as_data_source({splits[0]!r}) or builder.as_dataset(split={splits[0]!r}) for one of them, or "
+            "builder.as_data_source() for all"
+        )
+    try:
+        return builder.as_data_source(splits[0])
+    except NotImplementedError:
+        # Without interleaving, examples come in the order of the files.
+        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        try:
+            return builder.as_dataset(split=splits[0], read_config=config)
+        except ValueError as error:
+            raise InvalidTypeError(f"TFDS does not read {builder.info.full_name}: {error}") from error
+
+
+class TfdsSource(SequenceSource):
+    """The examples of a data source, read many at a time.
+
+    Args:
+        source: the data source, with decoders or without.
+        declared: the element spec that the user declares, in place of the one that the features imply.
+
+    Raises:
+        InvalidTypeError: if a feature cannot be stored; names its path.
+    """
+
+    def __init__(self, source: Any, declared: Tree | None = None) -> None:
+        super().__init__(source, declared or _spec_of(source), by_number=True)
+        self.kind = "tfds"
+        info = source.dataset_info
+        names = dict(_class_names(info.features, ""))
+        self.metadata = {METADATA: {"dataset": info.full_name, "split": str(source.split), "class_names": names}}
+
+    def elements(self) -> Iterator[Any]:
+        examples = self._examples()
+        return examples if self.element_spec is None else (_shaped(self.element_spec, each) for each in examples)
+
+    def _examples(self) -> Iterator[Any]:
+        for start in range(self._first, self._count, _RECORDS_AT_ONCE):
+            numbers = range(start, min(start + _RECORDS_AT_ONCE, self._count))
+            try:
+                yield from self.items.__getitems__(list(numbers))
+            except Exception:  # noqa: BLE001
+                # Reading one by one raises at the example that fails.
+                yield from (self.items[number] for number in numbers)
+
+
+def _spec_of(source: Any) -> Tree | None:
+    """Return the spec that the features imply; the first example decides the spec of leaves with their own decoder."""
+    if source.deserialize_method != DeserializeMethod.DESERIALIZE_AND_DECODE:
+        return None
+    spec = _spec(source.dataset_info.features.get_tensor_info(), "")
+    return _with_decoded(spec, source.decoders, source[0]) if source.decoders and len(source) else spec
+
+
+def _spec(info: Any, path: str) -> Tree:
+    """Return the spec that features imply, with keys in the order in which TFDS returns them."""
+    if isinstance(info, Mapping):
+        return {name: _spec(info[name], f"{path}[{name!r}]") for name in sorted(info)}
+    if info.dataset_lvl:
+        raise InvalidTypeError(f"leaf {path} is a dataset within an example, which is not stored: use a Sequence")
+    dtype = bytes if np.dtype(info.np_dtype).kind in "OSU" else np.dtype(info.np_dtype)
+    unknown = max((axis for axis, dim in enumerate(info.shape) if dim is None), default=0)
+    if unknown and info.sequence_rank:
+        return RaggedSpec(dtype, (None,) * (unknown + 1) + tuple(info.shape[unknown + 1 :]), ragged_rank=unknown)
+    return ArraySpec(dtype, tuple(info.shape))
+
+
+def _with_decoded(spec: Tree, decoders: Any, example: Any) -> Tree:
+    if isinstance(decoders, Mapping) and isinstance(spec, dict):
+        own = {name: _with_decoded(spec[name], decoder, example[name]) for name, decoder in decoders.items()}
+        return {**spec, **own}
+    return tree.map_structure(example, lambda _, value: leaf_spec(value))
+
+
+def _shaped(spec: Tree, value: Any) -> Any:
+    """Return an example with arrays in place of the nested lists of its sequences."""
+    if isinstance(spec, LeafSpec):
+        return _array(spec, value) if isinstance(value, list) else value
+    if isinstance(spec, dict) and isinstance(value, Mapping):
+        # The encoder names missing and extra keys later.
+        return {name: _shaped(spec.get(name), child) for name, child in value.items()}
+    return value
+
+
+def _array(spec: LeafSpec, rows: list[Any]) -> Any:
+    dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else object
+    if not isinstance(spec, RaggedSpec):
+        return _stacked(rows, dtype, spec.shape[1:])
+    splits = []
+    for _ in range(spec.ragged_rank):
+        splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
+        rows = [item for row in rows for item in row]
+    return Ragged.from_nested(_stacked(rows, dtype, spec.shape[spec.ragged_rank + 1 :]), tuple(splits))
+
+
+def _stacked(rows: list[Any], dtype: Any, inner: tuple[int | None, ...]) -> Any:
+    return np.array(rows, dtype) if rows else np.empty((0, *(dim or 0 for dim in inner)), dtype)
+
+
+def _class_names(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
+    if isinstance(feature, tfds.features.ClassLabel):
+        if feature.num_classes is not None:
+            yield path, list(feature.names)
+    elif isinstance(feature, tfds.features.FeaturesDict):
+        for name, child in feature.items():
+            yield from _class_names(child, f"{path}[{name!r}]")
+    elif isinstance(feature, tfds.features.Sequence):
+        yield from _class_names(feature.feature, path)

@@ -1,0 +1,173 @@
+"""Read TFRecord files as a source: raw bytes, or ``tf.train.Example`` protos, which TensorFlow parses."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import google_crc32c
+
+from cachelayer.adapters.sources.files import File, FileElements, Files, FileSource, Options, Paths
+from cachelayer.builds.batches import Batch
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
+from cachelayer.records.spec import ArraySpec
+from cachelayer.records.tree import Tree
+
+_PARSED_AT_ONCE = 256
+
+
+def from_tfrecord(
+    filenames: Paths,
+    features: Mapping[str, Any] | None = None,
+    compression_type: str | None = None,
+    *,
+    storage_options: Options = None,
+) -> FileSource:
+    """Return a source of the records of TFRecord files, in the order of the files.
+
+    Args:
+        filenames: paths, patterns such as ``"train-*.tfrecord"``, or URLs.
+        features: the features of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. If None,
+            records are stored as raw bytes, and TensorFlow is not needed.
+        compression_type: None, ``"GZIP"`` or ``"ZLIB"``; reading a file with any other compression fails.
+        storage_options: options of fsspec's client.
+
+    Raises:
+        InvalidTypeError: if features are not a dict.
+        InvalidArgumentError: if the compression type is unknown.
+        MissingDependencyError: if there are features, and no TensorFlow.
+    """
+    if (compression_type or None) not in _DECOMPRESSED:
+        raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
+    files, compression = Files(filenames, storage_options), compression_type or None
+    if features is None:
+        read = partial(_records, files, compression)
+        return FileSource("tfrecord", files, lambda spec: FileElements(spec or ArraySpec(bytes), read))
+    if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
+        raise InvalidTypeError(
+            f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
+            "records as bytes"
+        )
+    try:
+        import tensorflow  # noqa: F401, ICN001
+    except ImportError as error:
+        raise MissingDependencyError("features need TensorFlow: pip install 'cachelayer[tensorflow]'") from error
+    return FileSource("tfrecord", files, partial(_Examples, files, compression, dict(features)))
+
+
+class _Examples:
+    """The parsed examples of files.
+
+    Args:
+        files: the files.
+        compression: how they are compressed.
+        features: the features.
+        declared: the element spec that a user declares.
+    """
+
+    length: int | None = None
+
+    def __init__(self, files: Files, compression: str | None, features: dict[str, Any], declared: Tree | None) -> None:
+        self._files, self._compression, self._features, self._declared = files, compression, features, declared
+        self.element_spec = self._parsed(lambda: iter(())).element_spec
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        damage: list[SourceError] = []
+        try:
+            yield from self._parsed(partial(self._chunks, damage)).batches(limit)
+        except SourceError:
+            self._raise_located()
+            raise
+        if damage:
+            raise damage[0]
+
+    def _chunks(self, damage: list[SourceError]) -> Iterator[list[bytes]]:
+        """Yield the records in lists; end before one that is damaged, and add the error to a list."""
+
+        def whole() -> Iterator[bytes]:
+            try:
+                yield from _records(self._files, self._compression)
+            except SourceError as error:
+                damage.append(error)
+
+        records = whole()
+        return iter(lambda: list(islice(records, _PARSED_AT_ONCE)), [])
+
+    def _raise_located(self) -> None:
+        """Parse the records one by one, and raise at the one that fails."""
+        import tensorflow as tf
+
+        for file in self._files.find():
+            for number, record in enumerate(_records_of(file, self._compression)):
+                try:
+                    tf.io.parse_single_example(record, self._features)
+                except tf.errors.OpError as error:
+                    raise SourceError(f"{file.name} failed at its record {number}: {error.message}") from error
+
+    def _parsed(self, chunks: Callable[[], Iterator[list[bytes]]]) -> Any:
+        import tensorflow as tf
+
+        from cachelayer.adapters.tensorflow import TfDataSource, unbatched
+
+        raw = tf.data.Dataset.from_generator(chunks, output_signature=tf.TensorSpec((None,), tf.string))
+        # Parsing many at a time is faster, but pads all other kinds of lists to the longest in the batch.
+        kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
+        is_batched = all(isinstance(feature, kinds) for feature in self._features.values())
+        parse = tf.io.parse_example if is_batched else tf.io.parse_single_example
+        try:
+            parsed = (raw if is_batched else raw.unbatch()).map(
+                partial(parse, features=self._features), num_parallel_calls=tf.data.AUTOTUNE
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"TensorFlow does not take features={self._features!r}: {error}") from error
+        return TfDataSource(unbatched(parsed) if is_batched else parsed, self._declared)
+
+
+def _records(files: Files, compression: str | None) -> Iterator[bytes]:
+    return (record for file in files.find() for record in _records_of(file, compression))
+
+
+def _records_of(file: File, compression: str | None) -> Iterator[bytes]:
+    number = 0
+    try:
+        with file.open() as opened:
+            stream = _DECOMPRESSED[compression](opened)
+            while header := stream.read(12):
+                length = header[:8]
+                if header[8:] != _checksum(length):
+                    raise ValueError("its length is damaged or cut off")
+                data = stream.read(int.from_bytes(length, "little"))
+                if stream.read(4) != _checksum(data):
+                    raise ValueError("it is damaged or cut off")
+                yield data
+                number += 1
+    except Exception as error:
+        hint = "" if number else f": perhaps its compression is not compression_type={compression!r}"
+        reason = f"{type(error).__name__}: {error}{hint}"
+        raise SourceError(f"{file.name} failed at its record {number}: {reason}") from error
+
+
+def _checksum(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return int.to_bytes(masked, 4, "little")
+
+
+def _inflated(file: Any) -> io.BytesIO:
+    stream = zlib.decompressobj()
+    data = stream.decompress(file.read())
+    if not stream.eof or stream.unused_data:
+        raise EOFError("it does not end with its zlib stream")
+    return io.BytesIO(data)
+
+
+_DECOMPRESSED: dict[Any, Callable[[Any], Any]] = {
+    None: io.BufferedReader,
+    "GZIP": lambda file: io.BufferedReader(gzip.GzipFile(fileobj=file)),
+    "ZLIB": _inflated,
+}

@@ -1,0 +1,101 @@
+"""``.npy`` and ``.npz`` files that are not what their header says: refused by name, and nothing is published."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import SourceError
+from cachelayer.adapters.npy import from_npy, from_npz
+from cachelayer.errors import CacheLayerError
+
+VALUES = np.arange(24, dtype=np.float32).reshape(6, 4)
+READ: dict[str, Callable[[Path], Any]] = {"npy": from_npy, "npz": from_npz}
+
+
+def npy(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    """A file with a header of any text."""
+    size = "<H" if version == b"\1\0" else "<I"
+    return b"\x93NUMPY" + version + struct.pack(size, len(header)) + header.encode("latin1") + data
+
+
+def described(descr: str = "'<f4'", shape: str = "(6, 4)", order: str = "False") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}}}\n"
+
+
+def saved(values: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def write(kind: str, data: bytes, folder: Path, compression: int = zipfile.ZIP_STORED) -> Path:
+    path = folder / f"x.{kind}"
+    if kind == "npy":
+        path.write_bytes(data)
+    else:
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr("x.npy", data)
+    return path
+
+
+DATA = VALUES.tobytes()
+BROKEN = {
+    "no bytes": b"",
+    "text": b"hello, this is no array",
+    "an unknown version": npy(described(), DATA, b"\7\0"),
+    "a header that is no dict": npy("[1, 2]", DATA),
+    "a header that calls": npy("__import__('os')", DATA),
+    "a void dtype": npy(described("'|V4'"), DATA),
+    "a negative length": npy(described(shape="(-6, 4)"), DATA),
+    "more rows than bytes": npy(described(shape="(7, 4)"), DATA),
+    "fewer rows than bytes": npy(described(shape="(5, 4)"), DATA),
+    "more bytes than 64 bits count": npy(described(shape=f"({2**40}, {2**40})"), DATA),
+    "2**40 rows of no bytes": npy(described(shape=f"({2**40}, 0)")),
+}
+
+
+@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_header_that_does_not_tell_the_truth_is_refused_by_its_file(name: str, kind: str, tmp_path: Path) -> None:
+    path = write(kind, BROKEN[name], tmp_path)
+    storage = cachelayer.Storage(tmp_path / "cache")
+    with pytest.raises(CacheLayerError) as raised:
+        storage.submit(READ[kind](path), "d", "v1")
+    assert str(path) in str(raised.value)
+    assert not storage.datasets()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["npy", "npz", "compressed npz"])
+def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(kind: str, order: Any, tmp_path: Path) -> None:
+    compression = zipfile.ZIP_DEFLATED if kind.startswith("compressed") else zipfile.ZIP_STORED
+    path = write(kind[-3:], saved(np.asarray(VALUES, order=order)), tmp_path, compression)
+    whole = path.read_bytes()
+    storage = cachelayer.Storage(tmp_path / "cache")
+    for end in range(0, len(whole), 17):
+        path.write_bytes(whole[:end])
+        with pytest.raises(SourceError) as raised:
+            storage.submit(READ[kind[-3:]](path), "d", "v1")
+        assert str(path) in str(raised.value)
+    assert not storage.datasets()
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 3, 2), (0, 3), (7, 0)])
+@pytest.mark.parametrize("dtype", ["<f4", ">i8", "?", "<U3", "M8[ns]"])
+def test_rows_in_fortran_order_are_those_of_the_array(shape: Any, dtype: str, tmp_path: Path) -> None:
+    values = np.asfortranarray(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    path = write("npy", saved(values), tmp_path)
+    source = from_npy(path)
+    assert source.length == shape[0]
+    for start, stop in [(0, shape[0]), (shape[0] // 2, shape[0])]:
+        rows = [row for batch in source.skipped(start).batches(stop - start) for row in batch.batch]
+        np.testing.assert_array_equal(rows, list(values[start:stop]))

@@ -1,0 +1,212 @@
+"""TFRecord files as sources, against TensorFlow's own parsing."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from source_conformance import SourceConformance
+
+import cachelayer
+from cachelayer import (
+    ArraySpec,
+    InvalidArgumentError,
+    InvalidTypeError,
+    SourceError,
+    Sparse,
+    SparseSpec,
+)
+from cachelayer.adapters.tfrecord import from_tfrecord
+
+FEATURES = {
+    "image": tf.io.FixedLenFeature((2, 2), tf.int64),
+    "label": tf.io.FixedLenFeature((), tf.int64, default_value=-1),
+    "name": tf.io.FixedLenFeature((), tf.string),
+}
+VARYING = {
+    "tags": tf.io.VarLenFeature(tf.string),
+    "steps": tf.io.FixedLenSequenceFeature((2,), tf.float32, allow_missing=True),
+}
+
+
+def example(**features: Any) -> bytes:
+    kinds = {bytes: "bytes", int: "int64", float: "float"}
+
+    def feature(values: list[Any]) -> Any:
+        kind = kinds[type(values[0])]
+        lists = {"bytes": tf.train.BytesList, "int64": tf.train.Int64List, "float": tf.train.FloatList}
+        return tf.train.Feature(**{f"{kind}_list": lists[kind](value=values)})
+
+    found = {name: feature(values) for name, values in features.items() if values}
+    serialized: bytes = tf.train.Example(features=tf.train.Features(feature=found)).SerializeToString()
+    return serialized
+
+
+def write(path: Path, records: Any, compression: str = "") -> None:
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def labelled(number: int) -> bytes:
+    label = {} if number % 5 == 3 else {"label": [number]}
+    return example(image=[number, 1, 2, 3], name=[b"n%d" % number], **label)
+
+
+class TestExamples(SourceConformance):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        write(folder / "train-0.tfrecord", map(labelled, range(count // 3)))
+        write(folder / "train-1.tfrecord", map(labelled, range(count // 3, count)))
+        return from_tfrecord(folder / "train-*.tfrecord", FEATURES)
+
+    def element(self, number: int) -> Any:
+        return {
+            "image": np.array([[number, 1], [2, 3]]),
+            "label": np.int64(-1 if number % 5 == 3 else number),
+            "name": b"n%d" % number,
+        }
+
+
+class TestRawRecords(SourceConformance):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        write(folder / "a.tfrecord.gz", map(self.element, range(count)), "GZIP")
+        return from_tfrecord(str(folder / "a.tfrecord.gz"), compression_type="GZIP")
+
+    def element(self, number: int) -> Any:
+        return b"x" * (number % 9)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path / "cache")
+
+
+def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    records = [example(tags=[b"t"] * (n % 4), steps=[float(n)] * (2 * (n % 3))) for n in range(30)]
+    write(tmp_path / "a.tfrecord", records)
+    ref = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", VARYING), "d", "v1")
+    assert ref.element_spec == {"tags": SparseSpec(bytes, (None,)), "steps": ArraySpec("float32", (None, 2))}
+    for row, record in zip(ref, records, strict=True):
+        theirs = tf.io.parse_single_example(record, VARYING)
+        assert isinstance(row["tags"], Sparse)
+        np.testing.assert_array_equal(row["tags"].dense_shape, theirs["tags"].dense_shape)
+        assert row["tags"].values.tolist() == theirs["tags"].values.numpy().tolist()
+        np.testing.assert_array_equal(row["steps"], theirs["steps"])
+
+
+def test_a_declared_spec_fixes_what_the_features_leave_open(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", [example(steps=[1.0, 2.0])])
+    source = from_tfrecord(tmp_path / "a.tfrecord", {"steps": VARYING["steps"]})
+    ref = storage.cache(source, "d", "v1", element_spec={"steps": ArraySpec("float32", (1, 2))})
+    assert ref.read([0])["steps"].tolist() == [[[1.0, 2.0]]]
+    with pytest.raises(InvalidArgumentError, match=r"\['steps'\]"):
+        storage.cache(source, "d", "v2", element_spec={"steps": ArraySpec("float64", (1, 2))})
+
+
+@pytest.mark.parametrize("bad", [2, 700])
+def test_a_record_that_is_no_such_example_is_named_with_its_file(
+    storage: cachelayer.Storage, tmp_path: Path, bad: int
+) -> None:
+    write(tmp_path / "0.tfrecord", map(labelled, range(10)))
+    write(tmp_path / "1.tfrecord", [example(label=[1]) if n == bad else labelled(n) for n in range(1000)])
+    with pytest.raises(SourceError, match=rf"1\.tfrecord failed at its record {bad}: .*image"):
+        storage.cache(from_tfrecord(tmp_path / "*.tfrecord", FEATURES), "d", "v1")
+    assert storage.datasets() == []
+
+
+PACK: dict[str, Any] = {"": bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}
+
+
+@pytest.mark.parametrize("compression", PACK)
+def test_a_file_that_is_compressed_otherwise_tells_how_to_read_it(
+    storage: cachelayer.Storage, tmp_path: Path, compression: str
+) -> None:
+    write(tmp_path / "a.tfrecord", map(labelled, range(3)), compression)
+    for number, other in enumerate(sorted(PACK)):
+        source = from_tfrecord(tmp_path / "a.tfrecord", compression_type=other or None)
+        if other == compression:
+            assert len(storage.cache(source, "d", f"v{number}")) == 3
+            continue
+        with pytest.raises(SourceError, match=rf"a\.tfrecord failed at its record 0.*={other or None!r}"):
+            storage.cache(source, "d", f"v{number}")
+
+
+@pytest.mark.parametrize("compression", PACK)
+def test_no_byte_at_the_end_is_missing_or_left_over_in_silence(
+    storage: cachelayer.Storage, tmp_path: Path, compression: str
+) -> None:
+    write(tmp_path / "plain", (b"%d" % number * 40 for number in range(30)))
+    plain, pack = (tmp_path / "plain").read_bytes(), PACK[compression]
+    whole = pack(plain)
+    cuts = [whole[:end] for end in (len(whole) // 2, -20, -9, -5, -1)]
+    strays = [whole + b"garbage"] + [pack(plain + plain[:end]) for end in (4, 11)]
+    for data in (*cuts, *strays):
+        (tmp_path / "a.tfrecord").write_bytes(data)
+        with pytest.raises(SourceError, match=r"a\.tfrecord failed at its record"):
+            storage.cache(from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None), "d", "v1")
+    if compression != "ZLIB":
+        (tmp_path / "a.tfrecord").write_bytes(whole + whole)
+        twice = from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None)
+        assert len(storage.cache(twice, "d", "v1")) == 60
+
+
+def test_what_is_no_path_and_no_compression_is_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    for filenames in (5, None, [5]):
+        with pytest.raises(InvalidTypeError, match="path"):
+            storage.cache(from_tfrecord(filenames), "d", "v1")  # type: ignore[arg-type]
+    for features in ({}, 5, {5: FEATURES["label"]}):
+        with pytest.raises(InvalidTypeError, match="features="):
+            from_tfrecord("a", features)  # type: ignore[arg-type]
+    for feature in (5, tf.io.FixedLenFeature((), tf.int32)):
+        with pytest.raises(InvalidArgumentError, match="features="):
+            storage.cache(from_tfrecord("a", {"x": feature}), "d", "v1")
+    with pytest.raises(InvalidArgumentError, match="there is no file"):
+        storage.cache(from_tfrecord("no-*"), "d", "v1")
+    for compression in ("gzip", "LZ4", 5):
+        with pytest.raises(InvalidArgumentError, match="'ZLIB'"):
+            from_tfrecord("a", None, compression)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("feature", "stored", "reason"),
+    [
+        (tf.io.VarLenFeature(tf.string), 5, "Expected type: string, Actual type: int64"),
+        (tf.io.RaggedFeature(tf.int64), 0.5, "Expected type: int64, Actual type: float"),
+        (tf.io.FixedLenFeature((2,), tf.int64), 5, "int64"),
+    ],
+)
+def test_a_value_of_another_kind_names_record_file_and_feature(
+    storage: cachelayer.Storage, tmp_path: Path, feature: Any, stored: Any, reason: str
+) -> None:
+    write(tmp_path / "a", [example(x=[stored])])
+    with pytest.raises(SourceError, match=rf"a failed at its record 0: .*x.*{reason}"):
+        storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
+
+
+def test_the_ends_of_the_integers_nan_and_bytes_that_are_no_text_are_kept(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    odd = np.array([0x7FC00001, 0x80000000, 1], np.uint32).view(np.float32)
+    kept = example(i=[2**63 - 1, -(2**63)], f=odd.tolist(), b=[b"\xff\xfe", b"a\0", b""])
+    (tmp_path / "empty").write_bytes(b"")
+    write(tmp_path / "full", [kept])
+    features = {
+        "i": tf.io.FixedLenFeature((2,), tf.int64),
+        "f": tf.io.RaggedFeature(tf.float32),
+        "b": tf.io.FixedLenFeature((3,), tf.string),
+        "none": tf.io.RaggedFeature(tf.int64),
+    }
+    (row,) = storage.cache(from_tfrecord([tmp_path / "empty", tmp_path / "full"], features), "d", "v1")
+    assert row["i"].tolist() == [2**63 - 1, -(2**63)]
+    assert row["f"].tobytes() == odd.tobytes()
+    assert row["b"].tolist() == [b"\xff\xfe", b"a\0", b""]
+    assert (row["none"].shape, row["none"].dtype) == ((0,), np.int64)
