@@ -149,7 +149,7 @@ class Steps:
         if self.remainder != "wrap" or begin <= base:
             return begin
         visible = self.size(Step(base, begin))
-        return self._after(base, -(-visible // self.global_batch) * self.global_batch)
+        return max(begin, self._after(base, -(-visible // self.global_batch) * self.global_batch))
 
     def _run(self, position: int) -> tuple[int, int]:
         """Return the begin and the end of the run that a position lies in, which may be left out."""
@@ -212,8 +212,13 @@ class Steps:
         return starmap(Step, pairwise((steps.begin, *self.borders(steps), steps.end)))
 
     def size(self, step: Step) -> int:
-        """Return the number of records of a step: only with "wrap" it may reach over positions that are left out."""
-        return step.end - step.begin - sum(high - low for low, high in self.left_out if step.begin <= low < step.end)
+        """Return the number of records of a step: with "wrap" it may reach over positions that are left out."""
+        overlaps = (
+            min(high, step.end) - max(low, step.begin)
+            for low, high in self.left_out
+            if low < step.end and step.begin < high
+        )
+        return step.end - step.begin - sum(overlaps)
 
     def positions(self, step: Step) -> Indices:
         """Return the positions of a step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from pathlib import Path
@@ -115,6 +116,13 @@ def test_what_is_left_out_already_leaves_out_no_other_step() -> None:
         assert len(rest) == len(rest.without(records=[0])) == 0
     chained = numbers(20).stream(4, remainder="wrap", num_epochs=2).without(records=[2, 18]).without(records=[1, 17])
     assert [batch.tolist()[0] for batch in chained] == [4, 8, 12, 4, 8, 12]
+
+
+@pytest.mark.parametrize("steps", [[1], [1, 2, 3], [0, 1, 2, 3, 4]])
+def test_epochs_that_wrap_go_on_after_what_is_left_out(steps: list[int]) -> None:
+    rest = numbers(10).stream(8, remainder="wrap", num_epochs=4).without(steps=steps)
+    batches = [batch.tolist() for batch in rest]
+    assert [batch.tolist() for epoch in itertools.islice(rest.epochs(), 5) for batch in epoch] == batches
 
 
 def test_a_last_step_that_wraps_takes_none_that_are_left_out() -> None:
