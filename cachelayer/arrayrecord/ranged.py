@@ -72,7 +72,8 @@ def fetch_ranges(
     ranges = [(names[file], begin, end) for file, begin, end in spans]
     buffer, run_starts = without_headers(read_ranges(ranges), begins[firsts])
     starts = logical + np.repeat(run_starts - logical[firsts], lasts - firsts + 1)
-    return Records(buffer, starts, lengths, name=name)
+    uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
+    return Records(buffer, starts, lengths, uniform, name=name)
 
 
 class RangedShards:

@@ -12,7 +12,16 @@ import numpy as np
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.records.blocks import HEADER, PAYLOAD, outside, pieces
-from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
+from cachelayer.records.memory import (
+    Bytes,
+    Ints,
+    gather_ranges,
+    gather_rows,
+    groups_of,
+    move_ranges,
+    scatter_rows,
+    splits_of,
+)
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""
@@ -172,7 +181,7 @@ class Records:
 
     @classmethod
     def gathered(cls, parts: Sequence[Records], owner: Ints, rows: Ints) -> Records:
-        """Return copies of records out of many buffers without block headers.
+        """Return records out of many buffers without block headers: copies, unless all are long and of one length.
 
         Args:
             parts: where they are.
@@ -181,14 +190,25 @@ class Records:
         """
         if len(rows) and int(rows.min()) < 0:
             raise IndexError(f"there is no row {rows.min()}")
+        sizes = {part.uniform_nbytes for part in parts}
+        uniform = sizes.pop() if len(sizes) == 1 else None
+        if uniform is not None and uniform >= _LONG:
+            return cls.joined(
+                len(rows), [(mine, parts[part][rows[mine]]) for part, mine in groups_of(owner, len(parts))]
+            )
         # A batch has records of hundreds of buffers: Python finds each in less time than numpy looks at each buffer.
         memories, places = [part.memory() for part in parts], list(zip(owner.tolist(), rows.tolist(), strict=True))
-        start_of, length_of = [part.starts.item for part in parts], [part.lengths.item for part in parts]
+        start_of = [part.starts.item for part in parts]
         starts = [start_of[part](row) for part, row in places]
-        lengths = [length_of[part](row) for part, row in places]
+        if uniform is not None:
+            lengths = [uniform] * len(rows)
+        else:
+            length_of = [part.lengths.item for part in parts]
+            lengths = [length_of[part](row) for part, row in places]
         found = zip(owner.tolist(), starts, lengths, strict=True)
         joined = bytearray().join([memories[part][start : start + length] for part, start, length in found])
-        return cls.packed(np.frombuffer(joined, np.uint8), np.array(lengths, np.int64))
+        splits = splits_of(np.array(lengths, np.int64))
+        return cls(np.frombuffer(joined, np.uint8), splits[:-1], splits[1:] - splits[:-1], uniform)
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ _LOOKED_AT = 1024
 
 
 # With slots, because the steps look at hundreds of these that are no longer in the cache of the processor.
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class HeldUse:
     """A block that steps need: on its way, or here.
 
@@ -50,6 +50,7 @@ class HeldUse:
         shift: what to add to the number of a record for its row in what comes.
         nbytes: approximate bytes of the block.
         first: the position of the first step that needs it.
+        arrived: what came, once a step has waited for it: no later step asks the outcome, which would lock it.
     """
 
     outcome: Future[HeldBlock]
@@ -57,17 +58,40 @@ class HeldUse:
     shift: int
     nbytes: int
     first: int
+    arrived: HeldBlock | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the request will bring nothing."""
+        return self.arrived is None and is_lost(self.outcome)
 
     def block(self, check: Callable[[], None]) -> HeldBlock:
         """Wait for what comes, and return it; call ``check`` during the wait."""
-        while not self.outcome.done():
-            # Nobody may fetch it any more.
-            check()
-            wait([self.outcome], 0.2)
-        # Another thread that shares the iterator may have gone elsewhere.
-        found = self.again() if self.outcome.cancelled() else self.outcome.result()
+        arrived = self.arrived
+        if arrived is None:
+            while not self.outcome.done():
+                # Nobody may fetch it any more.
+                check()
+                wait([self.outcome], 0.2)
+            # Another thread that shares the iterator may have gone elsewhere.
+            arrived = self.arrived = self.again() if self.outcome.cancelled() else self.outcome.result()
         # The object of a damaged block may have been mended since.
-        return self.again() if found.damaged else found
+        return self.again() if arrived.damaged else arrived
+
+
+class _Needs(NamedTuple):
+    """The blocks that some steps need.
+
+    Args:
+        lasts: the position of the last record that is read of each.
+        begins, ends: the records of each.
+        owner: for each row of the steps, which of these is its block.
+    """
+
+    lasts: list[int]
+    begins: list[int]
+    ends: list[int]
+    owner: Indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,15 +135,16 @@ class BlockFeed:
         holder: fetches blocks.
         reader: reads the steps.
         workers: the number of workers that take turns at the steps.
+        at_once: the number of steps with which :meth:`load` is called.
     """
 
-    def __init__(self, holder: BlockHolder[Any], reader: StepReader, workers: int = 1) -> None:
+    def __init__(self, holder: BlockHolder[Any], reader: StepReader, workers: int = 1, at_once: int = 1) -> None:
         self._holder = holder
         self._steps = reader.options.steps
         self._blocks = reader.read_rows.blocks
         self._record_nbytes = max(1, reader.records.facts.record_nbytes)
         share = max(1, reader.read_rows.share)
-        self._at_once = 1 if reader.options.batched else _LOOKED_AT
+        self._at_once = at_once if reader.options.batched else _LOOKED_AT
         self._workers = workers
         # No record comes twice, as far as possible.
         most = min(len(reader.records), MOST_AHEAD * self._steps.global_batch // share)
@@ -136,6 +161,8 @@ class BlockFeed:
         self._uses: dict[int, HeldUse] = {}
         # A heap of these positions, some of which may be gone.
         self._lasts: list[int] = []
+        # Of steps ahead.
+        self._needs: dict[Step, _Needs] = {}
         self._nbytes = self._most_live = 0
         self._reached = self._horizon = position
 
@@ -158,6 +185,8 @@ class BlockFeed:
             self._reached = position
             while self._lasts and self._lasts[0] < position:
                 self._drop(heappop(self._lasts))
+            for steps in list(takewhile(lambda steps: steps.end <= position, self._needs)):
+                del self._needs[steps]
             # Blocks are fetched in the order in which they are needed: the last ones are ahead.
             uses = takewhile(lambda use: use.first >= position, reversed(self._uses.values()))
             self._most_live = max(self._most_live, self._nbytes - sum(use.nbytes for use in uses))
@@ -177,11 +206,16 @@ class BlockFeed:
     def load(self, steps: Step) -> BlockRows:
         """Return the blocks of the rows of some steps; fetch those that are not on the way, and the next ones."""
         with self._lock:
-            lasts, owner = self._fetch(steps)
-            uses = [self._uses[last] for last in lasts]
+            needs = self._needs.pop(steps, None) or self._find_needs(steps)
+            for last in needs.lasts:
+                use = self._uses.get(last)
+                if use is not None and use.is_lost:
+                    self._drop(last)
+            self._fetch(needs, steps.begin)
+            uses = [self._uses[last] for last in needs.lasts]
             self._horizon = max(self._horizon, self._after(steps))
             self._fetch_ahead()
-            return BlockRows(self._holder, uses, owner)
+            return BlockRows(self._holder, uses, needs.owner)
 
     def _after(self, steps: Step) -> int:
         if self._workers > 1:
@@ -195,36 +229,31 @@ class BlockFeed:
             steps = self._steps.several(self._horizon, self._at_once)
             if steps is None:
                 return
-            self._fetch(steps)
+            needs = self._needs[steps] = self._find_needs(steps)
+            self._fetch(needs, steps.begin)
             self._horizon = self._after(steps)
 
-    def _fetch(self, steps: Step) -> tuple[list[int], Indices]:
-        """Fetch the blocks of some steps that are not on the way.
-
-        Returns:
-            The last positions of all blocks of the steps; for each row, which of these is its block.
-        """
+    def _find_needs(self, steps: Step) -> _Needs:
         begin_of, end_of, last_of = self._blocks(steps)
         lasts, firsts, owner = np.unique(last_of, return_index=True, return_inverse=True)
-        begins, ends = begin_of[firsts].tolist(), end_of[firsts].tolist()
+        return _Needs(lasts.tolist(), begin_of[firsts].tolist(), end_of[firsts].tolist(), owner)
+
+    def _fetch(self, needs: _Needs, first: int) -> None:
+        """Fetch the blocks that are neither here nor on the way, for steps from a position on."""
         single: list[tuple[int, int]] = []
-        for last, begin, end in zip(lasts.tolist(), begins, ends, strict=True):
-            use = self._uses.get(last)
-            if use is not None and not is_lost(use.outcome):
+        for last, begin, end in zip(needs.lasts, needs.begins, needs.ends, strict=True):
+            if last in self._uses:
                 continue
             if end - begin == 1:
                 single.append((last, begin))
             else:
-                self._request([last], range(begin, end), [-begin], end - begin, steps.begin)
+                self._request([last], np.arange(begin, end), [-begin], end - begin, first)
         if single:
-            numbers = [number for _, number in single]
-            shifts = [row - number for row, number in enumerate(numbers)]
-            self._request([last for last, _ in single], numbers, shifts, 1, steps.begin)
-        return lasts.tolist(), owner
+            numbers = np.array([number for _, number in single], np.int64)
+            shifts = [row - number for row, (_, number) in enumerate(single)]
+            self._request([last for last, _ in single], numbers, shifts, 1, first)
 
-    def _request(
-        self, lasts: Sequence[int], numbers: Sequence[int], shifts: Sequence[int], records: int, first: int
-    ) -> None:
+    def _request(self, lasts: Sequence[int], numbers: Indices, shifts: Sequence[int], records: int, first: int) -> None:
         """Fetch a block, or records that are blocks of their own, with one request.
 
         Args:
@@ -237,24 +266,24 @@ class BlockFeed:
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
-        fetch = partial(self._holder.fetch, np.array(numbers, np.int64))
+        fetch = partial(self._holder.fetch, numbers)
         outcome = self._worker.submit(fetch)
         for last, shift in zip(lasts, shifts, strict=True):
-            self._drop(last)
             heappush(self._lasts, last)
             self._uses[last] = use = HeldUse(outcome, fetch, shift, records * self._record_nbytes, first)
             self._nbytes += use.nbytes
 
 
-def feed_of(reader: StepReader, workers: int = 1) -> BlockFeed | None:
+def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed | None:
     """Return what fetches the blocks of a stream; None if its order has none, or records are read where they lie.
 
     Args:
         reader: reads the steps.
         workers: the number of workers that take turns at the steps; the blocks are those of one of them.
+        at_once: the number of steps that are loaded at once.
     """
     steps = reader.options.steps
     if steps.records == 0 or reader.options.order.spans(0, np.empty(0, np.int64)) is None:
         return None
     holder = reader.records.block_holder()
-    return None if holder is None else BlockFeed(holder, reader, workers)
+    return None if holder is None else BlockFeed(holder, reader, workers, at_once)

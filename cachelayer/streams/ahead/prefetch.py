@@ -144,7 +144,7 @@ class Prefetcher(Generic[T]):
         self._reader = reader
         self._depth = reader.options.prefetch
         self._steps_at_once = steps_at_once(reader)
-        self._feed = feed_of(reader)
+        self._feed = feed_of(reader, at_once=self._steps_at_once)
         # Records are read in several threads, as far as Python lets them; the functions of the user in one.
         self._threads = 1 if reader.is_mapped or reader.records.facts.reading_cost != "stored" else 2
         self._ahead: deque[tuple[ChunkPlan, Future[Chunk[T]]]] = deque()
