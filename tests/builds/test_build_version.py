@@ -144,7 +144,7 @@ def test_who_may_not_list_builds_anew_with_a_warning(
     lists = "/o?" if "gs://" in open_storage().url else "list-type=2"
     proxy.add(answer(403, containing=lists, method="GET"))
     warns = partial(pytest.warns, cachelayer.CacheLayerWarning)
-    with warns(match="built anew"), warns(match="notes of a build are left"):
+    with warns(match="built anew"), warns(match="notes are left"):
         open_storage().cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
     proxy.clear()
     assert_only_versions_are_left(open_storage(), "rows")
