@@ -41,8 +41,8 @@ class Pool(ThreadPoolExecutor):
         try:
             return super().submit(task, *args, **named)
         except RuntimeError as error:
-            # Any other is a bug, or a lock of the pool that an interrupt has broken.
-            if "new thread" not in str(error) and threading.main_thread().is_alive():
+            # An interrupt may have broken a lock of the pool.
+            if "lock" in str(error):
                 raise
             raise _refused("to work in", error) from error
 
