@@ -40,6 +40,8 @@ def _ensure_running() -> None:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        # It keeps the environment of the test that happens to start it, and serves all others with it.
+        patch.delenv("CACHELAYER_LEASE_SECONDS", raising=False)
         _START()
 
 
