@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.dtypes import canonical_bytes
-from cachelayer.records.layout import Column, Flat, Layout, Part, padded
+from cachelayer.records.layout import Column, Flat, Layout, LeafPart, padded
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
 from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
 from cachelayer.records.media import MediaFiles
@@ -361,7 +361,7 @@ class Codec:
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
-def _fixed(records: Records, offset: int, part: Part, *, apart: bool) -> Any:
+def _fixed(records: Records, offset: int, part: LeafPart, *, apart: bool) -> Any:
     """Return a fixed part of records; ``apart`` as a list of arrays of which only few share memory."""
     dtype, shape = part.dtype, part.shape or ()
     if not apart or not shape or not part.nbytes:

@@ -30,7 +30,7 @@ U8 = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
-class Part:
+class LeafPart:
     """One of the arrays that a leaf is stored as.
 
     Args:
@@ -68,12 +68,12 @@ class Layout:
     fixed_nbytes: int
 
     @classmethod
-    def of(cls, leaves: Sequence[Sequence[Part]]) -> Self:
+    def of(cls, leaves: Sequence[Sequence[LeafPart]]) -> Self:
         """Return the layout of records with leaves of these parts."""
         parts = [part for leaf in leaves for part in leaf]
         varying_count = sum(part.shape is None for part in parts)
         null_nbytes = -(-len(leaves) // 8)
-        parts += [Part(U32, (varying_count,)), Part(U8, (null_nbytes,))]
+        parts += [LeafPart(U32, (varying_count,)), LeafPart(U8, (null_nbytes,))]
         places, end, varying = [0] * len(parts), 0, 0
         for index in sorted(range(len(parts)), key=lambda index: -_alignment(parts[index].dtype.itemsize)):
             places[index] = end

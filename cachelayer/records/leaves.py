@@ -29,7 +29,7 @@ from cachelayer.errors import ElementError
 from cachelayer.records import dtypes
 from cachelayer.records.conform import conform, conform_batch, fits_shape, is_plain, same_arrays, stacked_rows
 from cachelayer.records.dtypes import DType
-from cachelayer.records.layout import U8, U32, Flat, Part, PartRows, listed
+from cachelayer.records.layout import U8, U32, Flat, LeafPart, PartRows, listed
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
 from cachelayer.records.tree import describe
@@ -44,7 +44,7 @@ Arrays = tuple[NDArray[Any], ...]
 class Leaf(Protocol):
     """Translates one leaf between its values and its parts. No value here is None."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LeafPart, ...]
 
     def filler(self) -> Any:
         """Return the value that is stored in place of None."""
@@ -89,7 +89,7 @@ class FixedLeaf:
         self._spec = spec
         self._dtype: np.dtype[Any] = np.dtype(spec.dtype)
         self._shape = tuple(dim or 0 for dim in spec.shape)
-        self.parts: tuple[Part, ...] = (Part(self._dtype, self._shape),)
+        self.parts: tuple[LeafPart, ...] = (LeafPart(self._dtype, self._shape),)
 
     def filler(self) -> Any:
         return np.zeros(self._shape, self._dtype)
@@ -123,7 +123,7 @@ class VaryingLeaf:
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
         self._dtype: np.dtype[Any] = np.dtype(spec.dtype)
-        self.parts: tuple[Part, ...] = (Part(self._dtype),)
+        self.parts: tuple[LeafPart, ...] = (LeafPart(self._dtype),)
 
     def filler(self) -> Any:
         return np.empty(0, self._dtype)
@@ -159,7 +159,7 @@ class VaryingLeaf:
 class StringLeaf:
     """One ``bytes`` or ``str``: the second primitive too."""
 
-    parts: tuple[Part, ...] = (Part(U8),)
+    parts: tuple[LeafPart, ...] = (LeafPart(U8),)
 
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
@@ -190,7 +190,7 @@ class StringLeaf:
 class _Composite(ABC):
     """A leaf of several parts, taken apart and made row by row."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LeafPart, ...]
 
     @abstractmethod
     def split(self, row: Any, index: int) -> Arrays:
@@ -240,7 +240,7 @@ class ArrayLeaf(_Composite):
 
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
-        self.parts = (Part(U32, (len(spec.shape),)), *_value_parts(spec.dtype))
+        self.parts = (LeafPart(U32, (len(spec.shape),)), *_value_parts(spec.dtype))
 
     def filler(self) -> Any:
         return _zeros(self._spec.dtype, [dim or 0 for dim in self._spec.shape])
@@ -278,8 +278,8 @@ class RaggedLeaf(_Composite):
         self._spec = spec
         self._inner = spec.shape[spec.ragged_rank + 1 :]
         self._first_value = 1 + spec.ragged_rank
-        dims = Part(U32, (len(self._inner),))
-        self.parts = (dims, *[Part(U32)] * spec.ragged_rank, *_value_parts(spec.dtype))
+        dims = LeafPart(U32, (len(self._inner),))
+        self.parts = (dims, *[LeafPart(U32)] * spec.ragged_rank, *_value_parts(spec.dtype))
 
     def filler(self) -> Any:
         outer = np.zeros((self._spec.shape[0] or 0) + 1, self._spec.splits_dtype)
@@ -357,7 +357,7 @@ class SparseLeaf(_Composite):
         self._spec = spec
         self._rank = len(spec.shape)
         self._known = np.array([dim or 0 for dim in spec.shape], _I64)
-        self.parts = (Part(_I64, (self._rank,)), Part(_I64), *_value_parts(spec.dtype))
+        self.parts = (LeafPart(_I64, (self._rank,)), LeafPart(_I64), *_value_parts(spec.dtype))
 
     def filler(self) -> Any:
         return Sparse(np.zeros((0, self._rank), _I64), _zeros(self._spec.dtype, [0]), self._known)
@@ -427,8 +427,8 @@ def _zeros(dtype: DType, shape: Sequence[int]) -> NDArray[Any]:
     return np.full(shape, dtype(), object) if isinstance(dtype, type) else np.zeros(shape, dtype)
 
 
-def _value_parts(dtype: DType) -> tuple[Part, ...]:
-    return (Part(U32), Part(U8)) if dtypes.is_string(dtype) else (Part(np.dtype(dtype)),)
+def _value_parts(dtype: DType) -> tuple[LeafPart, ...]:
+    return (LeafPart(U32), LeafPart(U8)) if dtypes.is_string(dtype) else (LeafPart(np.dtype(dtype)),)
 
 
 def _split_values(dtype: DType, array: NDArray[Any]) -> Arrays:

@@ -40,7 +40,7 @@ Remainder = Literal["drop", "pad"]
 
 
 @dataclass(frozen=True)
-class Layout:
+class WindowLayout:
     """What some windows hold: pieces of documents, each with its separator.
 
     Args:
@@ -83,7 +83,7 @@ class Windowing:
         last = max(0, -(-(total - self.length) // self.stride))
         return last + 1 if last * self.stride < total else last
 
-    def layout(self, column: LengthColumn, numbers: Ints) -> Layout:
+    def layout(self, column: LengthColumn, numbers: Ints) -> WindowLayout:
         """Return what some windows hold.
 
         Args:
@@ -114,7 +114,7 @@ class Windowing:
         # The first window of all may begin with documents that have no values.
         segment = record - np.where(begins == 0, 0, first)[row] + 1
         pieces = Pieces(row, record, begin, count, offset, begin + count == lengths)
-        return Layout(pieces, cells, segment, separators, filled)
+        return WindowLayout(pieces, cells, segment, separators, filled)
 
 
 @dataclass(frozen=True, eq=False)
