@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
-Piece = bytes | memoryview
-"""Bytes that have come from elsewhere. A memoryview that may be written to belongs to the caller that gets it."""
 
 # From this size on, copying slice by slice is quicker than a vectorised move, which copies twice.
 _LONG = 1 << 10
