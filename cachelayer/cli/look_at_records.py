@@ -17,8 +17,8 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.cli.addresses import LocalCache, Options, ReferenceArgument, open_reference
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, facts, table
-from cachelayer.drawing.text import class_names, leaf_text, named, plain_scalar, shown_path
-from cachelayer.records import tree
+from cachelayer.drawing.text import class_names, leaf_text, named, shown_path
+from cachelayer.records import dtypes, tree
 from cachelayer.records.values import Ragged, Sparse
 from cachelayer.statistics import LeafStats, NumberStats, Statistics, survey
 
@@ -103,6 +103,8 @@ def element_json(element: Any) -> Any:
     Dicts and namedtuples are objects; lists, tuples and arrays are lists; bytes are base64; NaN and the infinities are
     ``"nan"``, ``"inf"`` and ``"-inf"``, which Python's ``float`` reads.
     """
+    if isinstance(element, np.ndarray) and not element.ndim:
+        element = element[()]
     if element is None or isinstance(element, str):
         return element
     if isinstance(element, bytes):
@@ -116,7 +118,7 @@ def element_json(element: Any) -> Any:
         return {name: element_json(getattr(element, name)) for name in parts}
     if isinstance(element, (tuple, list, Ragged)) or (isinstance(element, np.ndarray) and element.ndim):
         return [element_json(child) for child in element]
-    value = plain_scalar(np.asarray(element))
+    value = dtypes.plain_scalar(np.asarray(element))
     if isinstance(value, complex):
         return [element_json(value.real), element_json(value.imag)]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -57,20 +57,8 @@ def _nested(array: NDArray[Any]) -> str:
 def _scalar(value: Any) -> str:
     if isinstance(value, (str, bytes)):
         return _clipped(repr(value[: TEXT // 4]), len(value) > TEXT // 4)
-    plain = plain_scalar(np.asarray(value))
+    plain = dtypes.plain_scalar(np.asarray(value))
     return plain if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
-
-
-def plain_scalar(scalar: NDArray[Any]) -> bool | int | float | complex | str:
-    """Convert a scalar to Python's own type, and dates and durations to text."""
-    kind = dtypes.number_kind(scalar.dtype)
-    if kind in "Mm":
-        # A date without a unit has no text.
-        has_unit = np.datetime_data(scalar.dtype)[0] != "generic" or np.isnat(scalar)
-        return str(scalar[()]) if has_unit else str(scalar.view(np.int64)[()])
-    made: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
-    value: bool | int | float | complex = made[kind](scalar[()])
-    return value
 
 
 def first_rows(ragged: Ragged) -> list[Any]:

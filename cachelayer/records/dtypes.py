@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.errors import FormatError, InvalidTypeError
 
@@ -119,3 +120,15 @@ def little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def canonical_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the array, contiguous and little-endian."""
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+
+
+def plain_scalar(scalar: NDArray[Any]) -> bool | int | float | complex | str:
+    """Convert a scalar to Python's own type, and dates and durations to text."""
+    kind = number_kind(scalar.dtype)
+    if kind in "Mm":
+        # A date without a unit has no text.
+        has_unit = np.datetime_data(scalar.dtype)[0] != "generic" or np.isnat(scalar)
+        return str(scalar[()]) if has_unit else str(scalar.view(np.int64)[()])
+    made: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+    value: bool | int | float | complex = made[kind](scalar[()])
+    return value

@@ -194,7 +194,6 @@ class NumberSummary:
         return Histogram(edges, tuple(self._bins[place] for place in places))
 
     def _shown(self, value: Number) -> Number | str:
-        # A datetime64 without a unit is no date, and numpy does not print it.
-        if self._kind in "Mm" and (self._kind == "m" or np.datetime_data(self._dtype)[0] != "generic"):
-            return str(np.int64(value).view(self._dtype))
+        if self._kind in "Mm":
+            return str(dtypes.plain_scalar(np.array(value, np.int64).view(self._dtype)))
         return bool(value) if self._kind == "b" else value

@@ -129,6 +129,10 @@ def test_every_element_can_be_shown_and_is_json(version: Any) -> None:
         json.dumps(element_json(element), allow_nan=False).encode()
 
 
+def test_arrays_without_dimensions_are_what_they_hold() -> None:
+    assert element_json([np.array(b"_"), np.array("ä"), np.array(3)]) == ["Xw==", "ä", 3]
+
+
 def test_json_holds_what_python_reads_back() -> None:
     element = {
         "pair": Pair(np.int64(-1), [True, None]),

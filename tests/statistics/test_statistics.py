@@ -103,8 +103,8 @@ def check_leaf(stats: LeafStats, spec: Any, rows: list[Any]) -> None:
         assert stats.numbers is not None
         numbers = [value for value in values if not np.isnat(value)]
         assert stats.numbers.nans == len(values) - len(numbers)
-        is_date = dtype.kind == "m" or np.datetime_data(dtype)[0] != "generic"
-        shown = [str(number) if is_date else int(number.view(np.int64)) for number in sorted(numbers)]
+        has_text = dtype.kind == "m" or np.datetime_data(dtype)[0] != "generic"
+        shown = [str(number if has_text else number.view(np.int64)) for number in sorted(numbers)]
         assert stats.numbers.minimum == (shown[0] if shown else None)
     elif are_numbers(dtype):
         assert stats.numbers is not None
@@ -146,7 +146,7 @@ def test_each_leaf_has_the_statistics_of_a_loop_over_its_values(
 
 def test_datetimes_without_a_unit_are_shown_as_numbers() -> None:
     stats = summed("M8", np.array([3, 5], np.int64).view("M8"))
-    assert (stats.minimum, stats.maximum) == (3, 5)
+    assert (stats.minimum, stats.maximum) == ("3", "5")
 
 
 @settings(deadline=None)
