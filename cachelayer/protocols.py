@@ -208,11 +208,15 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         """Identity of the records and their numbers, in hexadecimal."""
 
     @property
+    def rows_digest(self) -> str:
+        """Identity of the rows, whatever columns they have: orders and states refer to it."""
+
+    @property
     def original_digest(self) -> str:
-        """The digest that they had before records were erased; the digest, if they had other numbers then."""
+        """The digest that the rows had before records were erased; their digest, if they had other numbers then."""
 
     def prefix_digest(self, records: int, /) -> str | None:
-        """Return the digest of the version that the first records are, if they are one; from the manifest alone."""
+        """Return the digest of the rows of the version that the first records are, if they are one."""
 
     @property
     def element_spec(self) -> Any:

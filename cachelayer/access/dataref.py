@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.columns import WithColumns
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
@@ -48,7 +49,7 @@ class DataRef(View[T], Generic[T]):
     """
 
     @property
-    def _elements(self) -> RecordElements:
+    def _elements(self) -> RecordElements | WithColumns:
         return cast(RecordElements, self._records.base)
 
     @property
@@ -162,7 +163,7 @@ class DataRef(View[T], Generic[T]):
 
     def _with_source(self, source: VersionRecords) -> Self:
         """Return the same records, read in another way."""
-        return type(self)(self._records.changed(replace(self._elements, source=source)))
+        return type(self)(self._records.changed(self._elements.with_source(source)))
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,6 +34,35 @@ Read = Callable[[Ints], Records]
 NO_NUMBERS = np.empty(0, np.int64)
 
 
+class Digests(NamedTuple):
+    """What elements and their numbers are known by, each a SHA-256 in hexadecimal.
+
+    Args:
+        elements: of the elements.
+        rows: of the rows alone, whatever columns they have: orders and states refer to it.
+        original: of the rows before any record was erased.
+    """
+
+    elements: str
+    rows: str
+    original: str
+
+    @classmethod
+    def of(cls, digest: str) -> Digests:
+        """Return those of elements that have nothing else to be known by."""
+        return cls(digest, digest, digest)
+
+    @classmethod
+    def joined(cls, name: bytes, several: Sequence[Digests]) -> Digests:
+        """Return those of what is made of several datasets: SHA-256 over a name and their digests, 32 bytes each."""
+        joined = (b"".join([name, *map(bytes.fromhex, digests)]) for digests in zip(*several, strict=True))
+        return cls(*(hashlib.sha256(text).hexdigest() for text in joined))
+
+    def made(self, digest_of: Callable[[str], str]) -> Digests:
+        """Return those of what is made of the elements."""
+        return Digests(*map(digest_of, self))
+
+
 class StoredLeaves(Protocol):
     """The leaves of records as they are stored, which windows, packs and padded records are made of."""
 
@@ -46,6 +76,10 @@ class StoredLeaves(Protocol):
 
     def with_fields(self, leaves: Sequence[int]) -> Dataset:
         """Return the same elements with some of the leaves, by their numbers, ascending."""
+
+    def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
+        """Return whether one of these leaves is a column that was added to the version."""
+        return False
 
     def lengths(self, leaf: int) -> LengthColumn:
         """Return the lengths of the leaf of this number in all records."""
@@ -69,11 +103,11 @@ class Dataset(Protocol):
 
     @property
     @abstractmethod
-    def digests(self) -> tuple[str, str]:
-        """The digest of the elements and their numbers, and the one before any was erased, in hexadecimal."""
+    def digests(self) -> Digests:
+        """What the elements and their numbers are known by."""
 
     def prefix_digest(self, records: int) -> str | None:  # noqa: ARG002
-        """Return the digest of the version that the first elements are, if they are one; from the manifest alone."""
+        """Return the digest of the rows of the version that the first elements are, if they are one."""
         return None
 
     @property
@@ -157,7 +191,7 @@ class Selected(Dataset):
 
     base: Dataset
     selection: Selection
-    named: tuple[str, str] | None = None
+    named: Digests | None = None
 
     @classmethod
     def all(cls, base: Dataset) -> Selected:
@@ -172,20 +206,23 @@ class Selected(Dataset):
         return self.base.title
 
     @cached_property
-    def digests(self) -> tuple[str, str]:
+    def digests(self) -> Digests:
         if self.named is not None:
             return self.named
-        now, before = self.base.digests
-        digest = self.selection.digest(now, len(self.base))
-        return digest, digest if before == now else self.selection.digest(before, len(self.base))
+        of = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
+        return self.base.digests.made(of.__getitem__)
 
     @property
     def digest(self) -> str:
-        return self.digests[0]
+        return self.digests.elements
+
+    @property
+    def rows_digest(self) -> str:
+        return self.digests.rows
 
     @property
     def original_digest(self) -> str:
-        return self.digests[1]
+        return self.digests.original
 
     def prefix_digest(self, records: int) -> str | None:
         is_whole = self.digests == self.base.digests and len(self) == len(self.base)
@@ -259,6 +296,12 @@ class Selected(Dataset):
     def changed(self, base: Dataset) -> Selected:
         """Return the same rows of another dataset of as many elements."""
         return Selected(base, self.selection)
+
+    def lengths_digests(self, leaves: Sequence[int]) -> Digests:
+        """Return what the elements are known by where an order depends on the lengths of some leaves."""
+        base = self.base.leaves
+        is_added = base is not None and base.has_added(leaves)
+        return Digests.of(self.digest) if is_added else self.digests
 
     def stored_leaves(self, call: str) -> StoredLeaves:
         """Return the leaves of the records that the elements are.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock
-from cachelayer.access.dataset import Dataset, Selected, StoredLeaves, check_keys
+from cachelayer.access.dataset import Dataset, Digests, Selected, StoredLeaves, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ErasedRecordError, InvalidArgumentError
@@ -72,15 +71,11 @@ class Joined(Dataset):
             yield self.members[part], rows, numbers[rows] - self.splits[part]
 
     @cached_property
-    def digests(self) -> tuple[str, str]:
+    def digests(self) -> Digests:
         """Those of the only dataset; of several, SHA-256 over ``concat`` and all of theirs (32 bytes each)."""
         if len(self.members) == 1:
             return self.members[0].digests
-        now, before = (
-            hashlib.sha256(b"concat" + b"".join(map(bytes.fromhex, digests))).hexdigest()
-            for digests in zip(*(member.digests for member in self.members), strict=True)
-        )
-        return now, before
+        return Digests.joined(b"concat", [member.digests for member in self.members])
 
     @property
     def facts(self) -> Facts:
@@ -152,6 +147,9 @@ class Joined(Dataset):
         members = [member.changed(stored.with_fields(leaves)) for member, stored in self._leaves()]
         return Joined(tuple(members))
 
+    def has_added(self, leaves: Sequence[int]) -> bool:
+        return any(stored.has_added(leaves) for _, stored in self._leaves())
+
     def lengths(self, leaf: int) -> LengthColumn:
         return LengthColumn.joined(
             [stored.lengths(leaf).selected(member.selection) for member, stored in self._leaves()]
@@ -201,7 +199,7 @@ class JoinedRecords:
         return JoinedRecords(Joined(tuple(members)))
 
     @property
-    def digests(self) -> tuple[str, str]:
+    def digests(self) -> Digests:
         return self.parts.digests
 
     @cached_property

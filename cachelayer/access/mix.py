@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, overload
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import Digests, Selected
 from cachelayer.access.joined import join
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling import Sampled
@@ -79,12 +78,9 @@ class Mixture(Generic[T]):
         self._turns = turns
         self._length = length
         members = [ref._records for ref, _ in parts]
-        now, before = (
-            hashlib.sha256(b"mixture" + b"".join(map(bytes.fromhex, digests))).hexdigest()
-            for digests in zip(*(member.digests for member in members), strict=True)
-        )
+        named = Digests.joined(b"mixture", [member.digests for member in members])
         self._records = replace(
-            Selected.all(join([member.changed(member.base.declared()) for member in members])), named=(now, before)
+            Selected.all(join([member.changed(member.base.declared()) for member in members])), named=named
         )
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock, ViewBlocks
-from cachelayer.access.dataset import Dataset, Read, check_keys
+from cachelayer.access.dataset import Dataset, Digests, Read, check_keys
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
@@ -39,7 +39,7 @@ class RecordSource(Protocol):
     """The kind of view that shows it."""
 
     @property
-    def digests(self) -> tuple[str, str]: ...
+    def digests(self) -> Digests: ...
 
     @property
     def codec(self) -> Codec: ...
@@ -160,6 +160,13 @@ class RecordElements(Dataset):
         of_records = {self._leaf(leaf): size for leaf, size in sizes.items()}
         return replace(self, decodes=True, sizes=tuple({**dict(self.sizes), **of_records}.items()))
 
+    def with_source(self, source: RecordSource) -> Self:
+        """Return the same elements, read in another way."""
+        return replace(self, source=source)
+
+    def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
+        return False
+
     def with_fields(self, leaves: Sequence[int]) -> Self:
         chosen_spec(self.codec.spec, leaves)
         return replace(self, chosen=tuple(map(self._leaf, leaves)))
@@ -169,21 +176,16 @@ class RecordElements(Dataset):
         return leaf if self.chosen is None else self.chosen[leaf]
 
     @cached_property
-    def digests(self) -> tuple[str, str]:
-        """Those of the records if the elements have all leaves.
-
-        Else SHA-256 over these (32 bytes), ``fields``, and the numbers of the leaves as int64.
-        """
-        now, before = self.source.digests
+    def digests(self) -> Digests:
+        """Those of the records if the elements have all leaves; else that of the elements names the leaves too."""
+        digests = self.source.digests
         if self.chosen is None or self.codec.spec == self._all_leaves.spec:
-            return now, before
-        numbers = b"fields" + np.array(self.chosen, "<i8").tobytes()
-        now, before = (hashlib.sha256(bytes.fromhex(each) + numbers).hexdigest() for each in (now, before))
-        return now, before
+            return digests
+        return digests._replace(elements=fields_digest(digests.elements, self.chosen))
 
     def prefix_digest(self, records: int) -> str | None:
         manifest = None if self.home is None else self.home.manifest
-        is_version = manifest is not None and manifest.digest == self.digests[0]
+        is_version = manifest is not None and manifest.shards_digest == self.digests.elements
         return manifest.prefix_digest(records) if manifest is not None and is_version else None
 
     @cached_property
@@ -295,6 +297,11 @@ class RecordElements(Dataset):
             raise error
         name = self.source.facts.name
         raise CorruptionError(f"{name}: a record does not decode: {error}. verify() tells which shard") from error
+
+
+def fields_digest(digest: str, leaves: Sequence[int]) -> str:
+    """Return SHA-256 over a digest (32 bytes), ``fields``, and the numbers of leaves as int64."""
+    return hashlib.sha256(bytes.fromhex(digest) + b"fields" + np.array(leaves, "<i8").tobytes()).hexdigest()
 
 
 def _leaves_below(spec: Tree, names: Sequence[str]) -> set[int]:

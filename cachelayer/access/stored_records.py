@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from cachelayer.access.columns import WithColumns
 from cachelayer.access.joined import JoinedRecords, source_of
 from cachelayer.access.record_elements import RecordElements, RecordSource, refuse_erased
 from cachelayer.access.version_records import VersionRecords
@@ -17,6 +18,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
+from cachelayer.versions.columns import merged_spec
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -29,12 +31,14 @@ class StoredRecords:
         selection: which of them, in order.
         digest: the digest of them.
         chosen: the numbers of the leaves that they keep, ascending; None to copy them as they are.
+        groups: added columns that they get.
     """
 
     source: RecordSource
     selection: Selection
     digest: str
     chosen: tuple[int, ...] | None
+    groups: tuple[RecordElements, ...] = ()
 
     @classmethod
     def of(cls, view: Any, fields: Sequence[str] | None, *, reads_copies: bool) -> Self:
@@ -46,7 +50,7 @@ class StoredRecords:
             reads_copies: whether to read local copies of remote shards, if all of them are there.
         """
         elements: Any = view._records.base if isinstance(view, View) else None
-        if not isinstance(elements, RecordElements):
+        if not isinstance(elements, (RecordElements, WithColumns)):
             cure = "cache it first, with storage.cache()"
             if not isinstance(view, View):
                 cure = "pass the name of a version, or a DataRef or a view of one"
@@ -54,10 +58,14 @@ class StoredRecords:
         elements = elements.stored()
         if fields is not None:
             elements = elements.with_fields(leaf_numbers(elements.codec.spec, fields))
-        source = elements.source
-        chosen = None if elements.codec.spec == source.codec.spec else elements.chosen
+        groups: tuple[RecordElements, ...] = ()
+        source, chosen = elements.source, elements.chosen
+        if isinstance(elements, WithColumns):
+            chosen, groups = elements.chosen_of_rows, elements.groups
+        elif elements.codec.spec == source.codec.spec:
+            chosen = None
         source = _read_once(source, reads_copies=reads_copies)
-        return cls(source, view._records.selection, view.digest, chosen)
+        return cls(source, view._records.selection, view.digest, chosen, groups)
 
     def __len__(self) -> int:
         return len(self.selection)
@@ -86,7 +94,8 @@ class StoredRecords:
     def element_spec(self) -> Tree:
         """The spec of the records that :meth:`frames` returns."""
         spec = self.source.codec.spec
-        return spec if self.chosen is None else chosen_spec(spec, self.chosen)
+        rows = spec if self.chosen is None else chosen_spec(spec, self.chosen)
+        return merged_spec([rows, *(group.codec.spec for group in self.groups)]) if self.groups else rows
 
     @property
     def record_nbytes(self) -> int:
@@ -97,10 +106,13 @@ class StoredRecords:
         numbers = self.selection.take(rows)
         refuse_erased(self.source, numbers)
         records = self.source.records(numbers)
-        if self.chosen is None:
+        if self.chosen is None and not self.groups:
             return Frames.of(records)
+        codec = self.source.codec if self.chosen is None else self.source.codec.chosen(self.chosen)
         try:
-            columns = self.source.codec.chosen(self.chosen).decode(records)
+            columns = codec.decode(records)
+            for group in self.groups:
+                columns += group.codec.decode(group.source.records(numbers))
         except ValueError as error:
             raise CorruptionError(f"{self.source.facts.name}: a record does not decode: {error}") from error
         return codec_for(self.element_spec).encode(columns, len(records))

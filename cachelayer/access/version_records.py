@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock
+from cachelayer.access.dataset import Digests
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
@@ -55,9 +56,9 @@ class VersionRecords:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
-    def digests(self) -> tuple[str, str]:
+    def digests(self) -> Digests:
         digest = self.version.manifest.shards_digest
-        return digest, (*self.version.manifest.supersedes, digest)[0]
+        return Digests(digest, digest, (*self.version.manifest.supersedes, digest)[0])
 
     @property
     def facts(self) -> Facts:

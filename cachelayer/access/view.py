@@ -19,6 +19,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.columns import WithColumns
 from cachelayer.access.dataset import Selected
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.sampling import Sampled, sampled_of
@@ -375,7 +376,7 @@ class View(Generic[T]):
             InvalidTypeError: if an argument is of the wrong type.
         """
         base = self._records.base
-        if not isinstance(base, RecordElements):
+        if not isinstance(base, (RecordElements, WithColumns)):
             raise InvalidTypeError(f"{self!r} has no stored images: call decoded() on each dataset, before views of it")
         sizes = dict.fromkeys(image_leaves(base.stored().codec.spec, names), image_size(size, crop))
         return type(self)(self._records.changed(base.sized(sizes)))

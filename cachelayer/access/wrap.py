@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cachelayer.access.dataset import Dataset, Selected, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, with_keys
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
@@ -51,9 +51,8 @@ class WrappedItems(Dataset):
         return f"Wrapped({self.identity!r}"
 
     @property
-    def digests(self) -> tuple[str, str]:
-        digest = hashlib.sha256(f"wrap:{self._records}:{self.identity}".encode()).hexdigest()
-        return digest, digest
+    def digests(self) -> Digests:
+        return Digests.of(hashlib.sha256(f"wrap:{self._records}:{self.identity}".encode()).hexdigest())
 
     def __len__(self) -> int:
         return self._records

@@ -50,18 +50,26 @@ class BuildJob:
     files: Sequence[FileFacts]
 
     @classmethod
-    def of(cls, obj: Any, origin: Origin, options: BuildOptions, base: StoredVersion | None = None) -> Self:
+    def of(
+        cls,
+        obj: Any,
+        origin: Origin,
+        options: BuildOptions,
+        base: StoredVersion | None = None,
+        spec: Tree | None = None,
+    ) -> Self:
         """Decide how to build an object; if it is a function, call it.
 
         Args:
             obj: the user's source.
             origin: the code and values that make it.
             options: the options.
-            base: the version to append to; None for none.
+            base: the version that is extended; None for none.
+            spec: the spec that the elements must have to extend it; None for any.
         """
-        source, how = _source(obj, options, base)
+        source, how = _source(obj, options, base, spec)
         parts, how = divide(source, how)
-        spec = how.element_spec if how.element_spec is not None else source.element_spec
+        known = how.element_spec if how.element_spec is not None else source.element_spec
         decides = {
             **options.plan,
             "base": None if base is None else base.info.digest,
@@ -69,7 +77,7 @@ class BuildJob:
             "records of the source": getattr(source, "plan", None),
             "parts": None if parts is None else parts.plan,
             "length": source.length,
-            "element spec": None if spec is None else spec_json.to_json(spec),
+            "element spec": None if known is None else spec_json.to_json(known),
         }
         files = files_of(source)
         identity = {**identity_of_files(files), **elements_of(source)}
@@ -77,14 +85,15 @@ class BuildJob:
         return cls(source, how, parts, plan, identity, how.expected(source.length), files)
 
 
-def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:
-    """Return an object as a source, and the options with a complete spec: that of the base if it has records."""
-    if base is None or base.manifest.records == 0:
+def _source(
+    obj: Any, options: BuildOptions, base: StoredVersion | None, spec: Tree | None
+) -> tuple[Source, BuildOptions]:
+    """Return an object as a source, and the options with a complete spec: the one that extends the base, if any."""
+    if base is None or spec is None:
         source = as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec)
         return source, _with_complete_spec(source, options)
     if options.element_spec is not None:
         raise InvalidArgumentError(f"element_spec: appended records have the spec of {base.name}: leave it out")
-    spec = base.manifest.element_spec
     try:
         source = as_source(obj, unbatch=options.unbatch, element_spec=spec)
     except InvalidArgumentError as error:

@@ -15,6 +15,7 @@ from typing import Any
 
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.extensions import Extension
 from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges
 from cachelayer.builds.shard_target import ShardTarget, shard_target
@@ -33,7 +34,7 @@ from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
-from cachelayer.versions.derive import appended, base_of
+from cachelayer.versions.derive import base_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.notes import FinishedPart, Notes
@@ -54,7 +55,7 @@ class VersionBuild:
         source: the user's source; a function is called when the build begins.
         origin: the code and values that make the source.
         options: the options.
-        base: the version to append to; None for none.
+        extension: what the version adds to another one; None for a version of its own.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class VersionBuild:
         source: Any,
         origin: Origin,
         options: BuildOptions,
-        base: StoredVersion | None = None,
+        extension: Extension | None = None,
     ) -> None:
         self._log = log
         self._store = log.store
@@ -75,7 +76,7 @@ class VersionBuild:
         self._source = source
         self._origin = origin
         self._options = options
-        self._base = base
+        self._extension = extension
         self._name = f"{log.dataset_id}@{version}"
 
     def submit(self) -> StoredVersion:
@@ -128,7 +129,9 @@ class VersionBuild:
 
     def job(self) -> BuildJob:
         """Return the job; see :meth:`BuildJob.of`."""
-        return BuildJob.of(self._source, self._origin, self._options, self._base)
+        added = self._extension
+        where = (None, None) if added is None else (added.base, added.spec)
+        return BuildJob.of(self._source, self._origin, self._options, *where)
 
     def _is_published(self) -> bool:
         """Return whether there is a version, or a tag, of this name."""
@@ -143,7 +146,10 @@ class VersionBuild:
         finished = self._finished(notes, job) if job.options.resume else {}
         title = self._name if hosts is None else f"{self._name} (host {hosts.index})"
         with Progress(title, None if hosts is not None else job.length, job.options.progress) as progress:
-            if job.parts is None:
+            whole = None if self._extension is None else self._extension.write(job, self._target, progress)
+            if whole is not None:
+                built = whole
+            elif job.parts is None:
                 noting = Noting(notes, is_kept=job.options.resume)
                 with self._target() as target:
                     built = write_whole(job.source, target, job.options, progress, noting, finished)
@@ -270,13 +276,13 @@ class VersionBuild:
         shards, numbers = ShardTable.of(built.shards), None
         manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
         change, base = event("publish", version=self._version), None
-        if self._base is not None:
-            base = self._base.info
+        if self._extension is not None:
+            base = self._extension.base.info
             change = event("publish", version=self._version, base=base.version)
-            inherited = self._base.manifest.provenance.get("metadata") or {}
+            inherited = self._extension.base.manifest.provenance.get("metadata") or {}
             provenance["metadata"] = {**inherited, **provenance["metadata"]}
             provenance["base"] = base_of(base)
-            manifest, numbers = appended(self._base, manifest)
+            manifest, numbers = self._extension.join(built, manifest, self._target, self._options)
         try:
             published = publish(self._log, self._version, manifest, numbers, change, base)
         except AlreadyExistsError:
@@ -287,7 +293,7 @@ class VersionBuild:
 
     def _refuse_if_empty(self, built: Built, source: Source) -> None:
         """Raise if there are no records, unless the user allows that."""
-        if built.shards or self._options.allow_empty:
+        if built.shards or built.array is not None or self._options.allow_empty:
             return
         made_by = self._origin.name if callable(self._origin.source) else None
         of = f"a source of {source.kind}" + (f", which {made_by}() made," if made_by else "")
@@ -309,7 +315,7 @@ class VersionBuild:
             **built.left_out.provenance,
             **self._origin.after_build().to_json(),
             **commit_of(self._origin.source),
-            **({} if self._base is not None else self._known_again(job)),
+            **({} if self._extension is not None else self._known_again(job)),
             **provenance_of(job.source),
             "source": job.source.kind,
             "time": now(),

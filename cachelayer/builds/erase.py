@@ -18,6 +18,7 @@ from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.local_shards import ShardFiles, write_without
 from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.builds.extensions import column_rows, put_column_file
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
@@ -26,6 +27,7 @@ from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.columns import ColumnGroup
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -102,7 +104,8 @@ class Erasure:
             manifest = self._manifest(info)
             if any(shard.content in rows for shard in manifest.shards):
                 version = StoredVersion(self._store, self._dataset_id, info)
-                infos.append(self._put(head, version, self._write(version, rows, head, target, progress), rows))
+                shards = self._write(version, rows, head, target, progress)
+                infos.append(self._put(head, version, shards, rows, target))
         held = [each for each in head.deleted if self._holds(each.info, rows)]
         deletions = [
             replace(each, grace=min(each.grace, self._grace)) if each in held else each for each in head.deleted
@@ -132,7 +135,9 @@ class Erasure:
             shards[number] = written
         return ShardTable.of(shards)
 
-    def _put(self, head: Snapshot, version: StoredVersion, shards: ShardTable, rows: Mapping[str, Ints]) -> VersionInfo:
+    def _put(
+        self, head: Snapshot, version: StoredVersion, shards: ShardTable, rows: Mapping[str, Ints], target: ShardTarget
+    ) -> VersionInfo:
         """Put the manifest of a version with the shards that were written anew."""
         before = version.manifest
         begins = before.shards.records.cumsum() - before.shards.records
@@ -141,8 +146,10 @@ class Erasure:
             for begin, shard in zip(begins, before.shards, strict=True)
             if (content := shard.content) in rows
         ]
-        whole = before.without_records(np.concatenate(erased).tolist(), shards, self._reason)
-        manifest, numbers = (whole, None) if before.kept is None else keeping(whole, version.kept)
+        numbers = np.concatenate(erased)
+        columns = tuple(self._written_group(version, group, numbers, target) for group in range(len(before.columns)))
+        whole = before.without_records(numbers.tolist(), shards, self._reason, columns)
+        manifest, kept = (whole, None) if before.kept is None else keeping(whole, version.kept)
         raw = replace(manifest, token=uuid.uuid4().hex).encode()
         info = replace(
             version.info,
@@ -152,7 +159,22 @@ class Erasure:
             nbytes=manifest.nbytes,
             time=now(),
         )
-        return put_manifest(self._log, head, info, manifest, raw, numbers)
+        return put_manifest(self._log, head, info, manifest, raw, kept)
+
+    def _written_group(self, version: StoredVersion, number: int, records: Ints, target: ShardTarget) -> ColumnGroup:
+        """Put a group of columns without some of the records, and return it."""
+        group, columns = version.manifest.columns[number], version.column_group(number)
+        if group.array is not None:
+            (rows,) = column_rows(columns, group.array)
+            rows = rows.copy()
+            rows[records] = 0
+            return replace(group, array=put_column_file(target, group.element_spec, group.records, [rows]))
+        shards, ends = list(group.shards), group.shards.records.cumsum()
+        owner = ends.searchsorted(records, side="right")
+        for shard in np.unique(owner).tolist():
+            within = records[owner == shard] - (ends[shard] - group.shards.records[shard])
+            shards[shard] = write_anew(columns, shard, within, target)
+        return replace(group, shards=ShardTable.of(shards))
 
 
 def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTarget) -> ShardFile:

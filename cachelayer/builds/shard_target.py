@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,20 +47,30 @@ class ShardTarget:
             stats: what it holds.
         """
         shard = ShardFile(stats, self.generation)
-        names = {_beside(path, name): f"{self.dataset_id}/{name}" for name in shard.files}
-        if isinstance(self.store, LocalStore):
-            for file, name in names.items():
-                self.store.adopt(file, name)
-            self.store.sync(f"{self.dataset_id}/{paths.SHARDS}")
-            return shard
-        if self.store.size(f"{self.dataset_id}/{shard.name}") != stats.nbytes:
-            for file, name in names.items():
-                self.store.upload(file, name)
-        if self.copies is not None:
+        names = {_beside(path, name): name for name in shard.files}
+        self.put_files(names)
+        if self.copies is not None and not self.is_local:
             self.copies.adopt({file: Path(name).name for file, name in names.items()})
         for file in names:
             file.unlink(missing_ok=True)
         return shard
+
+    def put_files(self, names: Mapping[Path, str]) -> None:
+        """Put files under names that tell what they hold, unless the last is there; it comes last.
+
+        Args:
+            names: durable files, and their names relative to the dataset.
+        """
+        objects = {file: f"{self.dataset_id}/{name}" for file, name in names.items()}
+        if isinstance(self.store, LocalStore):
+            for file, name in objects.items():
+                self.store.adopt(file, name)
+            self.store.sync(f"{self.dataset_id}/{paths.SHARDS}")
+            return
+        last, name = list(objects.items())[-1]
+        if self.store.size(name) != last.stat().st_size:
+            for file, name in objects.items():
+                self.store.upload(file, name)
 
 
 def _beside(path: Path, name: str) -> Path:

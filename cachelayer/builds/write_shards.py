@@ -23,6 +23,7 @@ from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
+from cachelayer.versions.columns import ColumnFile
 from cachelayer.versions.notes import FinishedPart, Notes
 from cachelayer.versions.shard_table import ShardFile
 
@@ -39,6 +40,7 @@ class Built:
         nullable: the numbers of its leaves that are None in some element.
         shards: the shards, which were put.
         left_out: the elements that were left out.
+        array: the file of added columns, in place of shards; None if there is none.
     """
 
     codec: str
@@ -46,6 +48,7 @@ class Built:
     nullable: frozenset[int]
     shards: list[ShardFile]
     left_out: LeftOut
+    array: ColumnFile | None = None
 
     @classmethod
     def of(cls, spec: Tree, parts: Iterable[FinishedPart]) -> Built:

@@ -5,6 +5,7 @@
     <root>/<dataset id>/_log/0000000001.json            an entry of the log
     <root>/<dataset id>/_log/head                       a copy of the last entry, or of an earlier one
     <root>/<dataset id>/shards/<file>.array_record      a shard, beside it <file>.index and <file>.lengths
+    <root>/<dataset id>/shards/<file>.npy               columns that were added to a version, a row for each record
     <root>/<dataset id>/manifests/<file>.json           the manifest of a version, beside it <file>.i64: the records
                                                         that it keeps of its shards; in a bucket <file>.indices too: the
                                                         indices of its shards, if they are small
@@ -111,6 +112,11 @@ def content_of(name: str) -> str:
 
 def shard(name: str) -> str:
     return f"{name}.array_record"
+
+
+def column(name: str) -> str:
+    """Return the file of columns that were added to a version."""
+    return f"{name}.npy"
 
 
 def index_of(shard_name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_version import VersionBuild
+from cachelayer.builds.extensions import Extension
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.shared_build import Hosts
 from cachelayer.builds.source import sources_by_split
@@ -19,7 +20,6 @@ from cachelayer.provenance.origin import Origin
 from cachelayer.storage.catalog import Catalog
 from cachelayer.storage.staleness import OnChange, check_source, warn_of_incomparable
 from cachelayer.versions.log import Log
-from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,13 @@ class Builder:
         version: str,
         record: Iterable[str],
         options: BuildOptions,
-        base: StoredVersion | None = None,
+        extension: Extension | None = None,
+        origin: Origin | None = None,
     ) -> DataRef[Any]:
-        """Build a version and publish it, even if others build it too: appended to a base, if there is one."""
-        log, origin = Log(self.catalog.store, dataset_id), origin_of(source, record)
-        return self.catalog.ref(VersionBuild(log, self.catalog.copies, version, source, origin, options, base).submit())
+        """Build a version and publish it, even if others build it too: an extension of another, if there is one."""
+        log, origin = Log(self.catalog.store, dataset_id), origin_of(source, record) if origin is None else origin
+        build = VersionBuild(log, self.catalog.copies, version, source, origin, options, extension)
+        return self.catalog.ref(build.submit())
 
     def cache(
         self,
@@ -66,11 +68,12 @@ class Builder:
         origin: Origin,
         options: BuildOptions,
         hosts: tuple[int, int] | None,
+        extension: Extension | None = None,
     ) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
         log, checked = Log(self.catalog.store, dataset_id), None if hosts is None else Hosts.checked(hosts)
         while (ref := self.catalog.find(log, version)) is None:
-            build = VersionBuild(log, self.catalog.copies, version, source, origin, options)
+            build = VersionBuild(log, self.catalog.copies, version, source, origin, options, extension)
             try:
                 built = build.build(checked)
             except AlreadyExistsError:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from cachelayer.access.columns import version_elements
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.dataset import Selected
-from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.errors import (
@@ -119,7 +119,7 @@ class Catalog:
         """Return the DataRef of a version."""
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
-            records = RecordElements(VersionRecords(version, self.verify, self.copies))
+            records = version_elements(VersionRecords(version, self.verify, self.copies))
             return DataRef(Selected(records, version.kept))
 
     def datasets(self) -> list[str]:

@@ -429,6 +429,7 @@ class Storage:
         source: Any = None,
         *,
         record: Iterable[str] = (),
+        fill: Mapping[str, Any] | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """Publish a version with the records of an existing version, followed by those of a source.
@@ -440,6 +441,7 @@ class Storage:
             dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
             new: the name of the new version.
             source, record, options: as in :meth:`submit`. The elements must have the element spec of the base.
+            fill: the value of each added column (:meth:`add_columns`) that the elements lack, by its name.
 
         Raises:
             AlreadyExistsError: if the new version exists, for example because another process made it meanwhile.
@@ -448,17 +450,73 @@ class Storage:
             CacheLayerError: as in :meth:`submit`.
         """
         from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.builds.extensions import Appending
         from cachelayer.storage.builder import build_splits
 
         reference = self._reference(dataset_id, base, "base").required("base")
         name = check_new_version(required("new", new, InvalidNameError))
-        checked = BuildOptions.of(options, "base", "new", "record")
+        checked = BuildOptions.of(options, "base", "new", "record", "fill")
 
         def append(split: Any, split_id: str) -> DataRef[Any]:
             before = self._catalog.fetch(replace(reference, dataset_id=split_id))._base.version
-            return self._builder.submit(split, split_id, name, record, checked, before)
+            return self._builder.submit(split, split_id, name, record, checked, Appending(before, fill or {}))
 
         return build_splits(required("source", source), reference.dataset_id, append)
+
+    def add_columns(
+        self,
+        dataset_id: str,
+        base: str | None = None,
+        new: str | None = None,
+        columns: Any = None,
+        *,
+        batched: bool = False,
+        on: str | None = None,
+        replace: bool = False,
+        hosts: tuple[int, int] | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> DataRef[Any]:
+        """Publish a version with the records of another and more columns. No record is copied.
+
+        The new version shares all shards with its base; the columns are files of their own. States of streams over the
+        base go on over the new version. A version has at most 16 groups of added columns; :meth:`rewrite` makes a
+        version that has them in its records.
+
+        Args:
+            dataset_id, base: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
+            new: the name of the new version.
+            columns: a function that takes an element and returns a dict of its columns; or a dict of arrays, a frame or
+                an Arrow table, with a row for each record.
+            batched: the function takes a batch, and returns columns with a row for each of its records.
+            on: the columns are a table with a row for each value of this field, in any order, and other rows.
+            replace: allow columns with the names of fields that the base has; they take their places.
+            hosts: as in :meth:`cache`, for a function.
+            options: as in :meth:`submit`. Workers, engines and resuming are of use to functions alone.
+
+        Raises:
+            AlreadyExistsError: if the new version exists.
+            InvalidArgumentError: if a field of this name exists, the base keeps only some records of its shards, or a
+                record finds no row or several.
+            NotFoundError: if there is no such base.
+            SourceError: if there is not one row for each record, or the function fails; names the record.
+        """
+        from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.storage.columns import add_columns
+
+        reference = self._reference(dataset_id, base, "base").required("base")
+        name = check_new_version(required("new", new, InvalidNameError))
+        checked = BuildOptions.of(options, "base", "new", "batched", "on", "replace", "hosts")
+        return add_columns(
+            self._builder,
+            self._catalog.fetch(reference),
+            name,
+            required("columns", columns),
+            checked,
+            batched=boolean("batched", batched),
+            on=on,
+            replaces=boolean("replace", replace),
+            hosts=hosts,
+        )
 
     def derive(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 import uuid
 from concurrent.futures import Future, as_completed
@@ -29,10 +30,12 @@ from cachelayer.provenance.environment import event, now
 from cachelayer.system_threads import Pool
 from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.columns import ColumnFile
 from cachelayer.versions.derive import stored_numbers
 from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import lost_files, publish
-from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -71,8 +74,7 @@ class VersionCopy:
         try:
             # Each copy has a claim of its own, which shows gc that it is at work.
             with Progress(title, records, self._shows) as progress, claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
-                shards = self._copy_shards(progress)
-                return self._publish(shards)
+                return self._publish(self._copy_files(progress))
         except AlreadyExistsError:
             # Another copy was first.
             found = self._existing(self._log.head())
@@ -105,46 +107,48 @@ class VersionCopy:
             return None
         return found.digest, gone.reason
 
-    def _copy_shards(self, progress: Progress) -> ShardTable:
-        """Copy what is not there, and return the shards under the names that they have there."""
-        shards, there, present = self._source.manifest.shards, self._generations_there(), self._log.head().generation
-        generations = [there.get(shard.content, present) for shard in shards]
+    def _copy_files(self, progress: Progress) -> Manifest:
+        """Copy what is not there, and return the manifest with the names that shards and column files have there."""
+        files, there, present = self._source.manifest.files, self._generations_there(), self._log.head().generation
+        generations = [there.get(file.content, present) for file in files]
         threads = Pool(_FILES_AT_ONCE, "cachelayer-copy")
         is_interrupted = False
         try:
-            work: dict[Future[Any], ShardFile] = {}
-            for shard, generation in zip(shards, generations, strict=True):
-                if shard.content in there:
-                    progress.skip(shard.stats.records)
-                else:
-                    work[threads.submit(self._copy_shard, shard, replace(shard, generation=generation))] = shard
+            work: dict[Future[Any], ShardFile | ColumnFile] = {}
+            for file, generation in zip(files, generations, strict=True):
+                if file.content not in there:
+                    work[threads.submit(self._copy_files_of, file, replace(file, generation=generation))] = file
+                elif isinstance(file, ShardFile):
+                    progress.skip(file.stats.records)
             for done in as_completed(work):
                 done.result()
-                progress.update(work[done].stats.records, work[done].stats.nbytes)
+                file = work[done]
+                records = file.stats.records if isinstance(file, ShardFile) else 0
+                progress.update(records, sum(file.files.values()))
         except KeyboardInterrupt:
             is_interrupted = True
             raise
         finally:
             # On Ctrl-C, do not wait for a network that may not answer.
             threads.shutdown(wait=not is_interrupted, cancel_futures=True)
-        return shards.of_generations(generations)
+        return self._source.manifest.of_generations(generations)
 
     def _generations_there(self) -> dict[str, int]:
         """Return the last generation of each shard that is there and good, by what it holds."""
         names = self._to.names(f"{self._dataset_id}/{paths.SHARDS}")
-        files = {f"{paths.SHARDS}/{name.removesuffix('.array_record')}" for name in names}
+        files = {f"{paths.SHARDS}/{name.removesuffix('.array_record').removesuffix('.npy')}" for name in names}
         found = set(filter(paths.is_file, files))
         good = found - lost_files(found, self._log, self._log.head())
         return {paths.content_of(file): paths.generation_of(file) for file in sorted(good, key=paths.generation_of)}
 
-    def _copy_shard(self, shard: ShardFile, copy: ShardFile) -> None:
-        """Copy the files of a shard, in their order: the shard comes last."""
+    def _copy_files_of(self, shard: ShardFile | ColumnFile, copy: ShardFile | ColumnFile) -> None:
+        """Copy the files of a shard, in their order: the shard comes last. Or copy a column file."""
         for (name, nbytes), new_name in zip(shard.files.items(), copy.files, strict=True):
             # Objects are written whole or not at all, so comparing the size is enough.
             if self._to.size(f"{self._dataset_id}/{new_name}") != nbytes:
                 self._copy_file(shard, name, nbytes, f"{self._dataset_id}/{new_name}")
 
-    def _copy_file(self, shard: ShardFile, name: str, nbytes: int, target: str) -> None:
+    def _copy_file(self, shard: ShardFile | ColumnFile, name: str, nbytes: int, target: str) -> None:
         store, old = self._source.store, f"{self._source.dataset_id}/{name}"
 
         def fetch(path: Path) -> None:
@@ -161,7 +165,7 @@ class VersionCopy:
                 fetch(folder / "file")
                 self._to.upload(folder / "file", target)
 
-    def _check(self, shard: ShardFile, name: str, nbytes: int, path: Path) -> None:
+    def _check(self, shard: ShardFile | ColumnFile, name: str, nbytes: int, path: Path) -> None:
         """Raise if a file is not the one that was published under this name."""
         full = f"{self._source.store.url}/{self._source.dataset_id}/{name}"
         try:
@@ -174,10 +178,10 @@ class VersionCopy:
             raise StorageError(f"cannot read {path}: {error}") from error
         raise CorruptionError(f"{full}: what was read does not match its checksum: restore it, or build again")
 
-    def _publish(self, shards: ShardTable) -> VersionInfo:
+    def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source
         kept = source.kept if source.manifest.kept is not None and source.manifest.kept.has_file else None
-        manifest = replace(source.manifest, shards=shards, token=uuid.uuid4().hex)
+        manifest = replace(manifest, token=uuid.uuid4().hex)
         change = event("copy", version=self._version, source=source.reference)
         replaces = self._replaced(self._log.head().versions.get(self._version))
         numbers = None if kept is None else stored_numbers(kept)
@@ -193,8 +197,10 @@ class VersionCopy:
                 ) from error
 
 
-def _is_right(shard: ShardFile, name: str, path: Path) -> bool:
+def _is_right(shard: ShardFile | ColumnFile, name: str, path: Path) -> bool:
     """Return whether a file has the checksum that the manifest has for the one of this name, byte for byte."""
+    if isinstance(shard, ColumnFile):
+        return hashlib.sha256(path.read_bytes()).hexdigest() == shard.sha256
     stats = shard.stats
     if name == shard.name:
         return file_checksum(path) == stats.crc32c

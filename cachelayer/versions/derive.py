@@ -78,7 +78,7 @@ def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | No
 
 def keeping(whole: Manifest, kept: Selection) -> tuple[Manifest, bytes | None]:
     """Return the manifest that keeps some records, and their numbers if these need a file."""
-    digest = kept.digest(whole.shards_digest, whole.shard_records)
+    digest = kept.digest(whole.whole_digest, whole.shard_records)
     progression = kept.progression()
     if progression == (0, 1, whole.shard_records):
         return whole, None

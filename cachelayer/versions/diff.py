@@ -119,7 +119,7 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
         one=one.reference,
         other=other.reference,
         same_data=one.info.digest == other.info.digest,
-        spec=_spec_changes(one.manifest.element_spec, other.manifest.element_spec),
+        spec=_spec_changes(one.manifest.merged_spec, other.manifest.merged_spec),
         records=(one.info.records, other.info.records),
         nbytes=(one.info.nbytes, other.info.nbytes),
         shared=summed(mine & theirs),

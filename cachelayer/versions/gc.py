@@ -183,8 +183,8 @@ class Collector:
     def _objects_of(self, info: VersionInfo) -> dict[str, list[str]]:
         """Return the objects of a version, by their names without suffixes."""
         found = {info.file: self._objects_of_manifest(info)}
-        for shard in StoredVersion(self._store, self._dataset_id, info).manifest.shards:
-            found[shard.file] = [f"{self._dataset_id}/{name}" for name in shard.files]
+        for file in StoredVersion(self._store, self._dataset_id, info).manifest.files:
+            found[file.file] = [f"{self._dataset_id}/{name}" for name in file.files]
         return found
 
     def _objects_of_deleted(self, info: VersionInfo) -> dict[str, list[str]]:

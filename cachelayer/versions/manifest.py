@@ -4,14 +4,15 @@ A manifest is ``{format, data, provenance, token}``. ``data`` holds codec, eleme
 the shards; ``data`` alone decides the digest. The digest of the shards is the SHA-256 of the canonical JSON (sorted
 keys, no spaces, ASCII) of codec, element spec, the columns ``records`` and ``sha256``, and ``erased`` if records were
 erased: the same records, cut into shards at the same places, have the same digest everywhere. It is also the digest of
-the version, unless the version keeps only some of the records.
+the version, unless the version keeps only some of the records, or columns were added to it. States of streams depend on
+the rows alone, so they know the digest of the shards.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -25,7 +26,8 @@ from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
 from cachelayer.records.leaf_names import varying_leaves
 from cachelayer.records.tree import Tree
-from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.columns import ColumnFile, ColumnGroup, merged_spec
+from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 FORMAT = 1
 
@@ -86,6 +88,7 @@ class Manifest:
             oldest first; not part of the digest.
         unerased_nbytes: the bytes of the shards before any record was erased, from which sizes of blocks follow; not
             part of the digest. None if none was.
+        columns: the columns that were added, the oldest first.
     """
 
     codec: str
@@ -98,6 +101,7 @@ class Manifest:
     erased: tuple[int, ...] = ()
     supersedes: tuple[str, ...] = ()
     unerased_nbytes: int | None = None
+    columns: tuple[ColumnGroup, ...] = ()
 
     @cached_property
     def shard_records(self) -> int:
@@ -109,12 +113,24 @@ class Manifest:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all shards, without indices."""
-        return self.shards.nbytes
+        """Bytes of all shards, without indices, and of added columns."""
+        return self.shards.nbytes + sum(group.nbytes for group in self.columns)
+
+    @property
+    def files(self) -> list[ShardFile | ColumnFile]:
+        """All shards and column files."""
+        return [*self.shards, *(file for group in self.columns for file in group.files)]
+
+    def of_generations(self, generations: Sequence[int]) -> Manifest:
+        """Return the manifest of the same :attr:`files` under the names that they have in these generations."""
+        left = iter(generations)
+        shards = self.shards.of_generations([next(left) for _ in self.shards])
+        columns = tuple(group.of_generations([next(left) for _ in group.files]) for group in self.columns)
+        return replace(self, shards=shards, columns=columns)
 
     @cached_property
     def shards_digest(self) -> str:
-        """SHA-256 of the records of all shards, in hexadecimal."""
+        """SHA-256 of the records of all shards, without added columns, in hexadecimal: the digest of the rows."""
         identity = {
             "codec": self.codec,
             "element_spec": spec_json.to_json(self.element_spec),
@@ -125,14 +141,43 @@ class Manifest:
         return hashlib.sha256(canonical_json(identity)).hexdigest()
 
     @property
+    def merged_spec(self) -> Tree:
+        """The spec of elements with the added columns."""
+        if not self.columns:
+            return self.element_spec
+        return merged_spec([self.element_spec, *(group.element_spec for group in self.columns)])
+
+    @cached_property
+    def whole_digest(self) -> str:
+        """SHA-256 of all records with their columns, in hexadecimal."""
+        if not self.columns:
+            return self.shards_digest
+        identity = {"rows": self.shards_digest, "columns": [group.identity for group in self.columns]}
+        return hashlib.sha256(canonical_json(identity)).hexdigest()
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the data, in hexadecimal."""
-        return self.shards_digest if self.kept is None else self.kept.digest
+        return self.whole_digest if self.kept is None else self.kept.digest
+
+    def of_group(self, number: int) -> Manifest:
+        """Return the manifest of a version that has the columns of a group in place of the records."""
+        group = self.columns[number]
+        return replace(
+            self,
+            codec=group.codec,
+            element_spec=group.element_spec,
+            shards=group.shards,
+            segments=(),
+            kept=None,
+            columns=(),
+            unerased_nbytes=None,
+        )
 
     def prefix_digest(self, records: int) -> str | None:
-        """Return the digest that a version of the first shards has; None if no shard ends after so many records."""
-        if records == self.records:
-            return self.digest
+        """Return the digest of the rows of a version of the first shards; None if no shard ends after so many."""
+        if records == self.records and not (self.kept and self.columns):
+            return self.digest if self.kept else self.shards_digest
         ends = np.cumsum(self.shards.records)
         last = int(ends.searchsorted(records))
         if self.kept is not None or last == len(ends) or ends[last] != records:
@@ -140,21 +185,26 @@ class Manifest:
         erased = tuple(record for record in self.erased if record < records)
         return replace(self, shards=ShardTable.of(self.shards[: last + 1]), erased=erased).shards_digest
 
-    def without_records(self, records: Iterable[int], shards: ShardTable, reason: str) -> Manifest:
+    def without_records(
+        self, records: Iterable[int], shards: ShardTable, reason: str, columns: tuple[ColumnGroup, ...] = ()
+    ) -> Manifest:
         """Return the manifest that replaces this one after records were erased. It keeps all others.
 
         Args:
             records: the numbers of the records among those of the shards.
             shards: the same shards, those that held one of these written anew.
             reason: why they were erased.
+            columns: the same columns, without these records.
         """
         new = sorted({*records} - {*self.erased})
         before = self.erasures.get("erasures", [])
-        gone = [shard.file for shard, left in zip(self.shards, shards, strict=True) if shard.file != left.file]
+        left = {file.file for file in [*shards, *(file for group in columns for file in group.files)]}
+        gone = [file.file for file in self.files if file.file not in left]
         erasures = [*before, {"records": new, "reason": reason, "files": gone}]
         return replace(
             self,
             shards=shards,
+            columns=columns,
             provenance={**self.provenance, "erasures": erasures},
             kept=None,
             erased=tuple(sorted([*self.erased, *new])),
@@ -196,6 +246,7 @@ class Manifest:
             "segments": list(self.segments),
             "kept": None if self.kept is None else json_values.encoded(self.kept),
             "erased": list(self.erased),
+            "columns": [group.to_json() for group in self.columns],
         }
         document = {
             "format": FORMAT,
@@ -223,6 +274,7 @@ class Manifest:
                 segments=json_values.decoded(tuple[Whole, ...], "segments", data["segments"]),
                 kept=json_values.decoded(Kept | None, "kept", data["kept"]),
                 erased=json_values.decoded(tuple[Whole, ...], "erased", data["erased"]),
+                columns=tuple(map(ColumnGroup.from_json, json_values.items("columns", data["columns"]))),
                 supersedes=json_values.decoded(tuple[Sha256, ...], "supersedes", document["supersedes"]),
                 unerased_nbytes=json_values.decoded(Whole | None, "unerased_nbytes", document["unerased_nbytes"]),
             )
@@ -230,6 +282,8 @@ class Manifest:
             records = manifest.shard_records
             if manifest.segments and sum(manifest.segments) != records:
                 raise ValueError(f"the segments have {sum(manifest.segments)} records, the shards {records}")
+            if any(group.records != records for group in manifest.columns):
+                raise ValueError(f"added columns do not have {records} rows")
             if list(manifest.erased) != sorted({*manifest.erased}) or max(manifest.erased, default=-1) >= records:
                 raise ValueError("the numbers of the erased records do not ascend, or are not those of records")
             if manifest.kept is not None:

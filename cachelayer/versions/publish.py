@@ -74,8 +74,9 @@ def _check(log: Log, head: Snapshot, version: str, manifest: Manifest, base: Ver
     """Raise if a version cannot be published on this head."""
     if base is not None and head.versions.get(base.version) != base:
         raise VersionNotFoundError(f"{log.dataset_id}@{base.version} was deleted while {version!r} was made from it")
-    is_swept = min(manifest.shards.generations, default=head.generation) < head.generation
-    lost = lost_files((shard.file for shard in manifest.shards) if is_swept else (), log, head)
+    groups = [file.generation for group in manifest.columns for file in group.files]
+    is_swept = min([*manifest.shards.generations, *groups], default=head.generation) < head.generation
+    lost = lost_files((file.file for file in manifest.files) if is_swept else (), log, head)
     if lost:
         raise BuildRevokedError(
             f"{log.dataset_id}@{version}: {len(lost)} of its shards were collected as garbage before it was published, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,11 +34,13 @@ class StoredVersion:
         store: the store that holds it.
         dataset_id: the dataset.
         info: what the log says of it.
+        group: the number of a group of added columns, whose version this is; None for the version of the records.
     """
 
     store: Store
     dataset_id: str
     info: VersionInfo
+    group: int | None = None
 
     @classmethod
     def with_manifest(cls, store: Store, dataset_id: str, info: VersionInfo, manifest: Manifest) -> Self:
@@ -62,6 +64,8 @@ class StoredVersion:
     @cached_property
     def manifest(self) -> Manifest:
         """The manifest, checked against the log."""
+        if self.group is not None:
+            return replace(self, group=None).manifest.of_group(self.group)
         name = f"{self.dataset_id}/{self.info.manifest}"
         raw = self.store.read(name)
         if raw is None:
@@ -74,6 +78,13 @@ class StoredVersion:
         if manifest.digest != self.info.digest:
             raise changed
         return manifest
+
+    def column_group(self, number: int) -> StoredVersion:
+        """Return the columns of a group as a version of their own."""
+        manifest = self.manifest.of_group(number)
+        group = replace(self, group=number)
+        group.__dict__["manifest"] = manifest
+        return group
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -97,7 +108,7 @@ class StoredVersion:
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < records:
             raise CorruptionError(f"{name}: it names records outside of the {records} here")
         selection = Selection(numbers)
-        if selection.digest(self.manifest.shards_digest, records) != kept.digest:
+        if selection.digest(self.manifest.whole_digest, records) != kept.digest:
             raise CorruptionError(f"{name}: its record numbers are not those that were published")
         return selection
 
@@ -109,7 +120,8 @@ class StoredVersion:
         a storage was copied by other means.
         """
         shards = self.manifest.shards
-        has_one = not isinstance(self.store, LocalStore) and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
+        is_remote = self.group is None and not isinstance(self.store, LocalStore)
+        has_one = is_remote and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
         return f"{self.dataset_id}/{paths.indices(self.info.file)}" if has_one else None
 
     @contextmanager

@@ -22,6 +22,7 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.versions.columns import ColumnGroup
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -80,7 +81,27 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                     shown.update(batch, nbytes)
             except (CacheLayerError, OSError) as error:
                 problems.append(str(error))
+        for number in range(len(version.manifest.columns)):
+            problems += _problems_of_columns(version.column_group(number), version.manifest.columns[number])
     return VerifyReport(reference, len(shards), records, tuple(problems))
+
+
+def _problems_of_columns(version: StoredVersion, group: ColumnGroup) -> Iterator[str]:
+    """Check every byte of a group of added columns, and yield what is wrong."""
+    for number in range(len(group.shards)):
+        try:
+            for _ in _checked_batches(version, number):
+                pass
+        except (CacheLayerError, OSError) as error:
+            yield str(error)
+    if group.array is not None:
+        name = f"{version.dataset_id}/{group.array.name}"
+        try:
+            raw = version.store.read(name) or b""
+            if hashlib.sha256(raw).hexdigest() != group.array.sha256:
+                yield f"{version.store.url}/{name}: missing, or not the column file that was published"
+        except (CacheLayerError, OSError) as error:
+            yield str(error)
 
 
 def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int, int]]:

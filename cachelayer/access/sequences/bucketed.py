@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset import Dataset, Selected
+from cachelayer.access.dataset import Dataset, Digests, Selected
 from cachelayer.access.sequences.padded import Long, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import Facts, Sources
+from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
@@ -90,19 +91,22 @@ class BucketedElements(Dataset):
     Args:
         records: the elements.
         longest: the same, padded to the last bound.
+        lengths_of: the numbers of the leaves whose lengths decide the buckets.
     """
 
     records: Selected
     longest: PaddedElements
+    lengths_of: tuple[int, ...]
 
     @property
     def title(self) -> str:
         return self.records.title
 
     @property
-    def digests(self) -> tuple[str, str]:
+    def digests(self) -> Digests:
         # An erased record has the length 0, and may have come to another bucket.
-        return self.records.digest, self.records.digest
+        digests = self.records.lengths_digests(self.lengths_of)
+        return digests._replace(original=digests.rows)
 
     @property
     def element_spec(self) -> Tree:
@@ -144,5 +148,6 @@ def bucketed_stream(
     nbytes = padded[-1].facts.record_nbytes
     checked = make_options(len(view), global_batch_size, nbytes, _table_of(view, buckets), **options)
     all_records = Selection.all(len(view))
-    records = Selected(BucketedElements(view, padded[-1]), all_records)
+    numbers = leaf_numbers(view.stored_leaves("buckets").codec.spec, buckets.leaves)
+    records = Selected(BucketedElements(view, padded[-1], numbers), all_records)
     return stream_of(StepReader(records, checked, buckets=[RecordsOfBucket(each, all_records) for each in padded]))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Read, Selected, StoredLeaves, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Digests, Read, Selected, StoredLeaves, check_keys, with_keys
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -148,6 +148,11 @@ class Documents:
     @property
     def _stored(self) -> StoredLeaves:
         return self.records.stored_leaves("windows() and packed()")
+
+    @property
+    def digests(self) -> Digests:
+        """What the documents are known by."""
+        return self.records.lengths_digests(self._leaves)
 
     @property
     def home(self) -> Any:
@@ -332,10 +337,12 @@ class DocumentRows(Dataset):
         return f"{self.cut.kind.capitalize()}({documents.records.facts.name!r}, {names}, length={self.cut.length}"
 
     @cached_property
-    def digests(self) -> tuple[str, str]:
-        # After an erasure rows have other numbers, so there is one digest.
-        digest = derived_digest(self.cut.documents.records.digest, self.cut.kind, self.cut.parameters)
-        return digest, digest
+    def digests(self) -> Digests:
+        made = self.cut.documents.digests.made(
+            lambda digest: derived_digest(digest, self.cut.kind, self.cut.parameters)
+        )
+        # After an erasure rows have other numbers.
+        return made._replace(original=made.rows)
 
     @cached_property
     def element_spec(self) -> dict[str, ArraySpec]:

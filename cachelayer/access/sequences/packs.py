@@ -99,7 +99,7 @@ class PackCut:
 
     @cached_property
     def plan(self) -> Plan:
-        return _plan_of(self, DocumentRows(self).digests[0])
+        return _plan_of(self, DocumentRows(self).digests.rows)
 
     def __len__(self) -> int:
         return int(self.plan[0, -1]) + 1 if self.plan.shape[1] else 0

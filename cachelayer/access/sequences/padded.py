@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Selected, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, with_keys
 from cachelayer.access.sequences.documents import UNNAMED, checked_fill, checked_length, derived_digest, fill_hex
 from cachelayer.arguments import is_choice
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
@@ -93,10 +93,9 @@ class PaddedElements(Dataset):
         return f"Padded({self.records!r}, {lengths}"
 
     @property
-    def digests(self) -> tuple[str, str]:
+    def digests(self) -> Digests:
         parameters = [[each.name, each.length, fill_hex(each.fill), each.long] for each in self.paddings.values()]
-        now, before = (derived_digest(each, "padded", {"leaves": parameters}) for each in self.records.digests)
-        return now, before
+        return self.records.digests.made(lambda digest: derived_digest(digest, "padded", {"leaves": parameters}))
 
     @property
     def erased(self) -> Ints:

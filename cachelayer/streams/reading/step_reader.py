@@ -60,7 +60,7 @@ class StepReader:
     def identity(self) -> StreamIdentity:
         """The records and the order that positions of the stream refer to."""
         records = self.records
-        return StreamIdentity(records.digest, self.options.order, self.options.steps, records.original_digest)
+        return StreamIdentity(records.rows_digest, self.options.order, self.options.steps, records.original_digest)
 
     @cached_property
     def read_rows(self) -> StepRows:
@@ -105,16 +105,16 @@ class StepReader:
         if not has_records(newer):
             raise InvalidTypeError(f"advance_to takes a DataRef of a newer version, not a {type(newer).__name__}")
         records, old = records_of(newer), self.records
-        if records.digest == old.digest:
+        if records.rows_digest == old.rows_digest:
             return self
-        if self.buckets or len(old) == 0 or records.prefix_digest(len(old)) != old.digest:
+        if self.buckets or len(old) == 0 or records.prefix_digest(len(old)) != old.rows_digest:
             raise InvalidArgumentError(
                 f"advance_to({newer!r}): it does not begin with the {len(old)} records of this stream, of digest "
-                f"{old.digest!r}: pass the whole version that append() made of them, for a stream over a whole version "
-                "without buckets or mixing"
+                f"{old.rows_digest!r}: pass the whole version that append() made of them, for a stream over a whole "
+                "version without buckets or mixing"
             )
         order = order_over(self.options.order, len(records))
-        steps = self.options.steps.advanced(position, len(records), old.digest, records.digest)
+        steps = self.options.steps.advanced(position, len(records), old.rows_digest, records.rows_digest)
         return replace(self, records=records, options=replace(self.options, order=order, steps=steps))
 
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:

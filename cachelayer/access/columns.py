@@ -1,0 +1,244 @@
+"""Elements with columns that were added to their version: what is read of the records and of each group is merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate, pairwise
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.block_holder import ViewBlocks
+from cachelayer.access.column_file import ColumnRecords
+from cachelayer.access.dataset import Dataset, Digests, Read, check_keys
+from cachelayer.access.record_elements import RecordElements, RecordSource, fields_digest
+from cachelayer.access.version_records import VersionRecords
+from cachelayer.arrayrecord.lengths import LengthColumn
+from cachelayer.locks import cached_property
+from cachelayer.protocols import Facts, Sources
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.memory import Ints
+from cachelayer.records.selection import Selection
+from cachelayer.records.spec import ImageSize
+from cachelayer.records.tree import Tree
+from cachelayer.versions.stored_version import StoredVersion
+
+
+def version_elements(records: VersionRecords) -> RecordElements | WithColumns:
+    """Return the elements of a version, with its added columns if it has any."""
+    base, version = RecordElements(records), records.version
+    if not version.manifest.columns:
+        return base
+    groups = []
+    for number, group in enumerate(version.manifest.columns):
+        columns, source = version.column_group(number), None
+        if group.array is not None:
+            source = ColumnRecords(columns, group.array, records.verify)
+        groups.append(RecordElements(source or replace(records, version=columns)))
+    return WithColumns.of(base, groups)
+
+
+@dataclass(frozen=True, eq=False)
+class WithColumns(Dataset):
+    """Elements of records and of columns that were added, as one dict each.
+
+    Args:
+        rows: the elements of the records, with all leaves that a column has not replaced.
+        members: the records, unless none of their leaves is shown, and groups of columns; no two have a key in common.
+        chosen: the numbers of the leaves that are shown, ascending; None for all.
+    """
+
+    rows: RecordElements
+    members: tuple[RecordElements, ...]
+    chosen: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, base: RecordElements, groups: Sequence[RecordElements]) -> WithColumns:
+        """Return elements in which each group replaces the keys that are there before it."""
+        members: list[RecordElements] = []
+        for member in [base, *groups]:
+            replaced = member.codec.spec
+            members = [left for each in members if (left := _without(each, replaced)) is not None]
+            members.append(member)
+        return cls(base, tuple(members))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def source(self) -> RecordSource:
+        """The records, without the columns."""
+        return self.rows.source
+
+    def with_source(self, source: RecordSource) -> Self:
+        """Return the same elements, with the records read in another way."""
+        members = (each.with_source(source) if self._is_of_rows(each) else each for each in self.members)
+        return replace(self, rows=self.rows.with_source(source), members=tuple(members))
+
+    @property
+    def groups(self) -> tuple[RecordElements, ...]:
+        """The groups of columns."""
+        return tuple(member for member in self.members if not self._is_of_rows(member))
+
+    @property
+    def chosen_of_rows(self) -> tuple[int, ...] | None:
+        """The numbers of the leaves of the records that are shown; None for all."""
+        shown = [member.chosen for member in self.members if self._is_of_rows(member)]
+        return shown[0] if shown else ()
+
+    def _is_of_rows(self, member: RecordElements) -> bool:
+        """Return whether a member shows records, not a group of columns."""
+        return member.source is self.rows.source
+
+    @property
+    def title(self) -> str:
+        return self.rows.title if self.chosen is None else f"Fields({self.facts.name!r}"
+
+    @cached_property
+    def digests(self) -> Digests:
+        digests: Digests = self.rows.source.digests
+        version = self.rows.home
+        if version is not None:
+            digests = digests._replace(elements=version.manifest.whole_digest)
+        if self.chosen is not None:
+            digests = digests._replace(elements=fields_digest(digests.elements, self.chosen))
+        return digests
+
+    def prefix_digest(self, records: int) -> str | None:
+        return self.rows.prefix_digest(records) if self.chosen is None else None
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        return _merged([member.element_spec for member in self.members])
+
+    @cached_property
+    def codec(self) -> Codec:
+        """The codec of elements with these leaves; nothing is stored so."""
+        return codec_for(_merged([member.codec.spec for member in self.members]))
+
+    @property
+    def facts(self) -> Facts:
+        facts = self.rows.facts
+        return replace(facts, read_nbytes=sum(member.facts.read_nbytes for member in self.members))
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self.rows.segments
+
+    @property
+    def erased(self) -> Ints:
+        return self.rows.erased
+
+    @property
+    def leaves(self) -> Self:
+        return self
+
+    @property
+    def home(self) -> StoredVersion | None:
+        return self.rows.home
+
+    def stored(self) -> Self:
+        return self._changed(RecordElements.stored)
+
+    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+        """Return the same elements, with the images of these leaf numbers decoded to these sizes."""
+        owned = [{leaf - first: sizes[leaf] for leaf in sizes if leaf in leaves} for first, leaves in self._leaves]
+        members = tuple(member.sized(own) for member, own in zip(self.members, owned, strict=True))
+        return replace(self, members=members)
+
+    def _changed(self, change: Callable[[RecordElements], RecordElements]) -> Self:
+        return replace(self, rows=change(self.rows), members=tuple(map(change, self.members)))
+
+    @cached_property
+    def _leaves(self) -> list[tuple[int, range]]:
+        """For each member the number of its first leaf, and the numbers of all of them."""
+        ends = list(accumulate((len(tree.leaves(member.codec.spec)) for member in self.members), initial=0))
+        return [(first, range(first, end)) for first, end in pairwise(ends)]
+
+    def _owner(self, leaf: int) -> tuple[int, int]:
+        """Return which member a leaf is of, and its number there."""
+        return next((place, leaf - first) for place, (first, own) in enumerate(self._leaves) if leaf in own)
+
+    def with_fields(self, leaves: Sequence[int]) -> Self:
+        members = []
+        for member, (first, own) in zip(self.members, self._leaves, strict=True):
+            mine = [leaf - first for leaf in leaves if leaf in own]
+            if mine:
+                members.append(member.with_fields(mine) if len(mine) < len(own) else member)
+        numbers = range(self._leaves[-1][1].stop) if self.chosen is None else self.chosen
+        return replace(self, members=tuple(members), chosen=tuple(numbers[leaf] for leaf in leaves))
+
+    def has_added(self, leaves: Sequence[int]) -> bool:
+        return any(not self._is_of_rows(self.members[self._owner(leaf)[0]]) for leaf in leaves)
+
+    def lengths(self, leaf: int) -> LengthColumn:
+        place, number = self._owner(leaf)
+        return self.members[place].lengths(number)
+
+    def leaf_values(
+        self,
+        leaves: Sequence[int],
+        numbers: Ints,
+        starts: Ints,
+        counts: Ints,
+        ends: NDArray[np.bool_] | None = None,
+        read: Read | None = None,
+    ) -> list[NDArray[Any]]:
+        values: dict[int, NDArray[Any]] = {}
+        for place, member in enumerate(self.members):
+            mine = [leaf for leaf in leaves if self._owner(leaf)[0] == place]
+            if mine:
+                own = [self._owner(leaf)[1] for leaf in mine]
+                found = member.leaf_values(own, numbers, starts, counts, ends, self._read_of(member, read))
+                values |= zip(mine, found, strict=True)
+        return [values[leaf] for leaf in leaves]
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self.rows.sources(numbers)
+
+    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]:
+        parts = [member.elements(numbers, self._read_of(member, read)) for member in self.members]
+        return [_merged(row) for row in zip(*parts, strict=True)]
+
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
+        if names is None:
+            return _merged([member.batch(numbers, None, self._read_of(member, read)) for member in self.members])
+        check_keys(self.element_spec, names)
+        batches = []
+        for member in self.members:
+            mine = [name for name in member.element_spec if name in names]
+            if mine:
+                batches.append(member.batch(numbers, mine, self._read_of(member, read)))
+        return _merged(batches)
+
+    def _read_of(self, member: RecordElements, read: Read | None) -> Read | None:
+        """Return what reads the records of a member from blocks; columns are read where they lie."""
+        return read if self._is_of_rows(member) else None
+
+    def block_holder(self, selection: Selection | None = None) -> ViewBlocks | None:
+        if not any(map(self._is_of_rows, self.members)) or not self.rows.is_fetched:
+            return None
+        return ViewBlocks(self, self.rows.source, Selection.all(len(self)) if selection is None else selection)
+
+
+def _without(member: RecordElements, keys: Mapping[str, Any]) -> RecordElements | None:
+    """Return elements without some keys; None if nothing is left."""
+    spec, first = member.codec.spec, 0
+    left: list[int] = []
+    for key, child in spec.items():
+        count = len(tree.leaves(child))
+        left += [] if key in keys else range(first, first + count)
+        first += count
+    if len(left) == first:
+        return member
+    return member.with_fields(left) if left else None
+
+
+def _merged(dicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: value for each in dicts for key, value in each.items()}

@@ -1,0 +1,273 @@
+"""How a build extends a version: by more records, or by columns of the records that are there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
+from cachelayer.builds.batches import counted
+from cachelayer.builds.build_job import BuildJob
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.column_sources import FunctionColumns
+from cachelayer.builds.encode import Encoder
+from cachelayer.builds.shard_pipeline import ShardPipeline
+from cachelayer.builds.shard_target import ShardTarget
+from cachelayer.builds.write_shards import Built
+from cachelayer.errors import CorruptionError, InvalidArgumentError, SourceError
+from cachelayer.objects import paths
+from cachelayer.progress import Progress
+from cachelayer.records import tree
+from cachelayer.records.codec import codec_for
+from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.memory import Bytes
+from cachelayer.records.record_buffers import PREFIX, Frames, Records
+from cachelayer.records.tree import Tree
+from cachelayer.versions.columns import (
+    MOST_GROUPS,
+    ColumnFile,
+    ColumnGroup,
+    layout_nbytes,
+    write_column_file,
+)
+from cachelayer.versions.derive import appended
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.notes import FinishedPart
+from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.stored_version import StoredVersion
+
+Target = Callable[[], AbstractContextManager[ShardTarget]]
+
+
+class Extension(Protocol):
+    """What a build adds to a version."""
+
+    @property
+    def base(self) -> StoredVersion:
+        """The version."""
+
+    @property
+    def spec(self) -> Tree | None:
+        """The spec that the elements of the source must have; None for any."""
+
+    def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:
+        """Write the whole source if that needs no parts; else return None."""
+
+    def join(self, built: Built, manifest: Manifest, target: Target, options: BuildOptions) -> tuple[Manifest, Any]:
+        """Return the manifest of the new version, and the numbers of its records if these need a file.
+
+        Args:
+            built: what was built.
+            manifest: of what was built alone.
+            target: puts files.
+            options: those of the build.
+        """
+
+
+@dataclass(frozen=True)
+class Appending:
+    """Records that follow those of a version.
+
+    Args:
+        base: the version.
+        fill: values of added columns that the new records lack, by name.
+    """
+
+    base: StoredVersion
+    fill: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.fill:
+            if not any(name in group.element_spec for group in self.base.manifest.columns):
+                raise InvalidArgumentError(f"fill: {name!r} is no column that was added to {self.base.name}")
+
+    @property
+    def spec(self) -> Tree | None:
+        manifest = self.base.manifest
+        if manifest.records == 0:
+            return None
+        spec = manifest.merged_spec
+        return {key: child for key, child in spec.items() if key not in self.fill} if self.fill else spec
+
+    def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:  # noqa: ARG002
+        return None
+
+    def join(self, built: Built, manifest: Manifest, target: Target, options: BuildOptions) -> tuple[Manifest, Any]:  # noqa: ARG002
+        before = self.base.manifest
+        if not before.columns:
+            return appended(self.base, manifest)
+        specs = [before.element_spec, *(group.element_spec for group in before.columns)]
+        keys = [key for spec in specs for key in spec]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidArgumentError(
+                f"{self.base.name}: its field {twice!r} was replaced, so records cannot be appended: storage.rewrite() "
+                "makes a version with the new field alone"
+            )
+        new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
+        with target() as files:
+            rows = write_shards(self._taken(new, before.element_spec), before.element_spec, files, options)
+            groups = [self._longer(number, group, new, files, options) for number, group in enumerate(before.columns)]
+        added = replace(manifest, codec=before.codec, element_spec=before.element_spec, shards=rows)
+        joined, numbers = appended(self.base, added)
+        return replace(joined, columns=tuple(groups)), numbers
+
+    def _longer(
+        self, number: int, group: ColumnGroup, new: StoredVersion, files: ShardTarget, options: BuildOptions
+    ) -> ColumnGroup:
+        """Put a group with the rows of new records after those of the version, and return it."""
+        frames = self._taken(new, group.element_spec)
+        if group.array is None:
+            return replace(group, shards=group.shards.then(write_shards(frames, group.element_spec, files, options)))
+        rows = (rows_of(each) for each in frames)
+        old = column_rows(self.base.column_group(number), group.array)
+        records = group.records + new.manifest.shard_records
+        return replace(group, array=put_column_file(files, group.element_spec, records, chain(old, rows)))
+
+    def _taken(self, new: StoredVersion, spec: Mapping[str, Tree]) -> Iterator[Frames]:
+        """Yield records that have the fields of a spec alone, those that are filled among them."""
+        source, wanted = new.manifest.element_spec, codec_for(spec)
+        places = dict(zip(names_of_leaves(source), range(len(tree.leaves(source))), strict=True))
+        filled = {name: self.fill[name] for name in spec if name in self.fill}
+        for records in records_in_order(new):
+            columns, rows = codec_for(source).decode(records), len(records)
+            for_fill = codec_for({name: spec[name] for name in filled}).columns([filled] * rows) if filled else []
+            fills = iter(for_fill)
+            taken = [
+                next(fills) if name.partition("/")[0] in filled else columns[places[name]]
+                for name in names_of_leaves(spec)
+            ]
+            yield wanted.encode(taken, rows)
+
+
+@dataclass(frozen=True)
+class AddingColumns:
+    """Columns of the records that a version has.
+
+    Args:
+        base: the version.
+        replaces: whether they may have the names of fields that are there.
+    """
+
+    base: StoredVersion
+    replaces: bool = False
+    spec: ClassVar[Tree | None] = None
+
+    def __post_init__(self) -> None:
+        manifest, name = self.base.manifest, self.base.name
+        if not isinstance(manifest.element_spec, dict):
+            raise InvalidArgumentError(
+                f"{name} has elements {tree.describe(manifest.element_spec)}: columns are added to dicts"
+            )
+        if manifest.kept is not None:
+            raise InvalidArgumentError(
+                f"{name} keeps some records of other versions: add the columns to the version that it was derived "
+                "from, or storage.rewrite() it first"
+            )
+
+    def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:
+        """Write columns of fixed size that need no code of the user to one file."""
+        spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
+        if spec is None or layout_nbytes(self._checked(spec)) is None or isinstance(job.source, FunctionColumns):
+            return None
+        encoder = Encoder(codec_for(spec), "raise")
+        batches = counted(job.source.batches(None), job.source.length, 0, None)
+
+        def rows() -> Iterator[Bytes]:
+            for batch in batches:
+                encoded = rows_of(encoder.encode(batch))
+                progress.update(len(encoded), encoded.nbytes)
+                yield encoded
+
+        with target() as files:
+            array = put_column_file(files, spec, self.base.manifest.shard_records, rows())
+        return Built(codec_for(spec).name, spec, encoder.nullable, [], encoder.left_out, array)
+
+    def join(self, built: Built, manifest: Manifest, target: Target, options: BuildOptions) -> tuple[Manifest, Any]:  # noqa: ARG002
+        before, spec = self.base.manifest, self._checked(manifest.element_spec)
+        array, shards = built.array, manifest.shards
+        if array is None and manifest.records != before.shard_records:
+            raise SourceError(
+                f"the columns have {manifest.records} rows, and {self.base.name} {before.shard_records} records"
+            )
+        if array is None and layout_nbytes(spec) is not None:
+            new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
+            rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(new))
+            with target() as files:
+                array = put_column_file(files, spec, before.shard_records, rows)
+            shards = ShardTable.of([])
+        group = ColumnGroup(manifest.codec, spec, array, shards)
+        # A group all of whose columns are replaced is of no use.
+        groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
+        if len(groups) >= MOST_GROUPS:
+            raise InvalidArgumentError(
+                f"{self.base.name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a "
+                "version that has them in its records"
+            )
+        provenance = {**manifest.provenance, **before.erasures}
+        return replace(before, columns=(*groups, group), provenance=provenance, token=manifest.token), None
+
+    def _checked(self, spec: Tree) -> dict[str, Tree]:
+        """Return the spec of the columns if they can be added."""
+        if not isinstance(spec, dict):
+            raise InvalidArgumentError(f"columns: expected a dict of columns by name, got {tree.describe(spec)}")
+        known = self.base.manifest.merged_spec
+        there = [key for key in spec if key in known]
+        if there and not self.replaces:
+            raise InvalidArgumentError(
+                f"{self.base.name} has a field {there[0]!r} already: choose another name, or pass replace=True"
+            )
+        return spec
+
+
+def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
+    """Put records as shards, and return these."""
+    parts: list[FinishedPart] = []
+    silent = Progress("", None, enabled=False)
+    how = options.compression, options.shard_bytes, silent, lambda _, part: parts.append(part)
+    with ShardPipeline(target, spec, *how) as pipeline:
+        for each in frames:
+            pipeline.write(each)
+        pipeline.end_part(0, FinishedPart(()))
+        pipeline.finish()
+    return ShardTable.of(parts[0].shards)
+
+
+def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:
+    """Put a column file with these rows, and return it."""
+    path = target.folder / f"{uuid.uuid4().hex}.npy"
+    file = write_column_file(path, spec, records, rows, target.generation)
+    target.put_files({path: file.name})
+    return file
+
+
+def rows_of(frames: Frames) -> Bytes:
+    """Return records of one size as rows: uint8 of shape ``[rows, bytes]``."""
+    nbytes = int(frames.lengths[0]) if len(frames) else 0
+    return frames.buffer.reshape(-1, PREFIX + nbytes)[:, PREFIX:]
+
+
+def records_in_order(version: StoredVersion) -> Iterator[Records]:
+    """Yield all records of the shards of a version, some MiB at a time, each compared with its checksum."""
+    for number, shard in enumerate(version.manifest.shards):
+        with version.shard_file(number) as path:
+            files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
+            for _, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
+                yield records.unmapped()
+
+
+def column_rows(group: StoredVersion, file: ColumnFile) -> Iterator[Bytes]:
+    """Yield the rows of a column file that is there, checked."""
+    name = f"{group.dataset_id}/{file.name}"
+    raw = np.frombuffer(group.store.read(name) or b"", np.uint8)
+    if len(raw) != file.nbytes:
+        raise CorruptionError(f"{group.store.url}/{name}: expected {file.nbytes} bytes, found {len(raw)}")
+    file.check_blocks(raw, 0, f"{group.store.url}/{name}")
+    yield raw[file.begin :].reshape(file.records, file.record_nbytes)

@@ -1,0 +1,57 @@
+"""Add columns to a version; see :meth:`cachelayer.Storage.add_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.column_sources import FunctionColumns, columns_by_key
+from cachelayer.builds.extensions import AddingColumns
+from cachelayer.builds.source import as_source
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.provenance.origin import Origin
+from cachelayer.storage.builder import Builder, origin_of
+
+_AT_ONCE = 1 << 16
+
+
+def add_columns(
+    builder: Builder,
+    base: DataRef[Any],
+    new: str,
+    columns: Any,
+    options: BuildOptions,
+    *,
+    batched: bool,
+    on: str | None,
+    replaces: bool,
+    hosts: tuple[int, int] | None,
+) -> DataRef[Any]:
+    """Publish a version with the records of a base and more columns."""
+    extension = AddingColumns(base._base.version, replaces)
+    is_function = callable(columns) and not isinstance(columns, Mapping)
+    if on is not None and (is_function or batched):
+        raise InvalidArgumentError("on= is the key of a table: leave it out for a function")
+    if batched and not is_function:
+        raise InvalidArgumentError("batched=True is for a function of batches: leave it out for columns")
+    source, origin = columns, Origin()
+    if is_function:
+        source, origin = FunctionColumns(base, columns, batched=batched), origin_of(columns, ())
+    elif on is not None:
+        source = columns_by_key(as_source(columns, element_spec=options.element_spec), _keys_of(base, on), on)
+    if hosts is None:
+        return builder.submit(source, base.dataset_id, new, (), options, extension, origin)
+    return builder.find_or_build(source, base.dataset_id, new, origin, options, hosts, extension)[0]
+
+
+def _keys_of(base: DataRef[Any], on: str) -> Any:
+    """Return the key of each record."""
+    parts = [
+        np.asarray(base.read(np.arange(start, min(start + _AT_ONCE, len(base))), fields=(on,))[on])
+        for start in range(0, len(base), _AT_ONCE)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -1,0 +1,227 @@
+"""Columns that were added to a version after it was built: files of their own beside its shards.
+
+The record number is the alignment: row i of a group of columns belongs to record i of the shards. Leaves of fixed size
+are stored as one ``.npy`` file a group, whose rows are records as the codec writes them; leaves of varying size as
+shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from cachelayer import json_values
+from cachelayer.errors import CorruptionError, SourceError
+from cachelayer.json_values import Sha256, Whole
+from cachelayer.objects import paths
+from cachelayer.records import spec_json, tree
+from cachelayer.records.codec import TYPED, Codec, codec_named
+from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.leaves import leaf_of
+from cachelayer.records.memory import Bytes
+from cachelayer.records.tree import Tree
+from cachelayer.versions.shard_table import ShardFile, ShardTable
+
+MOST_GROUPS = 16
+"""The most groups of a version: each costs a read."""
+BLOCK_NBYTES = 1 << 16
+"""The bytes of a column file that have one checksum; a request of its own fetches them from a large file."""
+
+
+@dataclass(frozen=True)
+class ColumnFile:
+    """A ``.npy`` file with a row of fixed size for each record.
+
+    Args:
+        records: number of rows.
+        record_nbytes: bytes of a row.
+        nbytes: bytes of the file; the rows stand at its end.
+        sha256: of the whole file.
+        crc32cs: the CRC32C of each block of :data:`BLOCK_NBYTES`.
+        generation: that of the log when it was put.
+    """
+
+    records: Whole
+    record_nbytes: Whole
+    nbytes: Whole
+    sha256: Sha256
+    crc32cs: tuple[Whole, ...]
+    generation: Whole
+
+    @property
+    def file(self) -> str:
+        """Its name without the suffix, relative to the dataset."""
+        return paths.file(paths.SHARDS, self.sha256, self.generation)
+
+    @property
+    def content(self) -> str:
+        return paths.content_of(self.file)
+
+    @property
+    def name(self) -> str:
+        return paths.column(self.file)
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Its name and size, relative to the dataset; as :attr:`ShardFile.files`."""
+        return {self.name: self.nbytes}
+
+    @property
+    def begin(self) -> int:
+        """Where the first row begins."""
+        return self.nbytes - self.records * self.record_nbytes
+
+    def check(self) -> None:
+        """Raise if these cannot be the facts of a file."""
+        if not 0 < self.begin < 1 << 16 or len(self.crc32cs) != -(-self.nbytes // BLOCK_NBYTES):
+            raise ValueError(f"a column file of {self.nbytes} bytes cannot hold {self.records} rows and its checksums")
+
+    def check_blocks(self, raw: Any, first: int, name: str) -> None:
+        """Raise unless consecutive blocks, from the block of this number on, have their checksums."""
+        for number, start in enumerate(range(0, len(raw), BLOCK_NBYTES), first):
+            if google_crc32c.value(bytes(raw[start : start + BLOCK_NBYTES])) != self.crc32cs[number]:
+                raise CorruptionError(f"{name}: block {number} of the column file does not match its checksum")
+
+
+@dataclass(frozen=True)
+class ColumnGroup:
+    """Columns that were added together.
+
+    Args:
+        codec: the name of their codec.
+        element_spec: a dict of the columns.
+        array: their file, if all have a fixed size; else None.
+        shards: their shards, if some vary in size.
+    """
+
+    codec: str
+    element_spec: Tree
+    array: ColumnFile | None
+    shards: ShardTable
+
+    @property
+    def records(self) -> int:
+        return int(self.shards.records.sum()) if self.array is None else self.array.records
+
+    @property
+    def nbytes(self) -> int:
+        return self.shards.nbytes if self.array is None else self.array.nbytes
+
+    @property
+    def files(self) -> list[ShardFile | ColumnFile]:
+        """The files with their places in the store."""
+        return list(self.shards) if self.array is None else [self.array]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the digest, as JSON values."""
+        spec = spec_json.to_json(self.element_spec)
+        content = self.shards.sha256 if self.array is None else [self.array.sha256]
+        return {"codec": self.codec, "element_spec": spec, "sha256": content, "records": self.records}
+
+    def of_generations(self, generations: Sequence[int]) -> ColumnGroup:
+        """Return the group with its files under the names that they have in these generations."""
+        if self.array is None:
+            return replace(self, shards=self.shards.of_generations(list(generations)))
+        return replace(self, array=replace(self.array, generation=generations[0]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "codec": self.codec,
+            "element_spec": spec_json.to_json(self.element_spec),
+            "array": None if self.array is None else json_values.encoded(self.array),
+            "shards": self.shards.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> ColumnGroup:
+        """Return the group that :meth:`to_json` wrote, if it can have written it."""
+        facts = json_values.mapping("columns", document)
+        group = cls(
+            json_values.text("codec", facts["codec"]),
+            spec_json.from_json(facts["element_spec"]),
+            json_values.decoded(ColumnFile | None, "array", facts["array"]),
+            ShardTable.from_json(facts["shards"]),
+        )
+        if not isinstance(group.element_spec, dict) or (group.array is not None and len(group.shards)):
+            raise ValueError("a group of columns is no dict, or is stored twice")
+        if group.array is not None:
+            group.array.check()
+            if layout_nbytes(group.element_spec) != group.array.record_nbytes:
+                raise ValueError(f"rows of {group.array.record_nbytes} bytes are not those of their columns")
+        return group
+
+
+def layout_nbytes(spec: Tree) -> int | None:
+    """Return the bytes of a row of columns; None if they vary."""
+    layout = codec_named(TYPED, spec).layout
+    return None if layout.varying_count or not layout.fixed_nbytes else layout.fixed_nbytes
+
+
+def merged_spec(specs: Sequence[Tree]) -> Tree:
+    """Return the spec of elements with the leaves of several dicts; a later dict replaces equal keys."""
+    merged: dict[str, Tree] = {}
+    for spec in specs:
+        for key in spec:
+            # A key that is replaced moves to the end, where its new leaves are.
+            merged.pop(key, None)
+        merged |= spec
+    return merged
+
+
+def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes], generation: int) -> ColumnFile:
+    """Write a column file, make it durable, and return its facts.
+
+    Args:
+        path: the file.
+        spec: the columns, a dict.
+        records: the number of rows.
+        rows: the rows in order, in arrays uint8 of shape ``[rows, bytes of a row]``.
+        generation: that of the log when the file is put.
+    """
+    codec, written = codec_named(TYPED, spec), 0
+    with path.open("wb") as out:
+        out.write(npy_header(codec, records))
+        for some in rows:
+            out.write(np.ascontiguousarray(some).data)
+            written += len(some)
+        out.flush()
+        os.fsync(out.fileno())
+    if written != records:
+        raise SourceError(f"the columns have {written} rows, and the version {records} records")
+    digest, checksums, nbytes = hashlib.sha256(), [], 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_NBYTES):
+            digest.update(block)
+            checksums.append(google_crc32c.value(block))
+            nbytes += len(block)
+    return ColumnFile(records, codec.layout.fixed_nbytes, nbytes, digest.hexdigest(), tuple(checksums), generation)
+
+
+def npy_header(codec: Codec, records: int) -> bytes:
+    """Return the header of an array of rows, with the names of the columns where numpy can store their dtypes."""
+    out = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(_row_dtype(codec))
+    np.lib.format.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": (records,)})
+    return out.getvalue()
+
+
+def _row_dtype(codec: Codec) -> np.dtype[Any]:
+    layout = codec.layout
+    names, formats, offsets = [], [], []
+    leaves = [leaf_of(leaf).parts for _, leaf in tree.leaves(codec.spec)]
+    for name, places, parts in zip(names_of_leaves(codec.spec), layout.places, leaves, strict=True):
+        for number, (place, part) in enumerate(zip(places, parts, strict=True)):
+            names.append(name if len(parts) == 1 else f"{name}.{number}")
+            is_standard = part.dtype.isbuiltin == 1 or part.dtype.kind in "mM"
+            formats.append((part.dtype if is_standard else np.dtype((np.void, part.dtype.itemsize)), part.shape))
+            offsets.append(place)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": layout.fixed_nbytes})
