@@ -63,7 +63,7 @@ class VersionRecords:
     @property
     def facts(self) -> Facts:
         version, manifest = self.version, self.version.manifest
-        nbytes = version.info.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
+        nbytes = manifest.shards.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
         nbytes //= max(1, len(self))
         metadata = manifest.provenance.get("metadata") or {}
         together = _REMOTE_RECORDS if self.takes_requests else _LOCAL_RECORDS

@@ -12,6 +12,7 @@ import io
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -216,12 +217,13 @@ def npy_header(codec: Codec, records: int) -> bytes:
 
 def _row_dtype(codec: Codec) -> np.dtype[Any]:
     layout = codec.layout
-    names, formats, offsets = [], [], []
     leaves = [leaf_of(leaf).parts for _, leaf in tree.leaves(codec.spec)]
+    fields = []
     for name, places, parts in zip(names_of_leaves(codec.spec), layout.places, leaves, strict=True):
         for number, (place, part) in enumerate(zip(places, parts, strict=True)):
-            names.append(name if len(parts) == 1 else f"{name}.{number}")
-            is_standard = part.dtype.isbuiltin == 1 or part.dtype.kind in "mM"
-            formats.append((part.dtype if is_standard else np.dtype((np.void, part.dtype.itemsize)), part.shape))
-            offsets.append(place)
+            # numpy writes no other dtypes into headers.
+            is_standard = part.dtype.type.__module__ == "numpy"
+            dtype = part.dtype if is_standard else np.dtype((np.void, part.dtype.itemsize))
+            fields.append((place, name if len(parts) == 1 else f"{name}.{number}", (dtype, part.shape)))
+    offsets, names, formats = zip(*sorted(fields, key=itemgetter(0)), strict=True)
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": layout.fixed_nbytes})

@@ -209,7 +209,7 @@ class Manifest:
             kept=None,
             erased=tuple(sorted([*self.erased, *new])),
             supersedes=(*self.supersedes, self.shards_digest),
-            unerased_nbytes=self.nbytes if self.unerased_nbytes is None else self.unerased_nbytes,
+            unerased_nbytes=self.shards.nbytes if self.unerased_nbytes is None else self.unerased_nbytes,
         )
 
     @property

@@ -63,6 +63,17 @@ def append(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
     return storage.append("d", "base", "new", generated, resume=True, **OPTIONS)
 
 
+def doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"double": batch["number"] * 2}
+
+
+def add_columns(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
+    """Add columns once: a process may be killed right after it has published."""
+    if "new" in storage.versions("d"):
+        return storage.fetch("d", "new")
+    return storage.add_columns("d", "base", "new", doubled, batched=True, **OPTIONS)
+
+
 Make = Callable[[cachelayer.Storage, cachelayer.Storage], cachelayer.DataRef[Any]]
 # Each makes the version "new" in a storage; both storages have the version "base".
 WAYS: dict[str, Make] = {
@@ -71,6 +82,7 @@ WAYS: dict[str, Make] = {
     "workers": lambda storage, _: storage.cache(Rows(), "d", "new", workers=2, **OPTIONS),
     "parts": lambda storage, _: storage.cache(cachelayer.sharded(part, 6), "d", "new", **OPTIONS),
     "append": lambda storage, _: append(storage),
+    "columns": lambda storage, _: add_columns(storage),
     "rewrite": lambda storage, _: storage.rewrite("d", "base", "new", shuffle_seed=7, **OPTIONS),
     "copy": lambda storage, other: other.copy("d", "base", storage, new="new", progress=False),
 }

@@ -32,7 +32,7 @@ def named_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
     named: set[str] = set()
     for version in Log(storage._store, dataset_id).head().versions:
         found = storage.fetch(dataset_id, version)._base.version
-        named |= {name for shard in found.manifest.shards for name in shard.files} | {found.info.manifest}
+        named |= {name for file in found.manifest.files for name in file.files} | {found.info.manifest}
         if found.indices is not None:
             named.add(paths.indices(found.info.file))
         if found.manifest.kept is not None and found.manifest.kept.has_file:

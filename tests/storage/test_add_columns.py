@@ -1,0 +1,253 @@
+"""Columns that are added to a version: what is read, where they lie, and what everything else makes of them."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from servers import new_bucket
+
+import cachelayer
+from cachelayer import ArraySpec, Storage
+
+RECORDS = 300
+
+
+def elements(count: int = RECORDS) -> list[dict[str, Any]]:
+    return [{"x": np.int64(n), "tokens": np.arange(n % 7, dtype=np.int32)} for n in range(count)]
+
+
+def scores(count: int = RECORDS) -> dict[str, Any]:
+    return {"score": np.arange(count, dtype=np.float32) / 4, "lang": np.arange(count) % 3}
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def named(element: dict[str, Any]) -> dict[str, Any]:
+    return {"name": f"record {element['x']}", "double": element["x"] * 2}
+
+
+def tripled(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"triple": batch["x"] * 3}
+
+
+@pytest.fixture(params=["disk", "gcs"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "disk":
+        return Storage(tmp_path / "storage")
+    gcs = request.getfixturevalue("gcs")
+    return Storage(gcs.url(new_bucket(gcs)), storage_options=gcs.storage_options(), local_cache_bytes=0)
+
+
+@pytest.fixture
+def ref(storage: Storage) -> cachelayer.DataRef[Any]:
+    return storage.submit(elements(), "d", "v1", shard_bytes=2_000, progress=False)
+
+
+def expected(number: int) -> dict[str, Any]:
+    return plain({**elements()[number], "score": number / 4, "lang": number % 3, **named(elements()[number])})
+
+
+@pytest.fixture
+def wide(storage: Storage, ref: Any) -> cachelayer.DataRef[Any]:
+    storage.add_columns("d@v1", new="v2", columns=scores())
+    return storage.add_columns("d@v2", new="v3", columns=named, progress=False)
+
+
+def test_columns_are_read_with_the_others(wide: Any) -> None:
+    numbers = [3, 299, 0, 3]
+    assert plain(wide[17]) == expected(17)
+    assert [plain(element) for element in wide.__getitems__(numbers)] == [expected(n) for n in numbers]
+    batch = wide.read(numbers)
+    assert batch["score"].tolist() == [n / 4 for n in numbers]
+    assert batch["name"].tolist() == [f"record {n}" for n in numbers]
+    assert list(wide.read(numbers, fields=("lang", "x"))) == ["x", "lang"]
+    assert plain(wide.fields("name")[5]) == {"name": "record 5"}
+    assert plain(pickle.loads(pickle.dumps(wide[10:]))[0]) == expected(10)
+    assert wide.element_spec["score"] == ArraySpec("float32")
+    assert wide.lengths("name").tolist() == [len(f"record {n}") for n in range(RECORDS)]
+    assert cachelayer.concat([wide, wide])[RECORDS + 4]["lang"] == 1
+
+
+def test_no_shard_is_copied_and_fixed_columns_are_one_array(storage: Storage, ref: Any, wide: Any) -> None:
+    diff = storage.diff("d@v1", other="v3")
+    assert (diff.only_one.count, diff.only_other.count, diff.same_data) == (0, 0, False)
+    assert storage.verify("d@v3").ok
+    if storage.url.startswith("/"):
+        (file,) = Path(storage.url).glob("d/shards/*.npy")
+        array = np.load(file, mmap_mode="r")
+        assert array["score"].tolist() == [n / 4 for n in range(RECORDS)]
+
+
+@pytest.mark.parametrize("shuffle", [True, "blocks"])
+def test_a_run_goes_on_with_new_columns_batch_for_batch(ref: Any, wide: Any, shuffle: Any, recwarn: Any) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 3, "num_epochs": 2}
+    stopped = iter(ref.stream(32, **options))
+    for _ in range(4):
+        next(stopped)
+    state = stopped.get_state()
+    resumed = iter(wide.stream(32, **options))
+    resumed.set_state(state)
+    for before, batch in zip(stopped, resumed, strict=True):
+        assert batch["x"].tolist() == before["x"].tolist()
+        assert batch["score"].tolist() == [n / 4 for n in before["x"].tolist()]
+        assert batch["name"].tolist() == [f"record {n}" for n in before["x"].tolist()]
+    assert not recwarn.list
+
+
+def test_lengths_of_an_added_column_decide_an_order_of_their_own(storage: Storage, ref: Any) -> None:
+    more = storage.add_columns("d@v1", new="a", columns=lambda e: {"words": np.arange(e["x"] % 5)})
+    others = storage.add_columns("d@v1", new="b", columns=lambda e: {"words": np.arange(e["x"] % 4)})
+    state = iter(more.windows("words", 4).stream(2)).get_state()
+    with pytest.raises(cachelayer.StateError):
+        iter(others.windows("words", 4).stream(2)).set_state(state)
+    state = iter(ref.windows("tokens", 4).stream(2)).get_state()
+    iter(others.windows("tokens", 4).stream(2)).set_state(state)
+    assert more.windows("words", 4)[0]["words"].tolist() == [0, 0, 1, 0]
+    assert more.packed("words", 8).fill > 0
+
+
+def test_a_function_of_batches_is_built_by_workers_to_one_digest(storage: Storage, ref: Any) -> None:
+    alone = storage.add_columns("d@v1", new="a", columns=tripled, batched=True, progress=False)
+    workers = storage.add_columns("d@v1", new="b", columns=tripled, batched=True, workers=2, progress=False)
+    assert alone.digest == workers.digest != ref.digest
+    assert workers[100]["triple"] == 300
+
+
+def test_rows_are_found_by_a_key(storage: Storage, ref: Any) -> None:
+    table = {"x": np.arange(2 * RECORDS)[::-1], "weight": np.arange(2 * RECORDS)[::-1] / 8}
+    assert storage.add_columns("d@v1", new="v2", columns=table, on="x")[40]["weight"] == 5
+    with pytest.raises(cachelayer.InvalidArgumentError, match="record 3"):
+        storage.add_columns("d@v1", new="v3", columns={name: np.delete(col, -4) for name, col in table.items()}, on="x")
+    twice = {name: np.append(col, col[-8]) for name, col in table.items()}
+    with pytest.raises(cachelayer.InvalidArgumentError, match="record 7"):
+        storage.add_columns("d@v1", new="v3", columns=twice, on="x")
+
+
+def test_fields_that_exist_are_refused_or_replaced(storage: Storage, wide: Any) -> None:
+    new = {"score": np.zeros(RECORDS), "x": np.ones(RECORDS, np.int8)}
+    with pytest.raises(cachelayer.InvalidArgumentError, match="score"):
+        storage.add_columns("d@v3", new="v4", columns=new)
+    replaced = storage.add_columns("d@v3", new="v4", columns=new, replace=True)
+    assert plain(replaced[8]) == plain({**expected(8), "score": 0.0, "x": 1})
+    assert replaced.element_spec["x"] == ArraySpec("int8")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="x"):
+        storage.append("d@v4", new="v5", source=[replaced[0]])
+
+
+@pytest.mark.parametrize("count", [RECORDS - 1, RECORDS + 1])
+def test_another_number_of_rows_is_refused(storage: Storage, ref: Any, count: int) -> None:
+    with pytest.raises(cachelayer.SourceError, match=str(count)):
+        storage.add_columns("d@v1", new="v2", columns=scores(count))
+
+
+def test_a_failing_function_names_its_record(storage: Storage, ref: Any) -> None:
+    with pytest.raises(cachelayer.SourceError, match="record 200"):
+        storage.add_columns("d@v1", new="v2", columns=lambda e: {"y": 1 // (200 - int(e["x"]))}, progress=False)
+    assert list(storage.versions("d")) == ["v1"]
+
+
+def test_records_are_appended_with_their_columns_or_filled(storage: Storage, wide: Any) -> None:
+    more = [expected(n) for n in (5, 9)]
+    longer = storage.append("d@v3", new="v4", source=more, progress=False)
+    assert [plain(element) for element in longer[RECORDS - 1 :]] == [expected(299), *more]
+    rows = [{key: row[key] for key in ("x", "tokens", "name", "double")} for row in more]
+    filled = storage.append("d@v3", new="v5", source=rows, fill={"score": -1, "lang": 7}, progress=False)
+    assert plain(filled[RECORDS]) == {**expected(5), "score": -1, "lang": 7}
+    assert storage.verify("d@v4").ok
+    with pytest.raises(cachelayer.CacheLayerError):
+        storage.append("d@v3", new="v6", source=rows, progress=False)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="nothing"):
+        storage.append("d@v3", new="v6", source=rows, fill={"nothing": 1})
+
+
+def test_other_versions_know_the_columns(storage: Storage, wide: Any, tmp_path: Path) -> None:
+    few = storage.derive("d@v3", new="few", keep=[7, 2, 7])
+    assert [plain(element) for element in few] == [expected(n) for n in (7, 2, 7)]
+    assert few.digest == wide.select([7, 2, 7]).digest
+    folded = storage.rewrite("d@v3", new="folded", progress=False)
+    assert plain(folded[9]) == expected(9)
+    assert len(storage.rewrite("d@v3", new="names", fields=["name"], progress=False)[0]) == 1
+    copied = storage.copy("d@v3", to=tmp_path / "copy", progress=False)
+    assert (copied.digest, plain(copied[9])) == (wide.digest, expected(9))
+    assert Storage(tmp_path / "copy").verify("d@v3").ok
+    with pytest.raises(cachelayer.InvalidArgumentError, match="few"):
+        storage.add_columns("d@few", new="more", columns={"y": np.zeros(3)})
+
+
+def test_erased_records_lose_their_columns(storage: Storage, wide: Any) -> None:
+    secret = np.float32(299 / 4).tobytes()
+    storage.erase("d", of="v3", records=[299], reason="asked", grace=0, progress=False)
+    storage.gc(grace=0, progress=False)
+    left = storage.fetch("d@v3")
+    with pytest.raises(cachelayer.ErasedRecordError):
+        left[299]
+    assert plain(left[298]) == expected(298)
+    assert storage.verify("d@v3").ok
+    if storage.url.startswith("/"):
+        for file in Path(storage.url).rglob("*"):
+            assert not file.is_file() or b"record 299" not in file.read_bytes()
+        (array,) = [np.load(file) for file in Path(storage.url).glob("d/shards/*.npy")]
+        assert secret not in array["score"].tobytes()
+
+
+def test_gc_deletes_the_columns_of_deleted_versions_alone(storage: Storage, wide: Any) -> None:
+    storage.delete("d", "v3", grace=0)
+    assert storage.fetch("d@v2").read([1])["score"].tolist() == [0.25]
+    storage.delete("d", "v2", grace=0)
+    storage.gc(grace=0, progress=False)
+    assert storage.fetch("d@v1")[5]["x"] == 5
+    if storage.url.startswith("/"):
+        assert not list(Path(storage.url).glob("d/shards/*.npy"))
+
+
+def test_a_damaged_column_file_is_refused(storage: Storage, wide: Any) -> None:
+    if not storage.url.startswith("/"):
+        pytest.skip("bytes from buckets are checked by the same code")
+    (file,) = Path(storage.url).glob("d/shards/*.npy")
+    raw = bytearray(file.read_bytes())
+    raw[-3] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(raw)
+    assert not storage.verify("d@v2").ok
+    with pytest.raises(cachelayer.CorruptionError):
+        Storage(storage.url, verify="always").fetch("d@v2").read([0])
+    file.write_bytes(raw[:-8])
+    with pytest.raises(cachelayer.CorruptionError):
+        storage.fetch("d@v2").read([0])
+
+
+def test_at_most_sixteen_groups(storage: Storage, ref: Any) -> None:
+    for number in range(16):
+        storage.add_columns(f"d@{'v1' if not number else f'g{number - 1}'}", new=f"g{number}", columns=one(number))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="rewrite"):
+        storage.add_columns("d@g15", new="g16", columns=one(16))
+    assert storage.add_columns("d@g15", new="again", columns=one(3), replace=True)[2]["c3"] == 1
+
+
+def one(number: int) -> dict[str, Any]:
+    return {f"c{number}": np.ones(RECORDS, np.int16)}
+
+
+def add(url: str, new: str) -> str:
+    try:
+        return Storage(url).add_columns("d@v1", new=new, columns=tripled, batched=True, progress=False).digest
+    except cachelayer.AlreadyExistsError:
+        return "lost"
+
+
+def test_of_two_that_add_columns_one_wins(tmp_path: Path) -> None:
+    url = str(tmp_path / "storage")
+    Storage(url).submit(elements(), "d", "v1", progress=False)
+    with ThreadPoolExecutor(3) as threads:
+        outcomes = list(threads.map(add, [url] * 3, ["v2"] * 3))
+    assert outcomes.count("lost") == 2
+    assert Storage(url).fetch("d@v2").digest in outcomes
