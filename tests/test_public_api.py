@@ -36,7 +36,7 @@ VIEW = (
 )
 ATTRIBUTES = {
     "Storage": (
-        "append builds cache cacheable copy datasets delete derive diff erase fetch gc history "
+        "add_columns append builds cache cacheable copy datasets delete derive diff erase fetch gc history "
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
