@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -268,6 +268,30 @@ def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
     listening.start()
     operation(store)
     listening.join()
+
+
+@pytest.mark.soak
+def test_a_store_that_is_away_for_a_minute_is_waited_for_until_the_deadline(
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    patient, hasty = open_one(timeout=120), open_one(timeout=10)
+    patient.put("a/b", TEXT)
+    for name in DIFFERENT:
+        (tmp_path / name).write_bytes(b"1")
+    proxy.refuse()
+    listening = threading.Timer(60, proxy.accept)
+    listening.start()
+    with ThreadPoolExecutor(len(DIFFERENT)) as pool:
+        waiting = [pool.submit(OPERATIONS[name], patient, tmp_path / name) for name in DIFFERENT]
+        with pytest.raises(StorageError, match=r"timeout 10 s"):
+            hasty.read("a/b")
+        assert listening.is_alive()
+        assert not any(operation.done() for operation in waiting)
+        read, put, _, _, ranges = [operation.result() for operation in waiting]
+    listening.join()
+    assert (read, put, ranges) == (TEXT, True, [TEXT[start:stop] for _, start, stop in RANGES])
+    assert (tmp_path / "download").read_bytes() == TEXT
+    assert patient.read("a/d") == b"1"
 
 
 def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:
