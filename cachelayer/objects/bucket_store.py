@@ -14,13 +14,12 @@ from typing import Any
 import google_crc32c
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
-from cachelayer.objects.clouds import KINDS
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import FileSystem, file_system, forget, in_order
 from cachelayer.objects.local import in_place, open_file, storage_error
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
-from cachelayer.objects.store import Buffer
+from cachelayer.objects.store import KINDS, Buffer
 
 GAP = 64 * 1024
 """Two ranges with fewer bytes between them are fetched by one request."""

@@ -14,11 +14,10 @@ import google_crc32c
 
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.objects.failures import Kind, RequestError
+from cachelayer.objects.store import KINDS
 
 CONNECTIONS = 64
 """Requests for ranges that a process makes at once."""
-KINDS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "az": "azure", "abfs": "azure", "abfss": "azure"}
-"""Schemes of buckets, and what each is called: as the extra that it needs."""
 _FIXED = {"skip_instance_cache": True, "use_listings_cache": False}
 _PAUSES = (0.1, 0.5)
 
@@ -44,7 +43,7 @@ def open_file_system(kind: str, url: str, options: Mapping[str, Any], timeout: f
     """Return the file system of a URL.
 
     Args:
-        kind: one of :data:`KINDS`, or the scheme of any other URL.
+        kind: one of the kinds of buckets, or the scheme of any other URL.
         url: any URL in it.
         options: the keyword arguments of its class, such as credentials and endpoint.
         timeout: seconds after which an operation fails if the store does not answer.

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cachelayer.objects import obstore_ranges
-from cachelayer.objects.clouds import CONNECTIONS, KINDS, open_file_system
+from cachelayer.objects.clouds import CONNECTIONS, open_file_system
 from cachelayer.objects.failures import Kind, RequestError
-from cachelayer.objects.store import Buffer
+from cachelayer.objects.store import KINDS, Buffer
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 

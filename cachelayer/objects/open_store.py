@@ -11,13 +11,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LocalStore, absolute
+from cachelayer.objects.store import KINDS
 
 if TYPE_CHECKING:
     from cachelayer.objects.bucket_store import BucketStore
 
 _TIMEOUT = 60.0
-_BUCKETS = {"gs", "gcs", "s3", "s3a", "az", "abfs", "abfss"}
-_WITHOUT_USERS = {*_BUCKETS, "http", "https", "webdav", "webdavs"}
+_WITHOUT_USERS = {*KINDS, "http", "https", "webdav", "webdavs"}
 """Schemes whose URLs may hold credentials before the host, and nothing else."""
 
 
@@ -66,7 +66,7 @@ def _refuse_one_slash(text: str) -> None:
 def names_no_bucket(url: str) -> bool:
     """Return whether a URL is of a store with buckets and names none. Its clients would ask the store for long."""
     scheme, _, rest = url.partition("://")
-    return scheme in _BUCKETS and not rest.partition("/")[0].strip()
+    return scheme in KINDS and not rest.partition("/")[0].strip()
 
 
 def _seconds(timeout: Any) -> float:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 Buffer = bytes | memoryview
 """Bytes that came from a store; the caller's own."""
+KINDS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "az": "azure", "abfs": "azure", "abfss": "azure"}
+"""Schemes of buckets, and what each is called: as the extra that it needs."""
 
 
 class Store(Protocol):
