@@ -32,7 +32,7 @@ PUBLIC = [
 
 VIEW = (
     "decoded digest element_spec erased exclude fields lengths metadata packed padded read sample select sources split "
-    "stream total windows"
+    "stream total where windows"
 )
 ATTRIBUTES = {
     "Storage": (
@@ -42,7 +42,7 @@ ATTRIBUTES = {
     "DataRef": (
         "count_by dataset_id dataset_version decoded diff digest element_spec erased exclude fields lengths metadata "
         "mirror nbytes packed padded provenance raw read reference sample select sources split stats stored_nbytes "
-        "stream total windows"
+        "stream total where windows"
     ),
     "View": VIEW,
     "Packed": f"{VIEW} fill",

@@ -187,11 +187,13 @@ class Selected(Dataset):
         base: the dataset.
         selection: which of its elements, in order.
         named: their digests if these do not follow from the base.
+        conditions: those by which they were chosen.
     """
 
     base: Dataset
     selection: Selection
     named: Digests | None = None
+    conditions: tuple[str, ...] = ()
 
     @classmethod
     def all(cls, base: Dataset) -> Selected:

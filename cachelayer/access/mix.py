@@ -190,8 +190,9 @@ def mix(
             ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless those are
             all 1. A weight may be 0 in some stages.
         stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when all have.
-        by: what weights are shares of: ``"records"``; ``"bytes"`` of the elements as they are stored, uncompressed; or
-            the length of a leaf such as ``"tokens"``. The means over all records of each dataset convert them.
+        by: what weights are shares of: ``"records"``; ``"bytes"`` of the elements as they are stored, uncompressed; the
+            length of a leaf such as ``"tokens"``; or a leaf that is one number, such as a count. The means over all
+            records of each dataset convert them.
 
     Raises:
         InvalidArgumentError: if there are no datasets, one is empty, a weight or a position is invalid, element specs

@@ -13,6 +13,7 @@ import numpy as np
 
 from cachelayer.access.dataset import Selected
 from cachelayer.access.joined import Joined
+from cachelayer.access.sampling import is_one_number, leaf_of_all
 from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
@@ -122,7 +123,7 @@ def mean_length(part: Selected, by: str) -> Fraction:
 
 
 def _total(part: Selected, by: str) -> Fraction:
-    """Return the sum of the bytes of all records, or of the lengths of a leaf."""
+    """Return the sum of the bytes of all records, of the lengths of a leaf, or of its numbers."""
     base, stored = part.base, part.base.leaves
     if isinstance(base, Joined) and stored is None and part.digests == base.digests:
         return sum((_total(member, by) for member in base.members if len(member)), Fraction(0))
@@ -135,6 +136,12 @@ def _total(part: Selected, by: str) -> Fraction:
 
 
 def _leaf_total(part: Selected, name: str, leaf: LeafSpec, by: str) -> Fraction:
+    if by != "bytes" and is_one_number(leaf):
+        # A count that users have computed, such as a column of token counts.
+        values = leaf_of_all(part, name)
+        if not np.isfinite(values).all() or values.min(initial=0) < 0:
+            raise InvalidArgumentError(f"by={by!r}: a value of {part!r} is negative or not finite")
+        return Fraction(values.sum(dtype=np.float64 if values.dtype.kind == "f" else object))
     size = 1 if by != "bytes" or dtypes.is_string(leaf.dtype) else np.dtype(leaf.dtype).itemsize
     if leaf.is_static:
         return Fraction(len(part) * size * prod(dim or 0 for dim in leaf.shape))

@@ -116,9 +116,9 @@ def weights_of(view: Selected, weights: Any) -> Floats:
     leaf = leaves(view.element_spec)[leaf_number(view.element_spec, name)][1]
     if name != weights:
         return _balanced(view, name, leaf)
-    if not isinstance(leaf, ArraySpec) or leaf.shape or not _is_number(leaf.dtype):
+    if not is_one_number(leaf):
         raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: a weight is one number, which is not a bool")
-    return _positive(_leaf_of(view, name).astype(np.float64))
+    return _positive(leaf_of_all(view, name).astype(np.float64))
 
 
 def _numbers(weights: Any, records: int) -> Floats:
@@ -137,6 +137,11 @@ def _numbers(weights: Any, records: int) -> Floats:
     if not _is_number(array.dtype):
         raise InvalidTypeError(f"weights of dtype {array.dtype}: pass integers or floats of at most 64 bits")
     return array.astype(np.float64)
+
+
+def is_one_number(leaf: LeafSpec) -> bool:
+    """Return whether a leaf is one number, which is not a bool."""
+    return isinstance(leaf, ArraySpec) and not leaf.shape and _is_number(leaf.dtype)
 
 
 def _is_number(dtype: dtypes.DType) -> bool:
@@ -164,14 +169,14 @@ def _balanced(view: Selected, name: str, leaf: LeafSpec) -> Floats:
         raise InvalidArgumentError(
             f"{name!r} is {leaf.describe()}: the label of a class is an integer, a string or a bool"
         )
-    labels = _leaf_of(view, name)
+    labels = leaf_of_all(view, name)
     counts = Counter(labels.tolist())
     if len(counts) == 1:
         raise InvalidArgumentError(f"all {len(labels)} records have one {name!r}: there are no classes to balance")
     return np.array([1.0 / counts[label] for label in labels.tolist()])
 
 
-def _leaf_of(view: Selected, name: str) -> NDArray[Any]:
+def leaf_of_all(view: Selected, name: str) -> NDArray[Any]:
     """Return a leaf of all records."""
     spec = view.element_spec
     # Only the key of a dict that has the leaf is read.

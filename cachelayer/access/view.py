@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -29,6 +29,7 @@ from cachelayer.access.sequences.packs import PackCut, pack_rows
 from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import split
+from cachelayer.access.where import Condition, mask_of
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
 from cachelayer.records.leaf_names import leaf_numbers
@@ -61,7 +62,7 @@ class View(Generic[T]):
 
     def _select(self, selection: Selection) -> Self:
         """Return a view of the same base with another selection."""
-        return type(self)(Selected(self._records.base, selection))
+        return type(self)(Selected(self._records.base, selection, conditions=self._records.conditions))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._records,)
@@ -147,6 +148,25 @@ class View(Generic[T]):
             RecordIndexError, InvalidArgumentError, InvalidTypeError: see :meth:`select`.
         """
         return self._select(self._records.selection.exclude(indices))
+
+    def where(self, condition: str | Callable[[Mapping[str, Any]], Any]) -> Self:
+        """Return a view of the records that a condition holds for, in their order.
+
+        Args:
+            condition: a text such as ``"score > 0.5 and lang in [3, 5]"``: names of fields (``meta.lang`` for
+                ``"meta/lang"``), numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in``, ``is None`` and
+                arithmetic. Or a function of columns by name that returns a bool for each row, such as
+                ``lambda c: c["score"] > 0.5``. The fields have one value a record. No condition chooses a record whose
+                field is None by comparing it, nor one that was erased.
+
+        Raises:
+            InvalidArgumentError: if the condition is none, or there is no such field.
+            InvalidTypeError: if it is of another type, or the function returns something else.
+        """
+        wanted = Condition.of(condition)
+        chosen = self._records.selection.select(mask_of(self._records, wanted))
+        conditions = (*self._records.conditions, wanted.text)
+        return type(self)(Selected(self._records.base, chosen, conditions=conditions))
 
     def sample(self, weights: str | Sequence[float] | NDArray[Any], *, seed: int) -> Sampled[T]:
         """Draw records by their weights, with replacement: what it returns has endless ``stream(...)``.

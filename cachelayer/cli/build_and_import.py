@@ -1,9 +1,10 @@
-"""The commands that make versions: ``build`` and ``import``."""
+"""The commands that make versions: ``build``, ``import`` and ``add-column``."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,16 @@ import typer
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.cli import user_function
-from cachelayer.cli.addresses import LocalCache, Options, StorageArgument, json_or_text, nbytes, open_storage
+from cachelayer.cli.addresses import (
+    LocalCache,
+    Options,
+    ReferenceArgument,
+    StorageArgument,
+    json_or_text,
+    nbytes,
+    open_address,
+    open_storage,
+)
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, version_answer
 from cachelayer.errors import InvalidArgumentError
@@ -119,6 +129,51 @@ def import_(
     target = open_storage(storage, option, local_cache)
     options = {**_submit_options(given), "record": tuple(arguments)}
     return _publish(target, dataset_id, version, named_files.imported, arguments, options)
+
+
+@command(
+    "Build",
+    "cachelayer add-column gs://bucket/caches/docs@v3 pipeline:quality --new v4 --workers 8",
+    "cachelayer add-column cache/docs@v3 scores.parquet --new v4 --on url",
+    name="add-column",
+)
+def add_column(
+    reference: ReferenceArgument,
+    columns: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COLUMNS...",
+            help="MODULE:FUNCTION or FILE.py:FUNCTION, which makes a dict of an element; or files of a table.",
+        ),
+    ],
+    new: Annotated[str, typer.Option("--new", metavar="VERSION", help="The name of the new version.")],
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="The table has a row for each value of this field."),
+    ] = None,
+    batched: Annotated[bool, typer.Option("--batched", help="The function takes batches.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace fields of the same names.")] = False,
+    workers: Workers = 1,
+    engine: Engine = None,
+    resume: Resume = True,
+    option: Options = None,
+    local_cache: LocalCache = None,
+) -> Answer:
+    """Publish a version with more columns: those of a function, or of a table. No record is copied."""
+    storage, address = open_address(reference, option, local_cache)
+    place, _, name = columns[0].rpartition(":")
+    is_function = len(columns) == 1 and place and name.isidentifier() and not Path(columns[0]).exists()
+    source: Any = user_function.load(columns[0]) if is_function else columns
+    how: dict[str, Any] = {
+        "on": on,
+        "batched": batched,
+        "replace": replace,
+        "workers": workers,
+        "engine": engine,
+        "resume": resume,
+    }
+    ref = storage.add_columns(address.dataset_id, address.name, new, source, **how)
+    return version_answer(ref, "published")
 
 
 def _submit_options(given: Mapping[str, Any]) -> dict[str, Any]:

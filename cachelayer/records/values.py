@@ -230,7 +230,25 @@ class Nullable(NoArray):
     values: Any
     valid: NDArray[np.bool_]
 
-    _ADVICE = "use values, which has a filler in each row that is null, and valid, which is False there"
+    _ADVICE = "use filled(value), or values with a filler in each row that is null, and valid, which is False there"
+
+    def filled(self, value: Any) -> NDArray[Any]:
+        """Return the column as an array with a value in each row that is null.
+
+        Args:
+            value: a value of one row, such as 0 or NaN.
+
+        Raises:
+            InvalidTypeError: if the rows are no array, or their dtype cannot hold the value.
+        """
+        if not isinstance(self.values, np.ndarray):
+            raise InvalidTypeError(f"filled(): rows of a {type(self.values).__name__} are no array: {self._ADVICE}")
+        array = self.values.copy()
+        try:
+            array[~self.valid] = value
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidTypeError(f"filled({value!r}): {array.dtype} cannot hold it: {error}") from error
+        return array
 
     def __len__(self) -> int:
         return len(self.valid)

@@ -536,7 +536,8 @@ class Storage:
             dataset_id, base: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` is
                 accepted.
             new: the name of the new version.
-            keep: the records in their new order: integers, a slice, or one bool for each record of the base.
+            keep: the records in their new order: integers, a slice, or one bool for each record of the base; or a
+                condition, as in :meth:`DataRef.where`; or a view of the base. Conditions are stored with the version.
             exclude: in place of ``keep``, the records to leave out, in any order; the others keep their order.
             allow_empty: if no records are kept, publish a version without records instead of raising.
             description, metadata: as in :meth:`submit`. The metadata is added to that of the base, and replaces equal
@@ -563,14 +564,24 @@ class Storage:
         if (keep is None) == (exclude is None):
             raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
         ref = self._catalog.fetch(reference)
-        selection = ref._records.selection.select(keep) if exclude is None else ref._records.selection.exclude(exclude)
+        kept = ref._records
+        if isinstance(keep, View):
+            kept = keep._records
+            if kept.base.digests != ref._records.base.digests:
+                raise InvalidArgumentError(f"keep={keep!r}: it is no view of the records of {reference}")
+        elif isinstance(keep, str) or callable(keep):
+            kept = ref.where(keep)._records
+        selection = kept.selection
+        if kept is ref._records:
+            selection = selection.select(keep) if exclude is None else selection.exclude(exclude)
         if not len(selection) and not boolean("allow_empty", allow_empty):
             raise InvalidArgumentError(
                 f"{ref.dataset_id}@{name}: {'keep' if exclude is None else 'exclude'}= keeps none of the {len(ref)} "
                 f"records of {ref.dataset_version}; {ALLOW_EMPTY}"
             )
         checked = checked_metadata(metadata)
-        return self._catalog.ref(derive(ref._base.version, name, selection, description=description, metadata=checked))
+        about: dict[str, Any] = {"description": description, "metadata": checked, "where": list(kept.conditions)}
+        return self._catalog.ref(derive(ref._base.version, name, selection, **about))
 
     def rewrite(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,13 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 def derive(
-    base: StoredVersion, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
+    base: StoredVersion,
+    version: str,
+    kept: Selection,
+    *,
+    description: str | None,
+    metadata: Mapping[str, Any],
+    where: Sequence[str] = (),
 ) -> StoredVersion:
     """Publish a version of some of the records of another, without copying any.
 
@@ -30,6 +36,7 @@ def derive(
         version: the name of the new one.
         kept: the records, as their numbers in the shards of the base.
         description, metadata: stored with the version; the metadata updates that of the base.
+        where: the conditions by which the records were chosen.
     """
     log = Log(base.store, base.dataset_id)
     refuse_if_taken(log, version)
@@ -37,6 +44,7 @@ def derive(
         "description": description,
         "metadata": {**(base.manifest.provenance.get("metadata") or {}), **metadata},
         "source": "derive",
+        **({"where": list(where)} if where else {}),
         "base": base_of(base.info),
         "time": now(),
         **environment(),

@@ -213,3 +213,12 @@ def test_files_are_imported_by_what_their_names_tell(here: Path) -> None:
     refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)
     refused("import", "rows.csv", "cache", *BUILD, "--format", "excel")
     assert "'none.csv'" in refused("import", "none.csv", "cache", *BUILD)
+
+
+def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) -> None:
+    (here / "scores.py").write_text("def double(element):\n    return {'double': element['x'] * 2}\n")
+    (here / "labels.jsonl").write_text("".join(f'{{"x": {n}, "label": {n % 3}}}\n' for n in reversed(range(20))))
+    cachelayer.Storage("cache").cache([{"x": n} for n in range(10)], "d", "v1")
+    document("add-column", "cache/d@v1", "scores.py:double", "--new", "v2")
+    document("add-column", "cache/d@v2", "labels.jsonl", "--new", "v3", "--on", "x")
+    assert cachelayer.Storage("cache").fetch("d@v3")[7] == {"x": 7, "double": 14, "label": 1}

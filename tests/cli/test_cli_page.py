@@ -58,7 +58,7 @@ def test_the_examples_print_what_stands_there(tmp_path: Path, monkeypatch: pytes
 
 
 def test_every_command_stands_on_the_page() -> None:
-    named = set(re.findall(r"`(?:cachelayer )?([a-z]+)`|cachelayer ([a-z]+)", PAGE))
+    named = set(re.findall(r"`(?:cachelayer )?([a-z-]+)`|cachelayer ([a-z-]+)", PAGE))
     assert set(get_command(app).commands) <= {name for pair in named for name in pair}  # type: ignore[attr-defined]
 
 

@@ -164,10 +164,18 @@ def test_a_row_is_taken_by_an_integer(row: Any) -> None:
     [
         (ragged_of([[1], [2]]), r"a Ragged is not an array: call to_dense\(\)"),
         (Sparse(np.zeros((1, 1), np.int64), np.ones(1), np.array([2])), r"a Sparse is not an array: call to_dense\(\)"),
-        (Nullable(np.zeros(2), np.ones(2, bool)), "a Nullable is not an array: use values, .* and valid"),
+        (Nullable(np.zeros(2), np.ones(2, bool)), r"a Nullable is not an array: use filled\(value\)"),
     ],
 )
 def test_what_is_no_array_becomes_none_by_chance(value: Any, advice: str) -> None:
     for call in (np.asarray, np.mean, lambda value: np.zeros(2) + value, lambda value: np.stack([value, value])):
         with pytest.raises(InvalidTypeError, match=advice):
             call(value)
+
+
+def test_a_nullable_column_becomes_an_array_with_a_value_in_its_null_rows() -> None:
+    column = Nullable(np.array([1, 0, 3], np.int8), np.array([True, False, True]))
+    assert column.filled(-1).tolist() == [1, -1, 3]
+    assert column.values.tolist() == [1, 0, 3]
+    with pytest.raises(InvalidTypeError):
+        column.filled("many")
