@@ -25,6 +25,7 @@ from cachelayer.cli.addresses import (
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, version_answer
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.objects.local import LocalStore
 from cachelayer.storage.storage import Storage
 
 Id = Annotated[str, typer.Option("--id", metavar="ID", help="The id of the dataset.")]
@@ -125,8 +126,9 @@ def import_(
 ) -> Answer:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     given = locals()
-    arguments = {"kind": named_files.format_of(files, kind), "files": files}
     target = open_storage(storage, option, local_cache)
+    _refuse_own_folder(files, target)
+    arguments = {"kind": named_files.format_of(files, kind), "files": files}
     options = {**_submit_options(given), "record": tuple(arguments)}
     return _publish(target, dataset_id, version, named_files.imported, arguments, options)
 
@@ -174,6 +176,16 @@ def add_column(
     }
     ref = storage.add_columns(address.dataset_id, address.name, new, source, **how)
     return version_answer(ref, "published")
+
+
+def _refuse_own_folder(files: list[str], storage: Storage) -> None:
+    """Raise if a folder of files holds the storage: its shards would be taken for files of the dataset."""
+    store = storage._store
+    for place in files if isinstance(store, LocalStore) else ():
+        if "://" not in place and Path(store.url).is_relative_to(Path(place).expanduser().resolve()):
+            raise InvalidArgumentError(
+                f"{place!r} holds the storage {store.url}: name the files, or a storage outside of this folder"
+            )
 
 
 def _submit_options(given: Mapping[str, Any]) -> dict[str, Any]:

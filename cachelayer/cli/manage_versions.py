@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Annotated
 
@@ -28,8 +28,9 @@ from cachelayer.cli.build_and_import import Engine, Resume, ShardBytes, Workers
 from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, version_answer
 from cachelayer.drawing.text import size
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import AS_BASE
+from cachelayer.versions.snapshot import VersionInfo
 
 
 @contextmanager
@@ -52,6 +53,7 @@ def tag(
     delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
     option: Options = None,
 ) -> Answer:
+    """Tag a version, or remove a tag."""
     storage, address = open_address(reference, option)
     dataset_id = address.dataset_id
     if delete:
@@ -80,16 +82,20 @@ def cp(
     to_option: ToOptions = None,
 ) -> Answer:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
-    source, _ = open_address(reference, option)
-    new = None
+    source, address = open_address(reference, option)
+    renamed, new = address, None
     if "@" in to.rpartition("/")[2]:
         target, renamed = open_address(to, to_option)
         new = f"{renamed.dataset_id}@{renamed.name}"
     else:
         target = open_storage(to, to_option)
+    before: dict[str, VersionInfo] = {}
+    with suppress(DatasetNotFoundError):
+        before = target.versions(renamed.dataset_id)
     with _resumable():
         ref = source.copy(reference, to=target, new=new)
-    return version_answer(ref, "copied")
+    was_there = ref.dataset_version in before and before[ref.dataset_version].digest == ref.digest
+    return version_answer(ref, "was there already, nothing was copied" if was_there else "copied", copied=not was_there)
 
 
 @command(

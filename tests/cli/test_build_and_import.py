@@ -222,3 +222,11 @@ def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) ->
     document("add-column", "cache/d@v1", "scores.py:double", "--new", "v2")
     document("add-column", "cache/d@v2", "labels.jsonl", "--new", "v3", "--on", "x")
     assert cachelayer.Storage("cache").fetch("d@v3")[7] == {"x": 7, "double": 14, "label": 1}
+
+
+def test_a_folder_that_holds_the_storage_is_not_imported(here: Path) -> None:
+    (here / "a.txt").write_text("data")
+    said = refused("import", ".", "cache", *BUILD, "--format", "files")
+    assert "'.'" in said
+    assert str(here / "cache") in said
+    assert not (here / "cache" / "d").exists()
