@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from cachelayer.cli import output
 from cachelayer.cli.output import Answer
@@ -25,7 +26,18 @@ _SHARED = [
     for name, annotation in (("as_json", Json), ("show_traceback", Traceback))
 ]
 
+
+class Commands(TyperGroup):
+    """The commands; one that is called `delete` in Python says what it is called here."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "delete":
+            ctx.fail("No such command 'delete': it is called rm.")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

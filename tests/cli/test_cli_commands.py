@@ -181,3 +181,7 @@ def test_gc_and_mirror_of_a_local_storage_have_nothing_to_do(storage: cachelayer
     assert "--grace 'soon'" in refused("gc", storage.url, "--grace", "soon")
     found = document("mirror", f"{storage.url}/d@v1")
     assert found["local_shards"] == found["shards"]
+
+
+def test_delete_is_called_rm(storage: cachelayer.Storage) -> None:
+    assert "it is called rm" in refused("delete", f"{storage.url}/d@v1")
