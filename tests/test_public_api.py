@@ -49,7 +49,7 @@ ATTRIBUTES = {
     "Padded": f"{VIEW} kept",
     "Sampled": "digest element_spec stream",
     "Mixture": "digest element_spec stream",
-    "Stream": "element_spec epoch epochs map map_batches records sources state with_state without",
+    "Stream": "element_spec epoch epochs map map_batches record_numbers records sources state with_state without",
     "StreamIterator": "advance_to failures get_state load position save set_state stats",
 }
 

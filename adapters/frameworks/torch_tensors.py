@@ -61,5 +61,6 @@ def tensor_of(path: str, array: np.ndarray[Any, Any]) -> Any:
     except (TypeError, ValueError) as error:
         name = f"leaf {path}" if path else "the element"
         raise InvalidTypeError(
-            f"{name} has dtype {array.dtype}, which PyTorch does not have: convert it with map() of a stream"
+            f"{name} has dtype {array.dtype}, which PyTorch does not have: leave it out, with ref.fields() of the "
+            "others, or convert it with map() of a stream"
         ) from error

@@ -381,7 +381,7 @@ def _rows(values: Any, rows: slice) -> Any:
 
 def check_keys(spec: Tree, names: Any) -> None:
     """Raise unless these are keys of a dict."""
-    if isinstance(names, (str, bytes)) or not isinstance(names, Sequence) or not isinstance(spec, dict):
+    if isinstance(names, bytes) or not isinstance(names, Sequence) or not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
     for name in names:
         if not isinstance(name, str):

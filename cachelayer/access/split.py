@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records.selection import Selection
 from cachelayer.streams.order.permutation import permuted_pieces
@@ -19,7 +20,7 @@ from cachelayer.streams.stream_options import check_seed
 _FIRST_EPOCH = 1 << 63
 
 
-def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], seed: int) -> dict[str, Selection]:
+def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], seed: int | None) -> dict[str, Selection]:
     """Split a view at random: each row goes to exactly one share, and the rows of a share keep their order.
 
     Args:
@@ -29,7 +30,7 @@ def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], se
         shares: the fraction of the records that each share gets, by the name of the share.
         seed: the seed of the random split.
     """
-    fractions, key = _checked(shares), check_seed(seed)
+    fractions, key = _checked(shares), check_seed(required("seed", seed))
     segments = view.segments(sizes)
     counts_before = [0] * len(fractions)
     ends = []

@@ -30,6 +30,7 @@ from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import split
 from cachelayer.access.where import Condition, mask_of
+from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
 from cachelayer.records.leaf_names import leaf_numbers
@@ -49,6 +50,20 @@ Whole: TypeAlias = Literal["drop", "keep", "wrap"] | None
 if TYPE_CHECKING:
     # Views whose batches are arrays.
     Scalars: TypeAlias = "View[int] | View[float] | View[bool] | View[complex] | View[str] | View[bytes]"
+
+
+# What datasets of other libraries call it, and what to write here.
+_WRITE = {
+    "filter": "ref.where('score > 0.5'), ref.where(lambda columns: ...) or ref.select(mask)",
+    "map": "ref.stream(...).map(function)",
+    "shuffle": "ref.stream(..., shuffle=True, seed=0)",
+    "batch": "ref.stream(batch_size)",
+    "take": "ref[:count]",
+    "skip": "ref[count:]",
+    "column_names": "list(ref.element_spec)",
+    "features": "ref.element_spec",
+    "shape": "len(ref) and ref.element_spec",
+}
 
 
 class View(Generic[T]):
@@ -168,6 +183,12 @@ class View(Generic[T]):
         conditions = (*self._records.conditions, wanted.text)
         return type(self)(Selected(self._records.base, chosen, conditions=conditions))
 
+    if not TYPE_CHECKING:
+        # Type checkers know the names that there are.
+        def __getattr__(self, name: str) -> Any:
+            hint = f": write {_WRITE[name]}" if name in _WRITE else ""
+            raise AttributeError(f"a {type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
+
     def sample(self, weights: str | Sequence[float] | NDArray[Any], *, seed: int) -> Sampled[T]:
         """Draw records by their weights, with replacement: what it returns has endless ``stream(...)``.
 
@@ -184,7 +205,7 @@ class View(Generic[T]):
         """
         return sampled_of(self._records, weights, seed)
 
-    def split(self, shares: Mapping[str, float], *, seed: int) -> dict[str, Self]:
+    def split(self, shares: Mapping[str, float], *, seed: int | None = None) -> dict[str, Self]:
         """Split the records at random into views that do not overlap, such as ``train`` and ``val``.
 
         Records that were appended at once are split by themselves: in a version with more records appended, every
@@ -192,7 +213,7 @@ class View(Generic[T]):
 
         Args:
             shares: the fraction of the records that each view gets, by its name; they sum to 1.
-            seed: an integer in [0, 2**64). The same seed and shares give the same views.
+            seed: an integer in [0, 2**64), required. The same seed and shares give the same views.
 
         Returns:
             The views by their names.
@@ -227,7 +248,7 @@ class View(Generic[T]):
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record; or a
                 slice.
-            fields: keys of a dict element: only these are decoded and returned.
+            fields: keys of a dict element, or one of them: only these are decoded and returned.
 
         Returns:
             Leaves of known shape as arrays ``[len(indices), *shape]``; bytes and str as object arrays
@@ -240,7 +261,7 @@ class View(Generic[T]):
             InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
             InvalidTypeError: if the indices are neither integers nor bools.
         """
-        names = tuple(fields) if isinstance(fields, Iterator) else fields
+        names = (fields,) if isinstance(fields, str) else tuple(fields) if isinstance(fields, Iterator) else fields
         return self._records.base.batch(self._records.selection.take(indices), names)
 
     def sources(self, index: SupportsIndex) -> list[RecordSpan]:
@@ -478,12 +499,19 @@ class View(Generic[T]):
         return Packed(Selected.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
 
     def padded(
-        self, lengths: Mapping[str, int], *, value: Any = 0, long: Literal["truncate", "refuse"] | None = None
+        self,
+        lengths: Mapping[str, int] | str,
+        length: int | None = None,
+        *,
+        value: Any = 0,
+        long: Literal["truncate", "refuse"] | None = None,
     ) -> Padded:
         """Return the same records with arrays of varying length padded to a fixed one.
 
         Args:
-            lengths: the length for each leaf, by its name: an array of shape ``[None]``, such as ``"tokens"``.
+            lengths: the length for each leaf, by its name: an array of shape ``[None]``, such as ``"tokens"``; or the
+                name of one leaf.
+            length: the length of that leaf.
             value: what stands after the values of a shorter record.
             long: what to do with longer records: "truncate" keeps the beginning, "refuse" raises an ElementError when
                 one is read. None truncates too, and warns if it does, with the share of the values that is kept.
@@ -497,6 +525,10 @@ class View(Generic[T]):
             InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
         """
+        if isinstance(lengths, str):
+            lengths = {lengths: required("length", length)}
+        elif length is not None:
+            raise InvalidArgumentError(f"length={length!r}: the dict has all lengths already")
         view = Padded(Selected.all(padded_elements(self._records, lengths, value, long)))
         if long is None and view.kept < 1:
             warn(

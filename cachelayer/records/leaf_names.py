@@ -13,7 +13,9 @@ from cachelayer.records.tree import Tree
 
 def field_names(fields: Any) -> tuple[str, ...]:
     """Return the names of the fields that a user lists, sorted: their order means nothing."""
-    if isinstance(fields, str) or not isinstance(fields, Sequence):
+    if isinstance(fields, str):
+        return (fields,)
+    if not isinstance(fields, Sequence):
         raise InvalidTypeError(f"fields={fields!r}: pass a list of names, such as ['image', 'meta/url']")
     for name in fields:
         if not isinstance(name, str):

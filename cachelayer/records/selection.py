@@ -307,9 +307,11 @@ def record_number(index: Any, records: int) -> int:
     """Return the index that a user passed as a record number, in [0, records)."""
     number = _integer(index)
     if number is None:
+        cure = "read() and select() take several numbers, or a mask"
+        if isinstance(index, str):
+            cure = f"fields({index!r}) is a view of this field, and read(slice(None), fields={index!r}) reads it"
         raise InvalidTypeError(
-            f"index {_shown(index)}: pass an integer or a slice, not a {type(index).__name__}; "
-            "read() and select() take several numbers, or a mask"
+            f"index {_shown(index)}: pass an integer or a slice, not a {type(index).__name__}; {cure}"
         )
     if not -records <= number < records:
         raise RecordIndexError(f"record {number} of {records}: indices lie in [{-records}, {records})")

@@ -17,6 +17,7 @@ from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import ImageSpec, LeafSpec
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
+from cachelayer.statistics.shown import statistics_html, statistics_text
 from cachelayer.statistics.texts_and_images import StringStats, StringSummary, image_sizes
 from cachelayer.statistics.unpack_leaf import is_text, unpack
 
@@ -65,7 +66,7 @@ class LeafStats:
 
 @dataclass(frozen=True)
 class Statistics:
-    """The statistics of the records of a version.
+    """The statistics of the records of a version; ``str`` shows them, and notebooks show a table.
 
     Args:
         reference: the version.
@@ -80,6 +81,13 @@ class Statistics:
     records_read: int
     record_nbytes: LengthStats
     leaves: tuple[LeafStats, ...]
+
+    def __str__(self) -> str:
+        return statistics_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return a table, which notebooks show."""
+        return statistics_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as dicts, lists, numbers and text."""

@@ -216,6 +216,8 @@ class Stream(Generic[T]):
         """
         return self._reader.read_rows.of(self._step(step)).numbers
 
+    record_numbers = records
+
     def sources(self, step: int) -> Sources:
         """Return the records of versions, and of wrapped objects, that the batch of a step was made of.
 

@@ -252,3 +252,13 @@ def test_images_are_decoded_only_if_they_are_chosen(tmp_path: Path) -> None:
     assert ref.fields("image")[0]["image"].tolist() == np.full((2, 2, 3), 7).tolist()
     assert ref.raw().fields("image")[1] == {"image": b"no image"}
     assert ref.lengths("image").tolist() == [len(file.getvalue()), 8]
+
+
+def test_what_other_libraries_call_it_says_what_to_write(ref: Any) -> None:
+    for name in ("filter", "map", "shuffle", "features"):
+        with pytest.raises(AttributeError, match="write"):
+            getattr(ref, name)
+    with pytest.raises(cachelayer.InvalidTypeError, match="fields"):
+        ref["n"]
+    assert ref.read([1], fields="n")["n"].tolist() == [ref[1]["n"]]
+    assert ref.padded("tokens", 3)[1]["tokens"].shape == ref.padded({"tokens": 3})[1]["tokens"].shape == (3,)

@@ -280,3 +280,15 @@ def test_sizes_of_records_come_from_the_indices(tmp_path: Path, compression: str
     sizes = ref.stored_nbytes(range(60)).tolist()
     assert sizes == [len(row) for row in rows] if compression is None else max(sizes) < 60
     assert ref[::-1].stored_nbytes([0, -1, 5]).tolist() == [sizes[59], sizes[0], sizes[54]]
+
+
+def test_statistics_show_names_first_and_whole(storage: cachelayer.Storage) -> None:
+    name = "a_field_with_a_name_that_is_as_long_as_a_line_of_a_terminal_and_longer_than_that_by_a_few"
+    ref = storage.cache([{name: n, "w": "abc"[: n % 3]} for n in range(30)], "d", "v1", progress=False)
+    lines = str(ref.stats()).splitlines()
+    assert lines[0] == "d@v1: 30 records"
+    place = lines.index(f"{name}  int64")
+    assert lines[place + 1].startswith("    min 0  mean 14.5  max 29")
+    table = ref.stats()._repr_html_()
+    assert f"<strong>{name}</strong>" in table
+    assert "<td>14.5</td>" in table
