@@ -169,7 +169,7 @@ def test_items_in_memory_that_is_used_again_are_kept_apart() -> None:
     ("fields", "error"),
     [
         (5, InvalidArgumentError),
-        ("x", InvalidArgumentError),
+        ("y", InvalidArgumentError),
         (b"x", InvalidArgumentError),
         ([["x"]], InvalidTypeError),
         ([None], InvalidTypeError),
