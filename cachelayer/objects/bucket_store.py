@@ -17,7 +17,7 @@ from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageErro
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.failures import Kind, RequestError, retried
 from cachelayer.objects.file_systems import FileSystem, file_system, forget, in_order
-from cachelayer.objects.local import in_place, open_file, storage_error
+from cachelayer.objects.local import in_place, open_file, storage_errors
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import KINDS, Buffer
 
@@ -163,12 +163,8 @@ class BucketStore:
             if found != nbytes:
                 raise _short(f"{self.url}/{name}", found, nbytes)
             parts = (partial(self._read_exactly, fs, source, *place) for place in pieces(0, nbytes, PIECE))
-            try:
+            with storage_errors("write", path):
                 return _write(path, in_order(parts, _PIECES_AHEAD))
-            except (CorruptionError, StorageError):
-                raise
-            except OSError as error:
-                raise storage_error("write", path, error) from error
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         names = ", ".join(sorted({name for name, _, _ in ranges})[:3])
@@ -283,13 +279,10 @@ def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
 def _checked(path: Path) -> tuple[int, str]:
     """Return the size of a file and its CRC32C, as Google writes it."""
     checksum = google_crc32c.Checksum()
-    try:
-        with open_file(path) as file:
-            while chunk := file.read(_CHUNK):
-                checksum.update(chunk)
-            return file.tell(), b64encode(checksum.digest()).decode()
-    except OSError as error:
-        raise storage_error("read", path, error) from error
+    with storage_errors("read", path), open_file(path) as file:
+        while chunk := file.read(_CHUNK):
+            checksum.update(chunk)
+        return file.tell(), b64encode(checksum.digest()).decode()
 
 
 def _write(path: Path, bodies: Iterator[Buffer]) -> int:

@@ -80,10 +80,9 @@ class LocalStore:
             raise storage_error("read", path, error) from error
 
     def exists(self, name: str) -> bool:
-        try:
-            return self.path(name).exists()
-        except OSError as error:
-            raise storage_error("read", self.path(name), error) from error
+        path = self.path(name)
+        with storage_errors("read", path):
+            return path.exists()
 
     def size(self, name: str) -> int | None:
         status = self._status(name)
@@ -94,21 +93,17 @@ class LocalStore:
         return None if status is None else status.st_mtime
 
     def _status(self, name: str) -> os.stat_result | None:
-        try:
-            return self.path(name).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise storage_error("read", self.path(name), error) from error
+        path = self.path(name)
+        with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError):
+            return path.stat()
+        return None
 
     def put(self, name: str, data: bytes) -> None:
         self.receive(name, lambda path: _write(path, data))
 
     def upload(self, path: Path, name: str) -> None:
-        try:
+        with storage_errors("read", path):
             open_file(path).close()
-        except OSError as error:
-            raise storage_error("read", path, error) from error
         self.receive(name, lambda target: shutil.copyfile(path, target))
 
     def receive(self, name: str, fill: Callable[[Path], object]) -> None:
@@ -135,20 +130,17 @@ class LocalStore:
 
         The name is durable after :meth:`sync`.
         """
-        try:
+        target = self.path(name)
+        with storage_errors("write", target):
             with suppress(FileExistsError):
-                _link(path, self.path(name))
+                _link(path, target)
             path.unlink()
-        except OSError as error:
-            raise storage_error("write", self.path(name), error) from error
 
     def sync(self, folder: str) -> None:
         """Make the names in a folder durable, if the folder exists."""
-        try:
-            with suppress(FileNotFoundError):
-                sync_folder(self.path(folder))
-        except OSError as error:
-            raise storage_error("write", self.path(folder), error) from error
+        path = self.path(folder)
+        with storage_errors("write", path), suppress(FileNotFoundError):
+            sync_folder(path)
 
     @contextmanager
     def _durable(self, name: str, fill: Callable[[Path], object]) -> Iterator[Path]:
@@ -156,16 +148,13 @@ class LocalStore:
         target = self.path(name)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
         try:
-            self.make_folder(parent_of(name))
-            fill(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            yield temporary
-            sync_folder(target.parent)
-        except CacheLayerError:
-            raise
-        except OSError as error:
-            raise storage_error("write", target, error) from error
+            with storage_errors("write", target):
+                self.make_folder(parent_of(name))
+                fill(temporary)
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+                yield temporary
+                sync_folder(target.parent)
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -174,17 +163,11 @@ class LocalStore:
         size = self.size(name)
         if size != nbytes:
             raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
-        try:
+        with storage_errors("read", self.path(name)):
             opened = open_file(self.path(name))
-        except OSError as error:
-            raise storage_error("read", self.path(name), error) from error
-        with opened as source:
-            try:
-                with in_place(path) as file:
-                    checksum = _copy(source, file)
-                    file.truncate(nbytes)
-            except OSError as error:
-                raise storage_error("write", path, error) from error
+        with opened as source, storage_errors("write", path), in_place(path) as file:
+            checksum = _copy(source, file)
+            file.truncate(nbytes)
         return checksum
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
@@ -232,30 +215,20 @@ class LocalStore:
             raise storage_error("read", self.path(folder), error) from error
 
     def delete(self, name: str) -> None:
-        try:
-            self.path(name).unlink(missing_ok=True)
-        except NotADirectoryError:
-            return
-        except OSError as error:
-            raise storage_error("delete", self.path(name), error) from error
+        path = self.path(name)
+        with storage_errors("delete", path), suppress(NotADirectoryError):
+            path.unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
         path = self.path(folder)
-        try:
+        with storage_errors("delete", path):
             while path.exists():
-                self._delete_what_is_there(folder)
-        except CacheLayerError:
-            raise
-        except OSError as error:
-            raise storage_error("delete", path, error) from error
-
-    def _delete_what_is_there(self, folder: str) -> None:
-        try:
-            shutil.rmtree(self.path(folder))
-        except OSError as error:
-            # Others that delete or write here at this time make files vanish or appear meanwhile.
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                raise
+                try:
+                    shutil.rmtree(self.path(folder))
+                except OSError as error:
+                    # Others that delete or write here at this time make files vanish or appear meanwhile.
+                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                        raise
 
 
 def _link(path: Path, other: Path) -> None:
@@ -309,6 +282,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def storage_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into StorageErrors."""
+    try:
+        yield
+    except CacheLayerError:
+        raise
+    except OSError as error:
+        raise storage_error(what, path, error) from error
 
 
 def storage_error(what: str, path: Path, error: OSError) -> StorageError:

@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.local import absolute, storage_error
+from cachelayer.objects.local import absolute, storage_errors
 
 _SHARE_OF_FREE = 0.8
+_WRITING = "write local copies to"
 _PART, _IN_USE = ".part", "in-use"
 # The names of groups; any other folder belongs to the user.
 _GROUP = re.compile("[0-9a-f]{32}")
@@ -119,7 +120,7 @@ class CopyGroup:
     def __init__(self, folder: CacheFolder, name: str) -> None:
         self._folder = folder
         self._path = folder.path / name
-        with self._errors(self._path):
+        with storage_errors(_WRITING, self._path):
             # The folder itself may be a link that its user made; nothing within it may be one.
             _make_private(folder.path, folder.path.stat)
             _make_private(self._path, self._path.lstat)
@@ -143,7 +144,7 @@ class CopyGroup:
 
     def adopt(self, files: Mapping[Path, str]) -> None:
         """Make durable files in the folder of all copies the copies of objects of these names, if there is room."""
-        with self._errors(self._path), self._folder.locked():
+        with storage_errors(_WRITING, self._path), self._folder.locked():
             if self._folder.make_room(sum(path.stat().st_size for path in files), self._path):
                 for path, name in files.items():
                     path.chmod(_FILE_MODE)
@@ -182,7 +183,7 @@ class CopyGroup:
         """
         final = self.path(name)
         part = final.with_name(final.name + _PART)
-        with self._errors(final):
+        with storage_errors(_WRITING, final):
             if self.has(name, nbytes):
                 return CopyOutcome.HERE
             with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as descriptor:
@@ -214,15 +215,6 @@ class CopyGroup:
         with self._folder.locked():
             part.replace(final)
         return CopyOutcome.HERE
-
-    @contextmanager
-    def _errors(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except CacheLayerError:
-            raise
-        except OSError as error:
-            raise storage_error("write local copies to", path, error) from error
 
     def __reduce__(self) -> tuple[type[CopyGroup], tuple[CacheFolder, str]]:
         return CopyGroup, (self._folder, self._path.name)
