@@ -191,7 +191,7 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
     manifest = json.loads(raw)
     assert manifest.keys() == {"format", "data", "provenance", "token", "supersedes", "unerased_nbytes"}
     data = manifest["data"]
-    assert data.keys() == {"codec", "element_spec", "shards", "segments", "kept", "erased"}
+    assert data.keys() == {"codec", "element_spec", "shards", "segments", "kept", "erased", "columns"}
     shards = data["shards"]
     columns = [shards[name] for name in ("sha256", "nbytes", "crc32c", "index_crc32c")] + shards["lengths_crc32c"]
     texts = [":".join(map(str, row)) for row in zip(*columns, strict=True)]
