@@ -148,7 +148,7 @@ def test_a_derived_version_has_the_records_that_were_kept_in_their_order(
     [
         ([100], cachelayer.RecordIndexError),
         ([1.5], cachelayer.InvalidTypeError),
-        ("v1", cachelayer.InvalidTypeError),
+        ("v1", cachelayer.InvalidArgumentError),
         (np.ones(99, bool), cachelayer.InvalidArgumentError),
         (3, cachelayer.InvalidTypeError),
     ],
