@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic
 
-import numpy as np
-
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.arguments import integer
@@ -38,7 +36,7 @@ try:
     from torch.utils import data
 
     from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler
-    from cachelayer.adapters.frameworks.torch_tensors import tensor_of, tensors
+    from cachelayer.adapters.frameworks.torch_tensors import check_dtypes, tensors
     from cachelayer.adapters.frameworks.torch_workers import WorkerBlocks
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
@@ -123,9 +121,7 @@ def to_torch(ref: View[Any]) -> data.Dataset:
         InvalidTypeError: if the argument is not a ref, or PyTorch does not have the dtype of a leaf.
     """
     check_ref(ref)
-    for path, leaf in tree.leaves(ref.element_spec):
-        if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind not in "SU":
-            tensor_of(path, np.empty(0, leaf.dtype))
+    check_dtypes(ref.element_spec)
     return _RefDataset(ref)
 
 
@@ -184,9 +180,11 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
 
     Raises:
         InvalidArgumentError: if there are workers, but no batches.
-        InvalidTypeError: if the argument is not a stream.
+        InvalidTypeError: if the argument is not a stream, or PyTorch does not have the dtype of a leaf.
     """
     check_stream(stream)
+    if not reader_of(stream).is_mapped:
+        check_dtypes(stream.element_spec)
     workers = integer("num_workers", num_workers, 0)
     if workers and not reader_of(stream).options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")

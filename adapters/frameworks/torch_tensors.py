@@ -10,6 +10,9 @@ import torch
 
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
+from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.spec import LeafSpec
+from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
 # numpy's array protocol does not have these dtypes: they are converted through integers of the same size.
@@ -59,8 +62,35 @@ def tensor_of(path: str, array: np.ndarray[Any, Any]) -> Any:
             return torch.from_numpy(array)
         return torch.from_numpy(array.view(f"u{array.itemsize}")).view(dtype)
     except (TypeError, ValueError) as error:
-        name = f"leaf {path}" if path else "the element"
-        raise InvalidTypeError(
-            f"{name} has dtype {array.dtype}, which PyTorch does not have: leave it out, with ref.fields() of the "
-            "others, or convert it with map() of a stream"
-        ) from error
+        raise _dtype_error(path, array.dtype, "leave it out") from error
+
+
+def check_dtypes(spec: Tree) -> None:
+    """Raise unless PyTorch has the dtypes of all leaves of the records; the error says which fields to choose."""
+    leaves = tree.leaves(spec)
+    known = [_has_dtype(leaf) for _, leaf in leaves]
+    if all(known):
+        return
+    path, leaf = leaves[known.index(False)]
+    names = [repr(name) for name, is_known in zip(names_of_leaves(spec), known, strict=True) if is_known]
+    cure = "leave it out"
+    if names and isinstance(spec, dict):
+        cure = f"choose other fields, with ref.fields({', '.join(names)})"
+    raise _dtype_error(path, leaf.dtype, cure)
+
+
+def _has_dtype(leaf: LeafSpec) -> bool:
+    if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
+        return True
+    try:
+        tensor_of("", np.empty(0, leaf.dtype))
+    except InvalidTypeError:
+        return False
+    return True
+
+
+def _dtype_error(path: str, dtype: Any, cure: str) -> InvalidTypeError:
+    name = f"leaf {path}" if path else "the element"
+    return InvalidTypeError(
+        f"{name} has dtype {dtype}, which PyTorch does not have: {cure}, or convert it with map() of a stream"
+    )

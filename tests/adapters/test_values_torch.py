@@ -15,7 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from values_across import Row, ValuesAcross, assert_same
 
 from cachelayer import ArraySpec, DataRef, InvalidTypeError, Ragged, Storage
-from cachelayer.adapters.torch import BatchSampler, Sampler, to_torch
+from cachelayer.adapters.torch import BatchSampler, Sampler, loader, to_torch
 from cachelayer.records import tree
 from cachelayer.records.spec import RaggedSpec
 from cachelayer.records.tree import leaves
@@ -79,6 +79,19 @@ def test_a_dtype_that_torch_has_not_is_refused_before_anything_is_read(dtype: st
         return
     with pytest.raises(InvalidTypeError, match=rf"leaf \['x'\] has dtype {kind}, which PyTorch does not have"):
         to_torch(ref)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dtype_that_torch_has_not_is_refused_with_the_fields_to_choose(workers: int, tmp_path: Any) -> None:
+    element = {"n": 1, "meta": {"when": np.datetime64("2026-01-01", "s"), "url": "a"}, "took": np.timedelta64(1, "s")}
+    ref = Storage(tmp_path).cache([element] * 4, "d", "v1")
+    for use in (to_torch, lambda ref: loader(ref.stream(2), num_workers=workers)):
+        with pytest.raises(InvalidTypeError, match=r"\['when'\] has dtype datetime64.*fields\('n', 'meta/url'\)"):
+            use(ref)
+    chosen = loader(ref.fields("n", "meta/url").stream(2), num_workers=workers)
+    assert next(iter(chosen))["meta"] == {"url": ["a", "a"]}
+    converted = ref.stream(2).map(lambda element: {"when": element["meta"]["when"].astype(int)})
+    assert next(iter(loader(converted, num_workers=workers)))["when"].dtype == torch.int64
 
 
 def test_batches_of_our_own_with_lists_that_may_be_rows_or_columns_are_refused(tmp_path: Any) -> None:
