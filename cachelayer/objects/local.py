@@ -117,6 +117,15 @@ class LocalStore:
             temporary.replace(self.path(name))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
+        try:
+            return self._put_if_absent(name, data)
+        except StorageError as error:
+            # Who collects garbage without a grace may have deleted the file before it got its name.
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            return self._put_if_absent(name, data)
+
+    def _put_if_absent(self, name: str, data: bytes) -> bool:
         with self._durable(name, lambda path: _write(path, data)) as temporary:
             try:
                 _link(temporary, self.path(name))

@@ -239,3 +239,21 @@ def test_a_file_system_without_hard_links_is_an_error_before_anything_is_built(
     with pytest.raises(cachelayer.StorageError, match=r"no hard links .*: keep the storage on one that has them"):
         calls[how]()
     assert [path.name for path in (tmp_path / "storage").rglob("*") if path.is_file()] in ([], ["v1"])
+
+
+def test_a_put_whose_file_vanishes_before_it_has_its_name_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, link, calls = LocalStore(tmp_path), os.link, list[Path]()
+
+    def vanishing(path: Path, other: Path) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            # What a collector without a grace does.
+            path.unlink()
+        link(path, other)
+
+    monkeypatch.setattr(os, "link", vanishing)
+    assert store.put_if_absent("d/claim", b"mine")
+    assert store.read("d/claim") == b"mine"
+    assert len(calls) == 2
