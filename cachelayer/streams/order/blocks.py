@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import Places, Spans, describe, kept_numbers
+from cachelayer.streams.order.orders import KeptOrder, Spans, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
 
 BLOCKS_VERSION = 1
@@ -140,7 +140,7 @@ class _Window:
 
 
 @dataclass(frozen=True)
-class BlockOrder:
+class BlockOrder(KeptOrder):
     """The order in blocks of the records in every epoch.
 
     Args:
@@ -163,10 +163,6 @@ class BlockOrder:
 
     def __reduce__(self) -> tuple[type[BlockOrder], tuple[Any, ...]]:
         return BlockOrder, tuple(getattr(self, each.name) for each in fields(self))
-
-    @property
-    def length(self) -> int:
-        return self.records
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -219,9 +215,6 @@ class BlockOrder:
         """Return the places of the tail: the first, which belongs to lane 0, and the one behind the last."""
         first = self._keys(epoch)[2] % (self.rounds * self.block + 1) * self.lanes
         return first, first + self.records - self.dealt
-
-    def at(self, epoch: int, places: Places) -> Indices:
-        return kept_numbers(self, epoch, places)
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         return self._find(epoch, places)

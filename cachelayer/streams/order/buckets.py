@@ -16,7 +16,7 @@ import numpy as np
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import Places, describe, kept_numbers
+from cachelayer.streams.order.orders import KeptOrder, describe
 from cachelayer.streams.order.permutation import Indices, permuted_at, round_keys
 
 BUCKETS_VERSION = 1
@@ -93,7 +93,7 @@ class BucketTable(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class BucketOrder:
+class BucketOrder(KeptOrder):
     """The order of batches from buckets.
 
     Args:
@@ -113,10 +113,6 @@ class BucketOrder:
     @property
     def records(self) -> int:
         return int(self._sizes.sum())
-
-    @property
-    def length(self) -> int:
-        return self.records
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -173,9 +169,6 @@ class BucketOrder:
     def _keys(self, epoch: int) -> tuple[int, ...]:
         return round_keys(self.seed or 0, epoch if self.reshuffle else 0)
 
-    def at(self, epoch: int, places: Places) -> Indices:
-        return kept_numbers(self, epoch, places)
-
     def compute(self, epoch: int, places: Indices) -> Indices:
         numbers = np.empty(len(places), np.int64)
         buckets, within = self._locate(epoch, places)
@@ -186,6 +179,3 @@ class BucketOrder:
                 ranks = permuted_at(int(self._sizes[bucket]), self._keys(epoch)[5], bucket, ranks)
             numbers[which] = self.table.take(bucket, ranks)
         return numbers
-
-    def spans(self, epoch: int, places: Indices) -> None:  # noqa: ARG002
-        return None

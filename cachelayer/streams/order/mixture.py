@@ -25,7 +25,7 @@ import numpy as np
 
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.blocks import BlockOrder
-from cachelayer.streams.order.orders import ExactOrder, Places, Spans, describe, kept_numbers
+from cachelayer.streams.order.orders import ExactOrder, KeptOrder, Spans, describe
 from cachelayer.streams.order.permutation import Indices, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -185,7 +185,7 @@ def _groups(numbers: Indices) -> Iterator[tuple[int, Any]]:
 
 
 @dataclass(frozen=True, eq=False)
-class MixedOrder:
+class MixedOrder(KeptOrder):
     """The record at each position of a mixture; records are numbered through all parts, one part after another.
 
     The turns of a part go through its own order, epoch after epoch.
@@ -230,9 +230,6 @@ class MixedOrder:
     def _firsts(self) -> Sequence[int]:
         """The first record number of each part; then the number of all."""
         return [0, *accumulate(order.records for order in self.orders)]
-
-    def at(self, epoch: int, places: Places) -> Indices:
-        return kept_numbers(self, epoch, places)
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         records = np.empty(len(places), np.int64)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -62,19 +63,6 @@ class Order(Protocol):
     def __hash__(self) -> int: ...
 
 
-class KeptOrder(Order, Protocol):
-    """An order whose numbers take so long to compute that they are kept."""
-
-    @property
-    def length(self) -> int:
-        """Number of places of an epoch."""
-
-    def compute(self, epoch: int, places: Indices) -> Indices:
-        """Return the numbers of the records at places of an epoch."""
-
-    def __hash__(self) -> int: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Spans:
     """The blocks that records at some places belong to; one entry a place.
@@ -107,8 +95,32 @@ class Spans:
         return self._edges[2]
 
 
+class KeptOrder(ABC):
+    """What all orders share: numbers take so long to compute that those of whole pieces of an epoch are kept."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def records(self) -> int: ...
+
+    @property
+    def length(self) -> int:
+        """Number of places of an epoch."""
+        return self.records
+
+    def at(self, epoch: int, places: Places) -> Indices:
+        return kept_numbers(self, epoch, places)
+
+    @abstractmethod
+    def compute(self, epoch: int, places: Indices) -> Indices:
+        """Return the numbers of the records at places of an epoch."""
+
+    def spans(self, epoch: int, places: Indices) -> Spans | None:  # noqa: ARG002
+        return None
+
+
 @dataclass(frozen=True)
-class ExactOrder:
+class ExactOrder(KeptOrder):
     """An exact permutation of all records in every epoch.
 
     Args:
@@ -124,23 +136,13 @@ class ExactOrder:
     reshuffle: bool = True
 
     @property
-    def length(self) -> int:
-        return self.records
-
-    @property
     def described(self) -> Mapping[str, Any]:
         return describe("exact", EXACT_VERSION, self)
-
-    def at(self, epoch: int, places: Places) -> Indices:
-        return kept_numbers(self, epoch, places) if self.shuffle else np.asarray(places, np.int64)
 
     def compute(self, epoch: int, places: Indices) -> Indices:
         if not self.shuffle:
             return places
         return permuted_at(self.records, self.seed or 0, epoch if self.reshuffle else 0, places)
-
-    def spans(self, epoch: int, places: Indices) -> None:  # noqa: ARG002
-        return None
 
 
 def describe(kind: str, version: int, order: Order, **more: Any) -> Mapping[str, Any]:

@@ -30,8 +30,6 @@ _KEY_ROUNDS = 6
 _ROUNDS = 8
 # Of the sorted permutations that are kept, 512 KiB each at most.
 _KEPT = 128
-# So few words take less time one by one.
-_FEW = 16
 # The first cache of a processor holds so many words and a copy of them.
 _AT_ONCE = 1 << 11
 _INDEX = np.uint64(SORTED_UP_TO - 1)
@@ -122,35 +120,15 @@ def _walk(records: int, keys: tuple[int, ...], places: Words) -> Indices:
     bits = (records - 1).bit_length()
     words = _network(places, bits, keys)
     outside = np.flatnonzero(words >= records)
-    while len(outside) > _FEW:
+    while len(outside):
         again = _network(words[outside], bits, keys)
         words[outside] = again
         outside = outside[again >= records]
-    for place in outside.tolist():
-        word = int(words[place])
-        while word >= records:
-            word = _network_of_word(word, bits, keys)
-        words[place] = word
     return words.view(np.int64)
 
 
-def _network_of_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
-    """Apply a keyed bijection of ``bits``-bit words: the two halves of the word take turns to change each other."""
-    low_bits = bits // 2
-    high_bits = bits - low_bits
-    low = word & ((1 << low_bits) - 1)
-    high = word >> low_bits
-    # After each round the halves, and so their widths, have changed places.
-    for key in keys:
-        mixed = (low + key) * _M1 & MASK
-        mixed = (mixed ^ (mixed >> 32)) * _M2 & MASK
-        low, high = high ^ (mixed >> (64 - high_bits)), low
-        low_bits, high_bits = high_bits, low_bits
-    return (high << low_bits) | low
-
-
 def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
-    """Apply :func:`_network_of_word` to many words at once."""
+    """Apply a keyed bijection of ``bits``-bit words: the two halves of each word take turns to change each other."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
@@ -159,6 +137,7 @@ def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     # numpy handles arrays without dimensions twice as fast as scalars.
     m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - high_bits, 64 - low_bits))
     for key in keys:
+        # high, low = low, high ^ hash(low + key), with the bits of the half that it changes.
         np.add(low, np.array(key, np.uint64), out=scratch)
         np.multiply(scratch, m1, out=scratch)
         np.right_shift(scratch, half, out=shifted)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import Places, describe, kept_numbers
+from cachelayer.streams.order.orders import KeptOrder, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -35,7 +35,7 @@ def sums_of(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WeightedOrder:
+class WeightedOrder(KeptOrder):
     """The records of a weighted sample, without an end.
 
     Args:
@@ -62,9 +62,6 @@ class WeightedOrder:
     def described(self) -> Mapping[str, Any]:
         return describe("weighted", WEIGHTED_VERSION, self, weights=self.weights)
 
-    def at(self, epoch: int, places: Places) -> Indices:
-        return kept_numbers(self, epoch, places)
-
     def compute(self, epoch: int, places: Indices) -> Indices:
         first, second, *_ = round_keys(self.seed, _EPOCH)
         words = hash_words((places + epoch * MOST_POSITIONS).view(np.uint64), first, second)
@@ -79,9 +76,6 @@ class WeightedOrder:
             high = np.where(is_above, middle, high)
             low = np.where(is_above, low, middle + 1)
         return low
-
-    def spans(self, epoch: int, places: Indices) -> None:  # noqa: ARG002
-        return None
 
     @cached_property
     def _near(self) -> Indices:
