@@ -28,7 +28,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.ahead.worker_steps import WorkerSteps, warn_of_workers
+from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.state import Awaited, load_state, save_state
 from cachelayer.streams.stream import Stream, reader_of
@@ -295,10 +295,10 @@ class _WorkerIterator(_StreamedIterator):
         super().__init__(stream)
         self._worker = worker
         self._workers = workers
-        self._batches = WorkerSteps(stream, workers)
+        self._batches = WorkerSteps(reader_of(stream), workers)
         if worker == 0:
             fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
-            warn_of_workers(stream, workers, fix)
+            warn_of_workers(reader_of(stream), workers, fix)
 
     def __next__(self) -> Any:
         self._assert_not_closed()

@@ -25,8 +25,8 @@ from cachelayer.records.infer import as_leaf
 from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.streams.ahead.block_feed import warn_of_workers
 from cachelayer.streams.ahead.prefetch import Chunk
-from cachelayer.streams.ahead.worker_steps import warn_of_workers
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator, StreamStats
 from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of
@@ -208,7 +208,7 @@ class Loader(Generic[T]):
         self._stream = stream
         self._workers = num_workers
         self._context = context
-        warn_of_workers(stream, num_workers, _MANY_WORKERS)
+        warn_of_workers(reader_of(stream), num_workers, _MANY_WORKERS)
         self._begin(0)
 
     def _begin(self, number: int) -> None:

@@ -176,18 +176,10 @@ class RecordReads(Protocol[T_co]):
         """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
 
 
-class HeldBlock(Protocol):
-    """Records that were fetched together, as they are stored."""
-
-    @property
-    def damaged(self) -> bool:
-        """True if reading has found a damaged record, so that later steps have to fetch the block again."""
-
-
 class BlockHolder(Protocol[T_co]):
     """Fetches blocks of records, from which records are read later. Thread-safe."""
 
-    def fetch(self, numbers: NDArray[np.int64], /) -> HeldBlock:
+    def fetch(self, numbers: NDArray[np.int64], /) -> Any:
         """Fetch the records of these numbers, with one request if they lie together."""
 
     def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64], /) -> RecordReads[T_co]:

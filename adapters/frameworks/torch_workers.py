@@ -9,8 +9,8 @@ from typing import Any
 from torch.utils import data
 
 from cachelayer.adapters.frameworks.torch_tensors import tensors
+from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.ahead.prefetch import Chunk
-from cachelayer.streams.ahead.worker_steps import WorkerSteps
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.stream import Stream, reader_of, step_of, with_options
 
@@ -76,7 +76,7 @@ class _Steps(data.Dataset):  # type: ignore[misc]
 
     def __getitem__(self, number: int) -> tuple[Any, tuple[Failure, ...]]:
         if self._reader is None:
-            self._reader = WorkerSteps(self._stream, self._workers)
+            self._reader = WorkerSteps(reader_of(self._stream), self._workers)
         batch, failures = self._reader.item_and_failures(step_of(self._stream, number))
         return tensors(batch), tuple(each.portable() for each in failures)
 

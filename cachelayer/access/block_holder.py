@@ -24,13 +24,10 @@ class FetchedBlock:
     Args:
         records: the records; those that streams hold are in one buffer without block headers.
         broken: the rows of those that did not match their checksums, although they were fetched twice.
-        damaged: whether one of these was asked for: then the block is fetched again, because the object may have been
-            mended.
     """
 
     records: Records
     broken: frozenset[int] = frozenset()
-    damaged: bool = False
 
     @classmethod
     def joined(cls, count: int, groups: Sequence[tuple[Ints, FetchedBlock]]) -> FetchedBlock:
@@ -126,11 +123,10 @@ def held_records(blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints) -> Rec
     """Return copies of records of blocks: for each, which of the blocks it is in, and its row there.
 
     Raises:
-        CorruptionError: if one of them is damaged; its block is marked.
+        CorruptionError: if one of them is damaged.
     """
     for number, block in enumerate(blocks):
         broken = [row for row in rows[owner == number].tolist() if row in block.broken] if block.broken else []
         if broken:
-            block.damaged = True
             raise CorruptionError(f"{block.records.name(broken[0])} does not match its checksum")
     return Records.gathered([block.records for block in blocks], owner, rows)

@@ -11,7 +11,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
-from cachelayer.streams.reading.failures import Failure, too_many, warn_of
+from cachelayer.streams.reading.failures import Failure, too_many
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import Awaited, load_state, save_state
 
@@ -152,7 +152,7 @@ class StreamIterator(Iterator[T]):
             chunk = chunk.until(failures[-over].position, too_many(failures, cast(int, limit)))
         if chunk.failures and not self._has_warned:
             self._has_warned = True
-            warn_of(chunk.failures[0], "iterator.failures lists all that fail")
+            chunk.failures[0].warn("iterator.failures lists all that fail")
         self._failures = failures
         return chunk
 

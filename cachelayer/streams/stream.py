@@ -120,7 +120,7 @@ class Stream(Generic[T]):
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
         limit = _limit(on_error, integer("max_failures", max_failures, 1))
         added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing, declared, limit)
-        return stream_of(replace(self._reader, maps=(*self._reader.maps, added), kinds={}))
+        return stream_of(replace(self._reader, maps=(*self._reader.maps, added), kinds={}, warned_in=set()))
 
     def map_batches(self, fn: Callable[[T], U], *, on_error: Literal["raise"] = "raise") -> Stream[U]:
         """Return the stream with a function applied to each batch.

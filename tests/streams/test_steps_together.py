@@ -14,7 +14,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Buckets
-from cachelayer.streams.reading.failures import Reading
+from cachelayer.streams.reading.elements import Reading
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.stream import reader_of
 

@@ -226,11 +226,6 @@ class HeldDocuments:
     held: FetchedBlock
     numbers: Ints
 
-    @property
-    def damaged(self) -> bool:
-        """True if reading has found a damaged record."""
-        return self.held.damaged
-
 
 @dataclass(frozen=True)
 class WindowBlocks:

@@ -32,33 +32,29 @@ class Background:
         self.closed = threading.Event()
         self._name = name
         self._most = threads
+        self._started = 0
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
 
     def submit(self, task: Callable[[], R]) -> Future[R]:
         """Run a task after those before it."""
-        if len(self._threads) < self._most:
-            self._start_thread()
+        if self._started < self._most:
+            thread = threading.Thread(target=_work, args=(self._tasks, self.closed), name=self._name, daemon=True)
+            _running[thread] = self.close
+            try:
+                start(thread, "to read in")
+            except StorageError:
+                del _running[thread]
+                raise
+            self._started += 1
         future: Future[R] = Future()
         self._tasks.put((future, task))
         return future
 
-    def _start_thread(self) -> None:
-        thread = threading.Thread(target=_work, args=(self._tasks, self.closed), name=self._name, daemon=True)
-        _running[thread] = self.close
-        try:
-            start(thread, "to read in")
-        except StorageError:
-            del _running[thread]
-            if not self._threads:
-                raise
-        else:
-            self._threads.append(thread)
-
     def close(self) -> None:
         """Let the threads end; return at once."""
         self.closed.set()
-        self._tasks.put(None)
+        for _ in range(self._started):
+            self._tasks.put(None)
 
 
 # The running threads, and the function that ends each.
@@ -69,8 +65,6 @@ def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
     try:
         while _run_one(tasks.get(), closed):
             pass
-        # Pass the end on to the other threads that share the tasks.
-        tasks.put(None)
     finally:
         _running.pop(threading.current_thread(), None)
 
@@ -94,18 +88,13 @@ def _run_one(item: _Task | None, closed: threading.Event) -> bool:
     return True
 
 
-def is_lost(future: Future[Any]) -> bool:
-    """Return whether a task will give no result."""
-    return future.cancelled() or (future.done() and future.exception() is not None)
-
-
 # The threads of the parent do not exist in a forked child.
 os.register_at_fork(after_in_child=_running.clear)
 
 
 @atexit.register
 def end_threads() -> None:
-    """End all threads, and wait for them. Register it once more for what they use, so that they end before that."""
+    """End all threads, and wait for them."""
     running = list(_running.items())
     for _, close in running:
         close()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import BlockHolder, HeldBlock, RecordReads
-from cachelayer.streams.ahead.background import Background, is_lost
+from cachelayer.protocols import BlockHolder, RecordReads
+from cachelayer.streams.ahead.background import Background
+from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Step
 from cachelayer.user_warnings import warn
@@ -46,37 +47,29 @@ class HeldUse:
 
     Args:
         outcome: what a thread makes of the request that brings it, perhaps with other blocks.
-        again: repeats the request.
         shift: what to add to the number of a record for its row in what comes.
         nbytes: approximate bytes of the block.
         first: the position of the first step that needs it.
         arrived: what came, once a step has waited for it: no later step asks the outcome, which would lock it.
     """
 
-    outcome: Future[HeldBlock]
-    again: Callable[[], HeldBlock]
+    outcome: Future[Any]
     shift: int
     nbytes: int
     first: int
-    arrived: HeldBlock | None = None
+    arrived: Any = None
 
     @property
     def is_lost(self) -> bool:
-        """True if the request will bring nothing."""
-        return self.arrived is None and is_lost(self.outcome)
+        """True if the request has failed."""
+        outcome = self.outcome
+        return self.arrived is None and outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
 
-    def block(self, check: Callable[[], None]) -> HeldBlock:
-        """Wait for what comes, and return it; call ``check`` during the wait."""
-        arrived = self.arrived
-        if arrived is None:
-            while not self.outcome.done():
-                # Nobody may fetch it any more.
-                check()
-                wait([self.outcome], 0.2)
-            # Another thread that shares the iterator may have gone elsewhere.
-            arrived = self.arrived = self.again() if self.outcome.cancelled() else self.outcome.result()
-        # The object of a damaged block may have been mended since.
-        return self.again() if arrived.damaged else arrived
+    def block(self) -> Any:
+        """Wait for what comes, and return it."""
+        if self.arrived is None:
+            self.arrived = self.outcome.result()
+        return self.arrived
 
 
 class _Needs(NamedTuple):
@@ -108,19 +101,18 @@ class BlockRows:
     uses: Sequence[HeldUse]
     owner: Indices
 
-    def reads(self, rows: slice, numbers: Indices, check: Callable[[], None]) -> RecordReads[Any]:
+    def reads(self, rows: slice, numbers: Indices) -> RecordReads[Any]:
         """Wait for the blocks of some rows, and return what reads their records.
 
         Args:
             rows: which of the rows.
             numbers: the number of the record of each of them.
-            check: called during the wait; raises if nobody waits any longer.
         """
         uses, owner = self.uses, self.owner
         if rows != slice(None):
             used, owner = np.unique(owner[rows], return_inverse=True)
             uses = [uses[number] for number in used.tolist()]
-        blocks = [use.block(check) for use in uses]
+        blocks = [use.block() for use in uses]
         shifts = np.array([use.shift for use in uses], np.int64)
         return self.holder.reads(blocks, owner, numbers + shifts[owner])
 
@@ -266,11 +258,10 @@ class BlockFeed:
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
-        fetch = partial(self._holder.fetch, numbers)
-        outcome = self._worker.submit(fetch)
+        outcome = self._worker.submit(partial(self._holder.fetch, numbers))
         for last, shift in zip(lasts, shifts, strict=True):
             heappush(self._lasts, last)
-            self._uses[last] = use = HeldUse(outcome, fetch, shift, records * self._record_nbytes, first)
+            self._uses[last] = use = HeldUse(outcome, shift, records * self._record_nbytes, first)
             self._nbytes += use.nbytes
 
 
@@ -287,3 +278,48 @@ def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed
         return None
     holder = reader.records.block_holder()
     return None if holder is None else BlockFeed(holder, reader, workers, at_once)
+
+
+class WorkerSteps:
+    """Reads the items of a stream, step by step, for a worker that takes turns with others at the steps.
+
+    In an order in blocks, the blocks of this worker's next steps are fetched ahead of need, as an iterator has them
+    fetched, and held until no later step needs them. The steps may be read in any order, but after a step that is not
+    this worker's next one the blocks are fetched anew.
+
+    Args:
+        reader: reads the steps of the stream.
+        workers: the number of workers. This worker's next step is the one that comes so many steps later.
+    """
+
+    def __init__(self, reader: StepReader, workers: int) -> None:
+        self._reader = reader
+        self._feed = feed_of(reader, workers)
+
+    def item(self, step: Step) -> Any:
+        return self._reader.item(step, self._fetched(step))
+
+    def item_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
+        """Return the item of a step, and the elements that others stand in for, without a warning."""
+        return self._reader.item_and_failures(step, self._fetched(step))
+
+    def _fetched(self, step: Step) -> BlockRows | None:
+        if self._feed is None:
+            return None
+        self._feed.reached(step.begin)
+        return self._feed.load(step)
+
+
+def warn_of_workers(reader: StepReader, workers: int, fix: str) -> None:
+    """Warn if several workers are going to fetch the same blocks.
+
+    Args:
+        reader: reads the steps.
+        workers: the number of workers that take turns at the steps.
+        fix: what to do.
+    """
+    if workers > 1 and feed_of(reader) is not None:
+        warn(
+            f"worker processes take turns at the steps, so {workers} of them fetch and hold each block: "
+            f"{workers} times the requests, bytes and memory of one; {fix}"
+        )

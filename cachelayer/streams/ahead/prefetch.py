@@ -16,7 +16,8 @@ from typing import Any, Generic
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.ahead.block_feed import BlockFeed, BlockRows, feed_of
-from cachelayer.streams.reading.failures import Dropped, Failure, Reading
+from cachelayer.streams.reading.elements import Dropped, Reading
+from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Step
 

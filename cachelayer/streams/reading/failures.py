@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from threading import Event
 
-from cachelayer.errors import (
-    CorruptionError,
-    ElementError,
-    FormatError,
-    NotFoundError,
-    StorageError,
-)
+from cachelayer.errors import CorruptionError, ElementError, FormatError, NotFoundError, StorageError
 from cachelayer.user_warnings import warn
 
 MOST_FAILURES = 100
@@ -51,17 +42,21 @@ class Failure:
         except Exception:  # noqa: BLE001 - whatever a class of the user raises
             error = RuntimeError(shown(self.error))
             for note in getattr(self.error, "__notes__", ()):
-                noted(error, note)
+                error.add_note(note)
             return replace(self, error=error)
         return self
+
+    def warn(self, rest: str) -> None:
+        """Warn of the failure; ``rest`` says how to see the others."""
+        warn(
+            f"record {self.record} failed at global position {self.position}, and another record stands in for it: "
+            f"{shown(self.error)}. {rest}"
+        )
 
 
 def shown(error: BaseException) -> str:
     """Return an error as a traceback shows it."""
-    try:
-        text = str(error)
-    except Exception as other:  # noqa: BLE001 - of a class of the user
-        text = f"its text cannot be had: {type(other).__name__}"
+    text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -70,21 +65,12 @@ def is_of_element(error: Exception) -> bool:
     return not isinstance(error, _NEVER_REPLACED)
 
 
-def noted(error: Exception, note: str) -> Exception:
-    """Return an error with a note, unless its class does not take any."""
-    # A frozen dataclass takes none.
-    with suppress(Exception):
-        error.add_note(note)
-    return error
-
-
 def bare(error: Exception) -> Exception:
     """Return an error, and those that led to it, without tracebacks: their frames hold the elements of a batch."""
-    found: list[BaseException] = [error]
-    for each in found:
-        # Some classes do not let their attributes be set.
-        each.with_traceback(None)
-        found += [cause for cause in (each.__cause__, each.__context__) if cause is not None and cause not in found]
+    chain: list[BaseException] = [error]
+    for link in chain:
+        link.with_traceback(None)
+        chain += [cause for cause in (link.__cause__, link.__context__) if cause is not None and cause not in chain]
     return error
 
 
@@ -97,42 +83,19 @@ def failure_of(record: int, position: int, error: Exception, stand_in: int) -> F
     return Failure(record, position, bare(error), stand_in)
 
 
-class Dropped(BaseException):
-    """Raised in a thread that reads what nobody waits for any longer."""
-
-
-class Reading:
-    """Reading some steps: whether anybody still waits for them, and the elements that others stand in for.
-
-    Args:
-        closed: set when nobody waits any longer; None if the consumer itself reads.
-    """
-
-    __slots__ = ("closed", "failures")
-
-    def __init__(self, closed: Event | None = None) -> None:
-        self.closed = closed
-        self.failures: list[Failure] = []
-
-    def check(self) -> None:
-        """Raise if nobody waits any longer; called before each call of a user's function, and during long waits."""
-        if self.closed is not None and self.closed.is_set():
-            raise Dropped
-
-
-def too_many(failures: Iterable[Failure], limit: int) -> ElementError:
+def too_many(failures: Sequence[Failure], limit: int) -> ElementError:
     """Return the error of more failures than an iterator takes, with the numbers of the records."""
-    found = list(failures)
-    records = sorted({each.record for each in found})
+    records = sorted({failure.record for failure in failures})
     listed = ", ".join(map(str, records[:_LISTED]))
     more = f" and {len(records) - _LISTED} more" if len(records) > _LISTED else ""
-    numbers = listed + (", ..." if more else "")
+    last = failures[-1]
     error = ElementError(
         f"at most {limit} elements that fail (max_failures={limit})",
-        f"{len(found)}: records {listed}{more}. The last is {str(found[-1]).rstrip('.')}",
-        hint=f"Leave them out: ref.exclude([{numbers}]); or mend the function, or pass map() a larger max_failures.",
+        f"{len(failures)}: records {listed}{more}. The last is {str(last).rstrip('.')}",
+        hint=f"Leave them out: ref.exclude([{listed}{', ...' if more else ''}]); or mend the function, or pass map() a "
+        "larger max_failures.",
     )
-    error.__cause__ = found[-1].error
+    error.__cause__ = last.error
     return error
 
 
@@ -147,27 +110,3 @@ def none_left(position: int, records: Sequence[int], last: Exception) -> Element
     )
     error.__cause__ = last
     return error
-
-
-class Notice:
-    """Warns of the first failure that nobody counts, once in each process."""
-
-    def __init__(self) -> None:
-        self._pid: int | None = None
-
-    def __reduce__(self) -> tuple[type[Notice], tuple[()]]:
-        return Notice, ()
-
-    def __call__(self, failure: Failure) -> None:
-        """Warn, unless this process was warned before."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            warn_of(failure, "Further ones in this process are not reported")
-
-
-def warn_of(failure: Failure, rest: str) -> None:
-    """Warn of a failure; ``rest`` says how to see the others."""
-    warn(
-        f"record {failure.record} failed at global position {failure.position}, and another record stands "
-        f"in for it: {shown(failure.error)}. {rest}"
-    )

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Stacker
-from cachelayer.streams.reading.failures import Notice, Reading, noted
 from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]
+Collate = Callable[..., Any]
+Check = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class ElementMap:
         number: its index among the functions of a stream that take random numbers: no two draw the same ones.
         declared: makes batches of what it returns, if the user declared an element spec.
         max_failures: the number of failures that an iterator replaces by other elements; None to raise each.
-        notice: warns of failures that no iterator counts.
     """
 
     fn: Callable[..., Any]
@@ -40,11 +40,10 @@ class ElementMap:
     number: int
     declared: Stacker | None = None
     max_failures: int | None = None
-    notice: Notice = field(default_factory=Notice, compare=False, repr=False)
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
     def __call__(
-        self, elements: Sequence[Any], numbers: Indices, positions: Indices, seed: int, reading: Reading, attempt: int
+        self, elements: Sequence[Any], numbers: Indices, positions: Indices, seed: int, check: Check, attempt: int
     ) -> Sequence[Any]:
         """Return what the function makes of some elements, converted to the element spec that was declared.
 
@@ -52,64 +51,58 @@ class ElementMap:
             elements: the elements.
             numbers, positions: the record number and the global position of each.
             seed: the seed of the stream.
-            reading: says whether anybody still waits.
+            check: raises if nobody waits any longer.
             attempt: how many other records were tried before at these positions: each draws other random numbers.
         """
         run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
-        made = run(elements, positions, seed, reading, attempt)
+        changed = run(elements, positions, seed, check, attempt)
         if self.declared is None:
-            return made
+            return changed
         try:
-            return self.declared.conform(made)
+            return self.declared.conform(changed)
         except ElementError as error:
             if error.record is None:
                 raise
             row = error.record
-            raise _misfit(error, int(numbers[row]), int(positions[row])) from error.__cause__
+            got = f"{error.got} from a function passed to map(), at global position {positions[row]}"
+            raise ElementError(
+                error.expected, got, path=error.path, record=int(numbers[row]), hint=error.hint
+            ) from error.__cause__
 
     def _in_threads(
-        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, attempt: int
+        self, elements: Sequence[Any], positions: Indices, seed: int, check: Check, attempt: int
     ) -> list[Any]:
         """Split the elements among threads, in order; each thread has its own generator."""
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
         with Pool(len(parts), "cachelayer-map") as pool:
-            futures = [
-                pool.submit(self._run, elements[part], positions[part], seed, reading, attempt) for part in parts
-            ]
+            futures = [pool.submit(self._run, elements[part], positions[part], seed, check, attempt) for part in parts]
             return [item for future in futures for item in future.result()]
 
-    def _run(self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, attempt: int) -> list[Any]:
+    def _run(self, elements: Sequence[Any], positions: Indices, seed: int, check: Check, attempt: int) -> list[Any]:
         generators = keyed_generators(seed, positions, self.number, attempt) if self.rng else None
-        fn, check, out = self.fn, reading.check, list[Any]()
-        held = nullcontext() if self.threads else self._lock.of_process()
+        out, lock = list[Any](), nullcontext() if self.threads else self._lock.of_process()
         for element, position in zip(elements, positions.tolist(), strict=True):
             drawn = () if generators is None else (next(generators),)
             check()
             try:
-                with held:
-                    out.append(fn(element, *drawn))
-            except StopIteration as error:
-                raise _ended(error) from error
+                with lock:
+                    out.append(called(self.fn, element, *drawn))
             except Exception as error:
-                noted(error, f"raised by a function passed to map(), of the element at global position {position}")
+                error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
                 if self.max_failures is not None:
                     # A failure keeps no traceback.
-                    noted(error, f"raised at {_line(error)}")
+                    error.add_note(f"raised at {_line(error)}")
                 raise
         return out
-
-
-def _misfit(error: ElementError, record: int, position: int) -> ElementError:
-    """Return the error of an element that does not fit the declared spec, with its record and position."""
-    got = f"{error.got} from a function passed to map(), at global position {position}"
-    return ElementError(error.expected, got, path=error.path, record=record, hint=error.hint)
 
 
 def _line(error: BaseException) -> str:
     """Return the line of the user's function that raised an error."""
     trace = error.__traceback__
-    trace = trace and (trace.tb_next or trace)
+    # Below _run() and called().
+    for _ in range(2):
+        trace = trace and (trace.tb_next or trace)
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "an unknown line"
 
 
@@ -117,11 +110,7 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except StopIteration as error:
-        raise _ended(error) from error
-
-
-def _ended(error: StopIteration) -> RuntimeError:
-    return RuntimeError(f"a function passed to map() or map_batches() raised StopIteration({error})")
+        raise RuntimeError(f"a function passed to map() or map_batches() raised StopIteration({error})") from error
 
 
 def keyed_generators(seed: int, positions: Indices, number: int, attempt: int = 0) -> Iterator[np.random.Generator]:

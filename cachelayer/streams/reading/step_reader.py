@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
@@ -11,24 +12,23 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Failed, PaddedRecords, RandomAccess, RecordReads, Stacker, has_records, records_of
+from cachelayer.protocols import PaddedRecords, RandomAccess, RecordReads, Stacker, has_records, records_of
 from cachelayer.streams.order.buckets import BucketOrder
-from cachelayer.streams.order.orders import stand_ins
-from cachelayer.streams.reading.failures import Failure, Reading, bare, failure_of, is_of_element, none_left, too_many
-from cachelayer.streams.reading.maps import ElementMap, called, returned_none
+from cachelayer.streams.reading.elements import Elements, Reading
+from cachelayer.streams.reading.failures import Failure, too_many
+from cachelayer.streams.reading.maps import Collate, ElementMap, called, returned_none
 from cachelayer.streams.reading.step_rows import Rows, StepRows
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step, Steps
 from cachelayer.streams.stream_options import StreamOptions, order_over
 
 Indices = NDArray[np.int64]
-Collate = Callable[..., Any]
 
 
 class FetchedRows(Protocol):
     """The rows of some steps, whose records are fetched together or on the way."""
 
-    def reads(self, rows: slice, numbers: Indices, check: Callable[[], None], /) -> RecordReads[Any]:
+    def reads(self, rows: slice, numbers: Indices, /) -> RecordReads[Any]:
         """Wait for some of these rows, and return what reads their records."""
 
 
@@ -43,6 +43,7 @@ class StepReader:
         batch_maps: functions of batches.
         rows: given the number of rows of a global batch, returns those to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
+        warned_in: the processes that were warned of a failure that no iterator counts.
         buckets: for each bucket, the records padded to its bound; empty if there are no buckets.
         sent: given an item and the number of rows of its global batch, returns what to hand out; None to hand it out.
     """
@@ -53,6 +54,7 @@ class StepReader:
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
     rows: Callable[[int], Indices] | None = None
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+    warned_in: set[int] = field(default_factory=set, compare=False, repr=False)
     buckets: Sequence[PaddedRecords[Any]] = ()
     sent: Callable[[Any, int], Any] | None = None
 
@@ -139,17 +141,18 @@ class StepReader:
         """
         item, failures = self.item_and_failures(step, fetched)
         limit = self.max_failures
-        if failures and limit is not None:
-            if len(failures) > limit:
-                raise too_many(failures, limit)
-            next(function.notice for function in self.maps if function.max_failures is not None)(failures[0])
+        if limit is not None and len(failures) > limit:
+            raise too_many(failures, limit)
+        if failures and os.getpid() not in self.warned_in:
+            self.warned_in.add(os.getpid())
+            failures[0].warn("Further ones in this process are not reported")
         return item
 
     def item_and_failures(self, step: Step, fetched: FetchedRows | None = None) -> tuple[Any, tuple[Failure, ...]]:
         """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
-        reading = Reading()
-        [item] = self._read(step, self.read_rows.of(step), slice(None), reading, fetched)
-        return self._finished(step, item, reading), tuple(reading.failures)
+        reading, items = Reading(), list[Any]()
+        self.read(step, items, reading, fetched)
+        return items[0], tuple(reading.failures)
 
     def read(self, steps: Step, out: list[Any], reading: Reading, fetched: FetchedRows | None = None) -> None:
         """Append the items of some steps in a row, read at once if that works; raise an error where its item would be.
@@ -194,9 +197,9 @@ class StepReader:
         """
         source: RecordReads[Any] = self.records
         if fetched is not None:
-            source = fetched.reads(part, rows.numbers, reading.check)
+            source = fetched.reads(part, rows.numbers)
         if not self.options.batched:
-            return self._elements(rows, reading, source, self.records, None)
+            return Elements(self, reading, self.records).of(rows, source)
         parts = rows.parts
         if self.maps:
             return self._mapped_batches(steps, rows, reading, source)
@@ -219,7 +222,7 @@ class StepReader:
     # The user's functions.
 
     @cached_property
-    def _stacking(self) -> Stacker:
+    def _stacker(self) -> Stacker:
         # Elements of all buckets have the same leaves of fixed shape, only other shapes.
         return (self.buckets[0] if self.buckets else self.records).stacking()
 
@@ -228,154 +231,20 @@ class StepReader:
         others: RecordReads[Any] = self.records
         if self.buckets:
             source = others = self._padded(steps)
-        collators = list[Collate]()
-        elements = self._elements(rows, reading, source, others, collators)
-        collate = self._stacking.joined(collators) if collators else None
+        maker = Elements(self, reading, others, self._stacker)
+        elements = maker.of(rows, source)
+        collate = maker.collate
         return [
             self._empty(step, others) if collate is None or part.start == part.stop else collate(elements[part])
             for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True)
         ]
 
-    def _empty(self, step: Step, reads: RecordReads[Any]) -> Any:
+    def _empty(self, step: Step, others: RecordReads[Any]) -> Any:
         """Return a batch of no elements, which takes its structure from one of the step's elements."""
-        rows = StepRows(self.options, lambda _: np.arange(1)).of(step)
-        collators = list[Collate]()
-        # Another shard counts it if it fails.
-        element = self._elements(rows, Reading(), reads, reads, collators)
-        return self._stacking.joined(collators)(element, 0)
-
-    def _elements(
-        self,
-        rows: Rows,
-        reading: Reading,
-        source: RecordReads[Any],
-        others: RecordReads[Any],
-        collators: list[Collate] | None,
-    ) -> Sequence[Any]:
-        """Return the elements of some rows after all functions, with others in place of those that fail.
-
-        Args:
-            rows: the rows.
-            reading: gets the failures.
-            source: reads these records; perhaps out of blocks that are at hand.
-            others: reads any record.
-            collators: gets the functions that together stack the elements; None if nothing is stacked.
-        """
-        numbers, positions, _ = rows
-        if len(numbers) == 0:
-            return []
-        limit = self.max_failures
-        try:
-            return self._call_maps(source.__getitems__(numbers), numbers, positions, 0, reading, collators)
-        except Exception as error:
-            if limit is None or not is_of_element(error):
-                raise
-        # Once more one by one, to find those that fail.
-        failed: Failed = {}
-        read, elements = source.elements(numbers, failed), list[Any]()
-        for row, element in enumerate(read):
-            if row not in failed:
-                element, failure = self._try_maps(element, numbers[row], positions[row], 0, reading, collators)
-                if failure is not None:
-                    failed[row] = failure
-            elements.append(element)
-        # Rows of padding repeat a position, and count once.
-        first = {int(positions[row]): row for row in sorted(failed, reverse=True)}
-        if len(first) > limit:
-            found = [failure_of(int(numbers[row]), at, failed[row], -1) for at, row in sorted(first.items())]
-            raise too_many(found, limit)
-        for row in sorted(failed):
-            number, position = int(numbers[row]), int(positions[row])
-            elements[row], stand_in = self._stand_in(number, position, failed[row], reading, others, collators)
-            if first[position] == row:
-                reading.failures.append(failure_of(number, position, failed[row], stand_in))
-        reading.failures.sort(key=lambda failure: failure.position)
-        return elements
-
-    def _stand_in(
-        self,
-        number: int,
-        position: int,
-        error: Exception,
-        reading: Reading,
-        others: RecordReads[Any],
-        collators: list[Collate] | None,
-    ) -> tuple[Any, int]:
-        """Return the element that stands in for a record that failed, and its own record number."""
-        tried = [number]
-        [places] = self.options.steps.places(position, position + 1)
-        order, first, records = self.options.order_of(places.segment), places.segment.first, places.segment.records
-        place = places.epoch * records + places.begin
-        for attempt, candidate in enumerate(stand_ins(order, records, place), 1):
-            tried.append(candidate + first)
-            failed: Failed = {}
-            read = others.elements(np.array(tried[-1:]), failed)
-            if failed:
-                error = failed[0]
-                continue
-            element, failure = self._try_maps(read[0], tried[-1], position, attempt, reading, collators)
-            if failure is None:
-                return element, tried[-1]
-            error = failure
-        raise none_left(position, tried, error)
-
-    def _try_maps(
-        self,
-        element: Any,
-        number: int,
-        position: int,
-        attempt: int,
-        reading: Reading,
-        collators: list[Collate] | None,
-    ) -> tuple[Any, Exception | None]:
-        """Return what all functions make of an element, or the error of the one that fails, if it replaces failures."""
-        failing: list[ElementMap] = []
-        try:
-            [out] = self._call_maps(
-                [element], np.array([number]), np.array([position]), attempt, reading, collators, failing
-            )
-        except Exception as error:
-            if not failing or failing[0].max_failures is None or not is_of_element(error):
-                raise
-            return None, bare(error)
-        return out, None
-
-    def _call_maps(
-        self,
-        elements: Sequence[Any],
-        numbers: Indices,
-        positions: Indices,
-        attempt: int,
-        reading: Reading,
-        collators: list[Collate] | None,
-        failing: list[ElementMap] | None = None,
-    ) -> Sequence[Any]:
-        """Return what all functions make of elements. ``failing`` gets the function that raises an error."""
-        seed = self.options.order.seed or 0
-        collate = None if collators is None else self._stacking.collator(elements, self.kinds)
-        for function in self.maps:
-            try:
-                changed = function(elements, numbers, positions, seed, reading, attempt)
-                if function.declared is None:
-                    self._refuse_none(elements, changed, numbers, positions)
-            except Exception:
-                if failing is not None:
-                    failing.append(function)
-                raise
-            elements = changed
-            if collate is not None and function.declared is not None:
-                collate = function.declared.collator(elements, self.kinds)
-        if collators is not None and collate is not None:
-            collators.append(collate)
-        return elements
-
-    def _refuse_none(self, before: Sequence[Any], after: Sequence[Any], numbers: Indices, positions: Indices) -> None:
-        """Raise if a function returned None for an element. Only records that are wrapped are read to find it out."""
-        if not any(element is None for element in after) or getattr(self.records.element_spec, "nullable", False):
-            return
-        for row, (given, changed) in enumerate(zip(before, after, strict=True)):
-            if changed is None and given is not None:
-                raise returned_none("map()", f"at global position {positions[row]}", int(numbers[row]))
+        # Another shard counts the element if it fails.
+        maker = Elements(self, Reading(), others, self._stacker)
+        element = maker.of(StepRows(self.options, lambda _: np.arange(1)).of(step), others)
+        return cast(Collate, maker.collate)(element, 0)
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
         """Return what is handed out: a batch after functions of batches, with its mask; or an element as it is."""
