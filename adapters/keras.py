@@ -116,7 +116,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
             "a mixture or a weighted sample has no epochs, and Keras asks for them: pass to_tf(stream), or batches in "
             "a loop of your own, and steps_per_epoch= to fit()"
         )
-    if steps.remainder == "wrap" or steps.left_out:
+    if not steps.are_alike:
         raise InvalidArgumentError(
             "Keras takes epochs of one length: pass remainder='drop', 'keep' or 'pad', and leave no steps out"
         )

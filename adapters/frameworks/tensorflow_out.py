@@ -130,8 +130,7 @@ def _finished(
     if blocks:
         dataset = dataset.unbatch()
     steps, start = options.steps, options.start
-    is_uneven = steps.remainder == "wrap" or bool(steps.left_out)
-    if not Iterations(options).differ or (start % steps.records == 0 and not is_uneven):
+    if not Iterations(options).differ or (start % steps.records == 0 and steps.are_alike):
         length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
     dataset = dataset.prefetch(tf.data.AUTOTUNE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Literal, Unpack, overload
+from typing import Any, Generic, Unpack, overload
 
 from cachelayer.access.dataset import Digests, Selected
 from cachelayer.access.joined import join
@@ -18,6 +18,7 @@ from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
 from cachelayer.streams.order.orders import ExactOrder, Order
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.steps import Remainder
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
     MixtureArguments,
@@ -61,7 +62,7 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
 class EndingArguments(MixtureArguments, total=False):
     """The keyword arguments of a stream of a mixture; ``remainder`` only of one that ends."""
 
-    remainder: Literal["drop", "keep", "pad", "wrap"] | None
+    remainder: Remainder | None
 
 
 class Mixture(Generic[T]):

@@ -39,12 +39,13 @@ from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.steps import Unmasked
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 from cachelayer.user_warnings import warn
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
-Whole: TypeAlias = Literal["drop", "keep", "wrap"] | None
+Whole: TypeAlias = Unmasked | None
 """How the last step of an epoch is whole, or shorter: batches have no mask."""
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
 
     def __next__(self) -> StreamIterator[T]:
         steps = self._reader.options.steps
-        # With "wrap" a step may hold whole epochs.
+        # A step may hold whole epochs.
         begin = self._base if self._is_new else steps.epoch_begin(self._epoch + 1, self._base)
         if self._records == 0 or (self._end is not None and begin >= self._end * self._records):
             raise StopIteration

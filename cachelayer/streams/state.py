@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
 from cachelayer.streams.order.orders import Order
@@ -90,22 +89,23 @@ class StreamIdentity:
 
         They leave out what the state leaves out too, and begin with its segments, whose digests the caller checks.
         """
-        if isinstance(state, (str, bytes)):
-            state = _parsed(state)
-        if not isinstance(state, Mapping) or "format" not in state or "position" not in state:
+        state = _plain(state)
+        if not isinstance(state, dict) or "format" not in state or "position" not in state:
             raise StateError(f"not a sampler state: {_shown(state)}")
         if _whole(state["format"], 1, "format") > FORMAT:
             raise StateError(
                 f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
             )
-        mine = self.state(0)
+        mine = _plain(self.state(0))
         # Records that were erased leave the numbers and the order as they are.
-        differs_in_erased = not _equal(self.digest, state.get("digest")) and _equal(_original(mine), _original(state))
-        apart = {*self._past(0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
-        differences = _differences(mine, state, apart)
+        differs_in_erased = self.digest != state.get("digest") and _original(mine) == _original(state)
+        ignored = {*self._past(0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
+        differences = _differences(mine, state, ignored)
         if differences:
-            cure = _cure(mine, state)
-            raise StateError(f"the state belongs to another stream: {'; '.join(differences)}: {cure}")
+            raise StateError(
+                f"the state belongs to another stream: {'; '.join(differences)}: pass what differs to stream(), or "
+                "restore it where it was saved"
+            )
         position = _whole(state["position"], 0, "position")
         if position > MOST_POSITIONS:
             raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
@@ -149,7 +149,7 @@ class StreamIdentity:
         """Raise if a state of the same records comes from another past than its position has here."""
         for name, mine in self._past(position).items():
             inner = state["order"].get(name)
-            differences = _differences(mine, inner if isinstance(inner, Mapping) else {})
+            differences = _differences(_plain(mine), inner if isinstance(inner, dict) else {})
             if differences:
                 raise StateError(
                     f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
@@ -161,73 +161,49 @@ def _original(state: Mapping[str, Any]) -> Any:
     return state.get("original", state.get("digest"))
 
 
-def _cure(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return what to do about a state that differs; if only the sizes of blocks do, they can be passed."""
-    order = other.get("order")
-    sizes = order.get("blocks") if isinstance(order, Mapping) else None
-    own = mine["order"].get("blocks")
-    if own is not None and isinstance(sizes, Mapping):
-        wanted = {name: sizes.get(name) for name in own}
-        same = {**mine, "order": {**mine["order"], "blocks": wanted}}
-        if all(type(size) is int for size in wanted.values()) and not _differences(same, other):
-            listed = ", ".join(f"{name}={_shown(size)}" for name, size in wanted.items())
-            return f"pass shuffle=cachelayer.Blocks({listed}), or restore it where it was saved"
-    return "restore it where it was saved"
-
-
 def _lists(state: Mapping[str, Any], name: str, length: int) -> list[Any]:
     """Return the lists that a state has under a name."""
     lists = state.get(name, [])
-    if not isinstance(lists, (list, tuple)) or any(
-        not isinstance(inner, (list, tuple)) or len(inner) != length for inner in lists
-    ):
+    if not isinstance(lists, list) or any(not isinstance(inner, list) or len(inner) != length for inner in lists):
         raise StateError(f"not a sampler state: its {name} is {_shown(lists)}")
-    return list(lists)
+    return lists
 
 
 def _whole(number: Any, least: int, name: str) -> int:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
         raise StateError(f"not a sampler state: its {name} is {_shown(number)}")
-    return int(number)
+    return number
 
 
-def _parsed(text: str | bytes) -> Any:
+def _plain(state: Any) -> Any:
+    """Return a state, or its JSON, as JSON has it: dicts, lists, strings, numbers and None alone."""
     try:
+        text = state if isinstance(state, (str, bytes)) else json.dumps(state, default=operator.index)
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise StateError(f"not a sampler state: {error}") from error
 
 
 def _differences(
-    mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str] = (), within: str = ""
+    mine: Mapping[str, Any], other: Mapping[str, Any], ignored: Collection[str] = (), within: str = ""
 ) -> list[str]:
-    """Return what differs in words, but for the names that are compared ``apart``."""
-    found = []
+    """Return what differs in words, but for some names."""
+    differences = []
     for name, value in mine.items():
-        if name in apart:
+        if name in ignored:
             continue
-        if isinstance(value, Mapping):
-            inner = other.get(name)
-            found += _differences(value, inner if isinstance(inner, Mapping) else {}, apart, name)
-        elif name not in ("format", "position") and not _equal(value, other.get(name)):
+        theirs = other.get(name)
+        if isinstance(value, dict):
+            differences += _differences(value, theirs if isinstance(theirs, dict) else {}, ignored, name)
+        elif name not in ("format", "position") and value != theirs:
             label = _LABELS.get((within, name), name)
-            found.append(f"{label} is {value!r} here and {_shown(other.get(name))} in the state")
-    return found
-
-
-def _equal(mine: Any, other: Any) -> bool:
-    """Return whether a value of a state equals ours; it may be any object."""
-    if isinstance(mine, list):
-        return isinstance(other, list) and len(mine) == len(other) and all(map(_equal, mine, other))
-    return isinstance(other, (bool, int, float, str, np.generic, type(None))) and bool(mine == other)
+            differences.append(f"{label} is {value!r} here and {_shown(theirs)} in the state")
+    return differences
 
 
 def _shown(value: Any) -> str:
     """Return a value of a state for a message, cut short."""
-    try:
-        return repr(value)[:200]
-    except Exception as error:  # noqa: BLE001 - repr() of an unknown object may raise anything
-        return f"a {type(value).__name__} that cannot be shown ({error})"
+    return repr(value)[:200]
 
 
 class _Done:
@@ -241,10 +217,7 @@ class _Done:
 def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True) -> Awaited:
     """Save a state as it is now: to a path at once, to the object that Orbax passes once the result was awaited twice.
 
-    Args:
-        state: the state.
-        directory: a path, which is made if it does not exist; or what Orbax passes for a path that it makes later.
-        writes: whether this process writes the state, which is the same in all processes.
+    Only one process ``writes`` the state, which is the same in all.
     """
     text = json.dumps(state)
     if hasattr(directory, "await_creation"):
@@ -265,12 +238,7 @@ async def _written_later(text: str, directory: Any, *, writes: bool) -> Awaitabl
 
 
 def write_state(text: str, directory: Any) -> None:
-    """Write a state into a directory, whole or not at all; several processes may write the same one at once.
-
-    Args:
-        text: the JSON of the state.
-        directory: a path, or an object with the same methods for a remote place.
-    """
+    """Write the JSON of a state into a directory, whole or not at all; several processes may do it at once."""
     folder = _folder(directory)
     draft = folder / f"{FILE}.{secrets.token_hex(8)}"
     try:
@@ -297,12 +265,7 @@ def read_state(directory: Any) -> dict[str, Any]:
 
 
 def load_state(directory: Any, take: Callable[[dict[str, Any]], None]) -> Awaited:
-    """Load a state at once; the result need not be awaited.
-
-    Args:
-        directory: a path.
-        take: called with the state.
-    """
+    """Load a state at once, and pass it on; the result need not be awaited."""
     take(read_state(directory))
     return _Done()
 

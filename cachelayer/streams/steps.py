@@ -29,6 +29,8 @@ from cachelayer.locks import cached_property
 
 Remainder = Literal["drop", "keep", "pad", "wrap"]
 REMAINDERS: tuple[Remainder, ...] = ("drop", "keep", "pad", "wrap")
+# Those with which a batch has no mask.
+Unmasked = Literal["drop", "keep", "wrap"]
 
 # Positions are added and multiplied as signed 64-bit integers.
 MOST_POSITIONS = 1 << 62
@@ -110,6 +112,11 @@ class Steps:
     def pads(self) -> bool:
         """True if short steps are filled up, and every batch has a mask."""
         return self.remainder == "pad"
+
+    @property
+    def are_alike(self) -> bool:
+        """True if every epoch has the same number of steps, the first of which begins with it."""
+        return self.remainder != "wrap" and not self.left_out
 
     # Positions and epochs.
 
@@ -269,10 +276,7 @@ class Steps:
     def per_epoch(self, place: int = 0, offset: int = 0, stop: int | None = None) -> int:
         """Return the number of steps from a place to the end of an epoch, or to another place, left out or not.
 
-        Args:
-            place: the place in the epoch.
-            offset: only steps with more records than this count.
-            stop: the other place.
+        Only those with more records than ``offset`` count.
         """
         edges, end = (0, *self.cuts, self.records), self.records if stop is None else stop
         lengths = [min(high, end) - max(low, place) for low, high in pairwise(edges) if place < high and low < end]
@@ -340,6 +344,8 @@ class Steps:
 
     def refusal(self, position: int) -> str | None:
         """Return why no step can begin at a position; None if one can."""
+        if self.cuts and self.remainder == "wrap":
+            return "a step has records of one bucket: pass another remainder than 'wrap'"
         if not self.cuts or self.records == 0 or position % self.records == 0:
             return None
         begin, end = self._run(position)
@@ -390,12 +396,7 @@ class Steps:
         """Return the steps over more records, from the end of the epoch on that a position lies in.
 
         The new records come in one epoch of their own, which is none of ``num_epochs``; then all come. At the end of an
-        epoch, that epoch is the one that a position lies in.
-
-        Args:
-            position: the position.
-            records: the number of all records.
-            digest, newer: the identity of the records of the present epochs, and of all.
+        epoch, that epoch is the one that a position lies in. The digests are those of the present records, and of all.
         """
         index = max((number for number, segment in enumerate(self.segments) if segment.begin < position), default=0)
         segment = self.segments[index]

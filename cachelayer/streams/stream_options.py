@@ -89,7 +89,7 @@ class StreamOptions:
             for places in steps.places(begin, stop):
                 found += self._ranges_in(places, records)
             begin, rest = stop, steps.without(found)
-            # With "wrap" the last step takes others in their place, from further on.
+            # The last step may take others in their place, from further on.
             stop = stop if rest.last_state is None or rest.at(self.start) is None else rest.last_state
         return found
 
@@ -215,12 +215,10 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
             "out"
         )
     ordering = BucketOrder(table, steps.global_batch, order.shuffle, order.seed, order.reshuffle)
-    if steps.remainder == "wrap":
-        raise InvalidArgumentError("remainder='wrap' and buckets: a step has records of one bucket: pass another")
     stepping = replace(steps, cuts=ordering.cuts)
     refusal = stepping.refusal(options.start)
     if refusal is not None:
-        raise InvalidArgumentError(f"start {options.start}: {refusal}")
+        raise InvalidArgumentError(f"buckets, remainder {steps.remainder!r}, start {options.start}: {refusal}")
     return replace(options, steps=stepping, order=ordering)
 
 

@@ -278,7 +278,7 @@ def test_going_on_at_a_position_fetches_what_the_windows_there_need(requests: Re
     requests.ranges.clear()
     stream = in_windows(ref, 10, start=start, prefetch=prefetch)
     assert sum(len(batch["n"]) for batch in stream) == RECORDS - start
-    assert len(requests.of_records()) == len(np.unique(spans.begin))
+    assert len(requests.of_records()) == len(np.unique(spans.edges().begin))
 
 
 def test_states_go_back_and_forth() -> None:

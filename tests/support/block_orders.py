@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.streams.order.orders import Places, Spans, describe
+from cachelayer.streams.order.orders import Edges, Places, Spans, describe
 from cachelayer.streams.order.permutation import Indices
 
 
@@ -44,7 +44,7 @@ class WindowOrder:
         return self._epoch(epoch)[0][np.asarray(places)]
 
     def spans(self, epoch: int, places: Indices) -> Spans:
-        return Spans(np.zeros(len(places), np.int64), lambda: tuple(self._epoch(epoch)[1][:, places]))
+        return Spans(np.zeros(len(places), np.int64), lambda: Edges(*self._epoch(epoch)[1][:, places]))
 
     @property
     def described(self) -> Mapping[str, Any]:

@@ -102,12 +102,7 @@ class BlockRows:
     owner: Indices
 
     def reads(self, rows: slice, numbers: Indices) -> RecordReads[Any]:
-        """Wait for the blocks of some rows, and return what reads their records.
-
-        Args:
-            rows: which of the rows.
-            numbers: the number of the record of each of them.
-        """
+        """Wait for the blocks of some of the rows, and return what reads these records."""
         uses, owner = self.uses, self.owner
         if rows != slice(None):
             used, owner = np.unique(owner[rows], return_inverse=True)
@@ -246,15 +241,7 @@ class BlockFeed:
             self._request([last for last, _ in single], numbers, shifts, 1, first)
 
     def _request(self, lasts: Sequence[int], numbers: Indices, shifts: Sequence[int], records: int, first: int) -> None:
-        """Fetch a block, or records that are blocks of their own, with one request.
-
-        Args:
-            lasts: the last position of each block.
-            numbers: the numbers of all records.
-            shifts: for each block, what leads from the number of a record to its row.
-            records: number of records of each block.
-            first: the position of the first step that needs them.
-        """
+        """Fetch a block, or records that are blocks of their own, with one request for steps from ``first`` on."""
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
@@ -266,13 +253,7 @@ class BlockFeed:
 
 
 def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed | None:
-    """Return what fetches the blocks of a stream; None if its order has none, or records are read where they lie.
-
-    Args:
-        reader: reads the steps.
-        workers: the number of workers that take turns at the steps; the blocks are those of one of them.
-        at_once: the number of steps that are loaded at once.
-    """
+    """Return what fetches the blocks of a stream; None if its order has none, or records are read where they lie."""
     steps = reader.options.steps
     if steps.records == 0 or reader.options.order.spans(0, np.empty(0, np.int64)) is None:
         return None
@@ -311,13 +292,7 @@ class WorkerSteps:
 
 
 def warn_of_workers(reader: StepReader, workers: int, fix: str) -> None:
-    """Warn if several workers are going to fetch the same blocks.
-
-    Args:
-        reader: reads the steps.
-        workers: the number of workers that take turns at the steps.
-        fix: what to do.
-    """
+    """Warn if several workers, which take turns at the steps, are going to fetch the same blocks."""
     if workers > 1 and feed_of(reader) is not None:
         warn(
             f"worker processes take turns at the steps, so {workers} of them fetch and hold each block: "

@@ -15,7 +15,7 @@ from typing import Any, Generic
 
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
-from cachelayer.streams.ahead.block_feed import BlockFeed, BlockRows, feed_of
+from cachelayer.streams.ahead.block_feed import BlockRows, feed_of
 from cachelayer.streams.reading.elements import Dropped, Reading
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
@@ -80,54 +80,34 @@ class Chunk(Generic[T]):
         return Chunk(self._begin, self._after, map(change, self.items, self._after), self.failure, self.failures)
 
 
-class ChunkPlan:
-    """A chunk that is going to be read.
+def read_chunk(
+    reader: StepReader, begin: int, steps: Step, end: int, fetched: BlockRows | None, closed: Event | None = None
+) -> Chunk[Any]:
+    """Read the chunk of some steps; if an error ends it, keep the items before the error.
 
-    Args:
-        reader: reads it.
-        begin: the position where it begins.
-        steps: its steps.
-        feed: loads the blocks that the steps need; None if records are read where they lie.
+    ``closed`` is set when nobody waits any longer. It is None if the consumer itself reads: then an interrupt is raised
+    at once.
     """
-
-    def __init__(self, reader: StepReader, begin: int, steps: Step, feed: BlockFeed | None) -> None:
-        self._reader = reader
-        self._steps = steps
-        self._fetched: BlockRows | None = None if feed is None else feed.load(steps)
-        self.begin, self.end = begin, reader.options.steps.after(steps)
-        self._after = [*reader.options.steps.borders(steps), self.end]
-
-    def load(self, closed: Event | None = None) -> Chunk[Any]:
-        """Read the chunk; if an error ends it, keep the items before the error.
-
-        Args:
-            closed: set when nobody waits for the chunk any longer; None if the consumer itself reads: then an interrupt
-                is raised at once.
-        """
-        items: list[Any] = []
-        failure: BaseException | None = None
-        reading = Reading(closed)
-        try:
-            self._reader.read(self._steps, items, reading, self._fetched)
-        except Dropped:
+    items: list[Any] = []
+    failure: BaseException | None = None
+    reading, after = Reading(closed), [*reader.options.steps.borders(steps), end]
+    try:
+        reader.read(steps, items, reading, fetched)
+    except StopIteration as error:
+        failure = RuntimeError("reading the records raised StopIteration")
+        failure.__cause__ = error
+    except BaseException as error:
+        if isinstance(error, Dropped) or (closed is None and not isinstance(error, Exception)):
             raise
-        except StopIteration as error:
-            failure = RuntimeError("reading the records raised StopIteration")
-            failure.__cause__ = error
-        except Exception as error:  # noqa: BLE001 - raised in the place of the item
-            failure = error
-        except BaseException as error:
-            if closed is None:
-                raise
-            failure = error
-        try:
-            # Of an item that an error ended, there may be some too.
-            end = self._after[len(items) - 1] if items else self.begin
-            failures = tuple(found for found in reading.failures if found.position < end)
-            return Chunk(self.begin, self._after, items, failure, failures)
-        finally:
-            # The error's traceback holds this frame, which must not hold the error.
-            failure = None
+        # Raised in the place of the item.
+        failure = error
+    try:
+        # Of an item that an error ended, there may be some too.
+        last = after[len(items) - 1] if items else begin
+        return Chunk(begin, after, items, failure, tuple(each for each in reading.failures if each.position < last))
+    finally:
+        # The error's traceback holds this frame, which must not hold the error.
+        failure = None
 
 
 class Prefetcher(Generic[T]):
@@ -148,14 +128,15 @@ class Prefetcher(Generic[T]):
         self._feed = feed_of(reader, at_once=self._steps_at_once)
         # Records are read in several threads, as far as Python lets them; the functions of the user in one.
         self._threads = 1 if reader.is_mapped or reader.records.facts.reading_cost != "stored" else 2
-        self._ahead: deque[tuple[ChunkPlan, Future[Chunk[T]]]] = deque()
+        # The begin and the end of each chunk, and what becomes of it.
+        self._ahead: deque[tuple[int, int, Future[Chunk[T]]]] = deque()
         self._background: Background | None = None
         self._pid = os.getpid()
 
     def forget(self) -> None:
         """Drop what was read ahead."""
         while self._ahead:
-            self._ahead.pop()[1].cancel()
+            self._ahead.pop()[2].cancel()
 
     def chunk(self, position: int) -> Chunk[T] | None:
         """Return the chunk at a position; None at the end."""
@@ -167,24 +148,28 @@ class Prefetcher(Generic[T]):
             self._feed.reached(position)
         if self._depth == 0:
             plan = self._plan(position, self._steps_at_once)
-            return None if plan is None else plan.load()
-        while self._ahead and self._ahead[0][0].begin != position:
-            self._ahead.popleft()[1].cancel()
+            return None if plan is None else plan[1](None)
+        while self._ahead and self._ahead[0][0] != position:
+            self._ahead.popleft()[2].cancel()
         # Nobody who begins waits for more than one step.
         if not self._ahead and not self._submit(position, 1):
             return None
-        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1][0].end, self._steps_at_once):
+        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1][1], self._steps_at_once):
             pass
         try:
-            return self._ahead[0][1].result()
+            return self._ahead[0][2].result()
         except CancelledError:
             # The program ends, or another thread called forget().
             self.forget()
             return Chunk(position)
 
-    def _plan(self, position: int, most: int) -> ChunkPlan | None:
+    def _plan(self, position: int, most: int) -> tuple[int, Callable[[Event | None], Chunk[T]]] | None:
+        """Return where the chunk at a position ends, and what reads it; None at the end."""
         steps = self._reader.options.steps.several(position, most)
-        return None if steps is None else ChunkPlan(self._reader, position, steps, self._feed)
+        if steps is None:
+            return None
+        end, fetched = self._reader.options.steps.after(steps), None if self._feed is None else self._feed.load(steps)
+        return end, partial(read_chunk, self._reader, position, steps, end, fetched)
 
     def _submit(self, position: int, most: int) -> bool:
         """Have the chunk at a position read; return False at the end."""
@@ -194,7 +179,8 @@ class Prefetcher(Generic[T]):
         if self._background is None:
             self._background = Background("cachelayer-prefetch", self._threads)
             weakref.finalize(self, self._background.close)
-        self._ahead.append((plan, self._background.submit(partial(plan.load, self._background.closed))))
+        end, read = plan
+        self._ahead.append((position, end, self._background.submit(partial(read, self._background.closed))))
         return True
 
 

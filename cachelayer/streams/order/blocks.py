@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import KeptOrder, Spans, describe
+from cachelayer.streams.order.orders import Edges, KeptOrder, Spans, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
 
 BLOCKS_VERSION = 1
@@ -93,13 +93,7 @@ class Blocks:
             )
 
     def order(self, records: int, record_nbytes: int, *, seed: int, reshuffle: bool = True) -> BlockOrder:
-        """Return the order of a version; the sizes that are None follow from it.
-
-        Args:
-            records: number of records.
-            record_nbytes: approximate bytes of a record.
-            seed, reshuffle: as those of a stream.
-        """
+        """Return the order of records of about so many bytes each; the sizes that are None follow from both."""
         nbytes = max(1, record_nbytes)
         block = self.records or min(_MOST_RECORDS, max(1, round(_BLOCK_NBYTES / nbytes)))
         if self.records is None and self.lanes is not None:
@@ -220,12 +214,12 @@ class BlockOrder(KeptOrder):
         return self._find(epoch, places)
 
     def spans(self, epoch: int, places: Indices) -> Spans:
-        def find() -> tuple[Indices, Indices, Indices]:
+        def edges() -> Edges:
             spans = np.empty((3, len(places)), np.int64)
             self._find(epoch, places, spans)
-            return spans[0], spans[1], spans[2]
+            return Edges(*spans)
 
-        return Spans(_reversed_bits()[places & self.lanes - 1], find)
+        return Spans(_reversed_bits()[places & self.lanes - 1], edges)
 
     def _find(self, epoch: int, places: Indices, spans: Indices | None = None) -> Indices:
         """Return the record numbers at places of an epoch; fill in begins, ends and last places of their blocks."""
@@ -262,11 +256,7 @@ class BlockOrder(KeptOrder):
     ) -> Iterator[tuple[slice | Indices, _Window, Indices, Indices]]:
         """Yield the windows that records of lanes lie in: which ones, the window, and their rows and columns in it.
 
-        Args:
-            epoch: the epoch.
-            lanes: the lane of each.
-            steps: how many records of the lane come before each.
-            in_tail: those that lie in none.
+        ``steps`` says how many records of its lane come before each; those ``in_tail`` lie in no window.
         """
         windows = (steps // self.block + self._missing.take(lanes)) // self._depth
         windows[in_tail] = -1

@@ -25,7 +25,7 @@ import numpy as np
 
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.blocks import BlockOrder
-from cachelayer.streams.order.orders import ExactOrder, KeptOrder, Spans, describe
+from cachelayer.streams.order.orders import Edges, ExactOrder, KeptOrder, Spans, describe
 from cachelayer.streams.order.permutation import Indices, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -251,15 +251,16 @@ class MixedOrder(KeptOrder):
             ranks[which] = spans.ranks
             spans_of_parts.append((part, which, epoch_of_part, spans))
 
-        def find() -> tuple[Indices, Indices, Indices]:
+        def edges() -> Edges:
             begins, ends, lasts = np.empty((3, len(places)), np.int64)
             for part, which, epoch_of_part, spans in spans_of_parts:
-                begins[which], ends[which] = spans.begin + self._firsts[part], spans.end + self._firsts[part]
-                last_turns = spans.last + epoch_of_part * self.orders[part].records
+                begin, end, last = spans.edges()
+                begins[which], ends[which] = begin + self._firsts[part], end + self._firsts[part]
+                last_turns = last + epoch_of_part * self.orders[part].records
                 lasts[which] = self.turns.positions_of(part, last_turns) - epoch * self.length
-            return begins, ends, lasts
+            return Edges(begins, ends, lasts)
 
-        return Spans(ranks, find)
+        return Spans(ranks, edges)
 
     def _parts_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
         """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""

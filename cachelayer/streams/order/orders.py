@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cachelayer.locks import cached_property
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 
 EXACT_VERSION = 1
@@ -63,36 +62,24 @@ class Order(Protocol):
     def __hash__(self) -> int: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Spans:
+class Edges(NamedTuple):
+    """The first record of each block, the one after its last, and the place in the epoch of the last one read."""
+
+    begin: Indices
+    end: Indices
+    last: Indices
+
+
+class Spans(NamedTuple):
     """The blocks that records at some places belong to; one entry a place.
 
     Args:
         ranks: by what the rows of a step are sorted before their places: the lane of each with its bits reversed.
-        find: returns the begins, ends and last places.
+        edges: returns the blocks.
     """
 
     ranks: Indices
-    find: Callable[[], tuple[Indices, Indices, Indices]]
-
-    @cached_property
-    def _edges(self) -> tuple[Indices, Indices, Indices]:
-        return self.find()
-
-    @property
-    def begin(self) -> Indices:
-        """The first record number of each block."""
-        return self._edges[0]
-
-    @property
-    def end(self) -> Indices:
-        """One past the last record number of each block."""
-        return self._edges[1]
-
-    @property
-    def last(self) -> Indices:
-        """The place of this epoch at which the last record of the block comes, over all shards."""
-        return self._edges[2]
+    edges: Callable[[], Edges]
 
 
 class KeptOrder(ABC):
@@ -109,7 +96,30 @@ class KeptOrder(ABC):
         return self.records
 
     def at(self, epoch: int, places: Places) -> Indices:
-        return kept_numbers(self, epoch, places)
+        """Return the numbers of the records at places of an epoch, out of pieces that are kept for the next steps.
+
+        The places of a piece differ by multiples of a power of two. So if there are 2**j shards whose rows are arranged
+        by lanes, each shard computes only its own places.
+        """
+        if len(places) == 0:
+            return np.empty(0, np.int64)
+        if isinstance(places, range):
+            low, high, bits = places.start, places.stop - 1, 0
+        else:
+            low, high, bits = int(places.min()), int(places.max()), 0
+            if high - low >= len(places):
+                changes = int(np.bitwise_or.reduce(places ^ low)) | 1 << _MOST_STRIDE_BITS
+                bits = (changes & -changes).bit_length() - 1
+        first, last = low >> bits >> _PIECE_BITS, high >> bits >> _PIECE_BITS
+        if last - first >= _MOST_PIECES:
+            return self.compute(epoch, np.asarray(places))
+        shared = low & (1 << bits) - 1
+        pieces = [_piece(self, epoch, bits, shared, number) for number in range(first, last + 1)]
+        numbers = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        if isinstance(places, range):
+            return numbers[low - first * _PIECE : high + 1 - first * _PIECE].copy()
+        wanted: Indices = numbers.take((places >> bits if bits else places) - first * _PIECE)
+        return wanted
 
     @abstractmethod
     def compute(self, epoch: int, places: Indices) -> Indices:
@@ -151,33 +161,6 @@ def describe(kind: str, version: int, order: Order, **more: Any) -> Mapping[str,
     return {**mine, "reshuffle": order.reshuffle, **more}
 
 
-def kept_numbers(order: KeptOrder, epoch: int, places: Places) -> Indices:
-    """Return what an order computes for places of an epoch, out of pieces that are kept for the steps that follow.
-
-    The places of a piece differ by multiples of a power of two. So if there are 2**j shards whose rows are arranged by
-    lanes, each shard computes only its own places.
-    """
-    if len(places) == 0:
-        return np.empty(0, np.int64)
-    if isinstance(places, range):
-        low, high, bits = places.start, places.stop - 1, 0
-    else:
-        low, high, bits = int(places.min()), int(places.max()), 0
-        if high - low >= len(places):
-            changes = int(np.bitwise_or.reduce(places ^ low)) | 1 << _MOST_STRIDE_BITS
-            bits = (changes & -changes).bit_length() - 1
-    first, last = low >> bits >> _PIECE_BITS, high >> bits >> _PIECE_BITS
-    if last - first >= _MOST_PIECES:
-        return order.compute(epoch, np.asarray(places))
-    shared = low & (1 << bits) - 1
-    pieces = [_piece(order, epoch, bits, shared, number) for number in range(first, last + 1)]
-    numbers = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
-    if isinstance(places, range):
-        return numbers[low - first * _PIECE : high + 1 - first * _PIECE].copy()
-    wanted: Indices = numbers.take((places >> bits if bits else places) - first * _PIECE)
-    return wanted
-
-
 @lru_cache(maxsize=_KEPT_PIECES)
 def _piece(order: KeptOrder, epoch: int, bits: int, shared: int, number: int) -> Indices:
     """Return the record numbers at the places whose last bits are shared: those of one piece."""
@@ -198,14 +181,9 @@ def arrange_rows(ranks: Indices) -> Indices:
 def stand_ins(order: Order, length: int, position: int) -> Iterator[int]:
     """Yield the records that may stand in at a global position, in the order in which they are tried.
 
-    They are the other records of an aligned group of places of the epoch; the last group ends with the epoch. A hash of
-    seed and position chooses the first, and the others follow in cyclic order. So what stands in depends neither on the
-    batch size nor on the shards.
-
-    Args:
-        order: the order of the stream.
-        length: the number of places of an epoch.
-        position: the global position.
+    They are the other records of an aligned group of places; the last group ends with the epoch, of ``length``. A
+    hash of seed and position chooses the first, and the others follow in cyclic order. So what stands in depends
+    neither on the batch size nor on the shards.
     """
     epoch, place = divmod(position, length)
     end = min(place - place % GROUP + GROUP, length)

@@ -47,12 +47,7 @@ class ElementMap:
     ) -> Sequence[Any]:
         """Return what the function makes of some elements, converted to the element spec that was declared.
 
-        Args:
-            elements: the elements.
-            numbers, positions: the record number and the global position of each.
-            seed: the seed of the stream.
-            check: raises if nobody waits any longer.
-            attempt: how many other records were tried before at these positions: each draws other random numbers.
+        ``attempt`` is the number of other records that were tried before: each draws other random numbers.
         """
         run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
         changed = run(elements, positions, seed, check, attempt)
@@ -138,13 +133,7 @@ def keyed_generators(seed: int, positions: Indices, number: int, attempt: int = 
 
 
 def returned_none(method: str, where: str, record: int | None) -> ElementError:
-    """Return the error for a function that returned None.
-
-    Args:
-        method: the method that it was passed to.
-        where: what it was called for.
-        record: the number of the record, if it was called for one.
-    """
+    """Return the error for a function that returned None, with the record that it was called for."""
     return ElementError(
         f"a value from a function passed to {method}, {where}",
         "None",

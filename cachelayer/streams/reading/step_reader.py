@@ -133,12 +133,7 @@ class StepReader:
         return replace(self, rows=rows)
 
     def item(self, step: Step, fetched: FetchedRows | None = None) -> Any:
-        """Return the batch of a step, or the element of this shard; with remainder "pad", the batch and its mask.
-
-        Args:
-            step: the step.
-            fetched: what its records are read from; None to read them where they lie.
-        """
+        """Return the batch of a step, with its mask if there is one; or the element of this shard."""
         item, failures = self.item_and_failures(step, fetched)
         limit = self.max_failures
         if limit is not None and len(failures) > limit:
@@ -155,14 +150,7 @@ class StepReader:
         return items[0], tuple(reading.failures)
 
     def read(self, steps: Step, out: list[Any], reading: Reading, fetched: FetchedRows | None = None) -> None:
-        """Append the items of some steps in a row, read at once if that works; raise an error where its item would be.
-
-        Args:
-            steps: the steps.
-            out: gets the items.
-            reading: gets the failures.
-            fetched: what the records are read from; None to read them where they lie.
-        """
+        """Append the items of some steps, read at once if that works; raise an error where its item would be."""
         rows = self.read_rows.of(steps)
         single, count = self.options.steps.single(steps), len(rows.splits) - 1
         # Functions get the elements of one bucket.
@@ -180,7 +168,8 @@ class StepReader:
                 return
         for step, part in zip(single, rows.parts, strict=True):
             if part.start < part.stop or self.options.batched:
-                [item] = self._read(step, rows.of(part), part if count > 1 else slice(None), reading, fetched)
+                own = Rows(rows.numbers[part], rows.positions[part], [0, part.stop - part.start])
+                [item] = self._read(step, own, part if count > 1 else slice(None), reading, fetched)
                 out.append(self._finished(step, item, reading))
 
     def _read(
@@ -188,12 +177,7 @@ class StepReader:
     ) -> Sequence[Any]:
         """Return the elements of some steps in a row, or their batches before functions of batches and the mask.
 
-        Args:
-            steps: the steps.
-            rows: the rows of these steps.
-            part: which of the rows of ``fetched`` they are.
-            reading: gets the failures.
-            fetched: what the records are read from; None to read them where they lie.
+        ``part`` says which of the rows that were fetched they are.
         """
         source: RecordReads[Any] = self.records
         if fetched is not None:

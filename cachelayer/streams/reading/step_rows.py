@@ -35,10 +35,6 @@ class Rows(NamedTuple):
         """The rows of each step."""
         return [slice(begin, end) for begin, end in pairwise(self.splits)]
 
-    def of(self, part: slice) -> Rows:
-        """Return the rows of one step."""
-        return Rows(self.numbers[part], self.positions[part], [0, part.stop - part.start])
-
 
 @dataclass(frozen=True)
 class StepRows:
@@ -135,6 +131,6 @@ class StepRows:
         begins, ends, lasts = np.empty((3, len(positions)), np.int64)
         for inside, places, shift in self._by_epoch(steps, positions):
             order, first = self.options.order_of(places.segment), places.segment.first
-            spans = cast(Spans, order.spans(places.epoch, positions[inside] - shift))
-            begins[inside], ends[inside], lasts[inside] = spans.begin + first, spans.end + first, spans.last + shift
+            begin, end, last = cast(Spans, order.spans(places.epoch, positions[inside] - shift)).edges()
+            begins[inside], ends[inside], lasts[inside] = begin + first, end + first, last + shift
         return begins, ends, lasts

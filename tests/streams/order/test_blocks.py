@@ -15,7 +15,7 @@ from samples import examples
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.streams.order.blocks import BlockOrder
-from cachelayer.streams.order.orders import ExactOrder, Order, Spans, arrange_rows
+from cachelayer.streams.order.orders import Edges, ExactOrder, Order, arrange_rows
 from cachelayer.streams.stream_options import make_options
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -101,10 +101,10 @@ def check_spans(order: BlockOrder, epoch: int) -> None:
     np.testing.assert_array_equal(lanes[index], np.arange(n) % order.lanes)
 
 
-def spans_of(order: Order, epoch: int, stop: int | None = None) -> Spans:
+def spans_of(order: Order, epoch: int, stop: int | None = None) -> Edges:
     spans = order.spans(epoch, np.arange(order.records if stop is None else stop))
     assert spans is not None
-    return spans
+    return spans.edges()
 
 
 @given(orders(most=600), st.integers(1, 40), st.integers(0, 5))
@@ -319,7 +319,7 @@ def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
         (Blocks(6, 8, 4), "records of a block"),
         (Blocks(5, 12, 4), "window of blocks"),
         (Blocks(5, 8, 2), "lanes of blocks"),
-        ("blocks", "Blocks"),
+        ("blocks", "records of a block"),
     ]:
         with pytest.raises(StateError, match=named):
             iter(ref.stream(4, shuffle=shuffle, seed=1)).set_state(state)
