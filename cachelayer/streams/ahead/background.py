@@ -53,8 +53,7 @@ class Background:
     def close(self) -> None:
         """Let the threads end; return at once."""
         self.closed.set()
-        for _ in range(self._started):
-            self._tasks.put(None)
+        self._tasks.put(None)
 
 
 # The running threads, and the function that ends each.
@@ -65,6 +64,8 @@ def _work(tasks: SimpleQueue[_Task | None], closed: threading.Event) -> None:
     try:
         while _run_one(tasks.get(), closed):
             pass
+        # Pass the end on to the other threads, one of which an interrupt may have left uncounted.
+        tasks.put(None)
     finally:
         _running.pop(threading.current_thread(), None)
 
@@ -99,4 +100,6 @@ def end_threads() -> None:
     for _, close in running:
         close()
     for thread, _ in running:
-        thread.join()
+        # An interrupt may have come before it started.
+        if thread.is_alive():
+            thread.join()
