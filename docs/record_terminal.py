@@ -23,7 +23,7 @@ from rich.text import Text
 FOLDER = Path(__file__).resolve().parent / "terminal"
 COLUMNS, LINES = 100, 60
 COMMANDS = {
-    "build": ("build", "digits:digits", "cache", "--id", "digits", "--version", "v1", "--arg", "brightness=255"),
+    "build": ("build", "digits:digits", "cache/digits@v1", "--arg", "brightness=255"),
     "show": ("show", "cache/digits"),
     "stats": ("stats", "cache/digits"),
     "sample": ("sample", "cache/digits", "-n", "2"),

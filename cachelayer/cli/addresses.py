@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import without_credentials
 from cachelayer.storage.storage import Storage
@@ -24,6 +25,9 @@ ReferenceArgument = Annotated[
         metavar="REFERENCE",
         help="STORAGE/ID@VERSION. The version is a name, a tag, latest (default) or sha256:PREFIX; \\[a:b] slices it.",
     ),
+]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="STORAGE/ID@VERSION", help="The new version; its name never changes.")
 ]
 DatasetArgument = Annotated[str, typer.Argument(metavar="STORAGE/ID", help="A dataset in a storage.")]
 Options = Annotated[
@@ -70,6 +74,24 @@ def open_address(
         )
     storage = Storage(reference.url, local_cache=local_cache, storage_options=storage_options(options))
     return storage, reference
+
+
+def open_target(text: str, options: Sequence[str] | None, local_cache: Path | None = None) -> tuple[Storage, Reference]:
+    """Open the storage of a version that is to be made: ``STORAGE/ID@VERSION``."""
+    storage, target = open_address(text, options, local_cache)
+    if target.name is None or target.rows is not None:
+        raise InvalidArgumentError(f"{text!r} names no new version: write STORAGE/ID@VERSION")
+    return storage, target
+
+
+def open_place(text: str, options: Sequence[str] | None) -> tuple[Storage, Reference | None]:
+    """Open what an argument names: a dataset or a version, or else a storage."""
+    with suppress(InvalidArgumentError, DatasetNotFoundError):
+        storage, reference = open_address(text, options)
+        if reference.name is None:
+            storage.versions(reference.dataset_id)
+        return storage, reference
+    return existing_storage(text, options), None
 
 
 def open_reference(text: str, options: Sequence[str] | None, local_cache: Path | None = None) -> DataRef[Any]:

@@ -16,22 +16,19 @@ from cachelayer.cli.addresses import (
     LocalCache,
     Options,
     ReferenceArgument,
-    StorageArgument,
+    TargetArgument,
     json_or_text,
     nbytes,
     open_address,
-    open_storage,
+    open_target,
 )
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, version_answer
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local import LocalStore
 from cachelayer.storage.storage import Storage
+from cachelayer.versions.reference import Reference
 
-Id = Annotated[str, typer.Option("--id", metavar="ID", help="The id of the dataset.")]
-Version = Annotated[
-    str, typer.Option("--version", metavar="VERSION", help="The name of the version, which never changes.")
-]
 Compression = Annotated[str | None, typer.Option(metavar="KIND", help="Compress each record: zstd, or zstd:LEVEL.")]
 ShardBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="About how large a shard file gets: 256MB, 1GiB.")]
 MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take at most this many records.")]
@@ -52,18 +49,16 @@ Resume = Annotated[
 
 @command(
     "Build",
-    "cachelayer build pipeline:train gs://bucket/caches --id cifar10 --version v1",
-    "cachelayer build pipelines/text.py:tokens cache --id tokens --version v3 --arg length=512 --compression zstd",
-    "cachelayer build pipeline:train cache --id cifar10 --version 'size-{size}' --arg size=32",
-    "cachelayer build pipeline:train gs://bucket/caches --id cifar10 --version v1 --engine ray",
+    "cachelayer build pipeline:train gs://bucket/caches/cifar10@v1",
+    "cachelayer build pipelines/text.py:tokens cache/tokens@v3 --arg length=512 --compression zstd",
+    "cachelayer build pipeline:train 'cache/cifar10@size-{size}' --arg size=32",
+    "cachelayer build pipeline:train gs://bucket/caches/cifar10@v1 --engine ray",
 )
 def build(
     function: Annotated[
         str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a source, or FILE.py:FUNCTION.")
     ],
-    storage: StorageArgument,
-    dataset_id: Id,
-    version: Version,
+    target: TargetArgument,
     arg: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument of the function.")] = None,
     record: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Store this argument with the version in clear.")
@@ -90,24 +85,22 @@ def build(
     source = user_function.load(function)
     parts = {"unbatch": unbatch, "workers": workers, "engine": engine, "resume": resume, "record": record or ()}
     arguments = user_function.arguments(source, arg or ())
-    target = open_storage(storage, option, local_cache)
-    return _publish(target, dataset_id, version, source, arguments, {**_submit_options(given), **parts})
+    storage, address = open_target(target, option, local_cache)
+    return _publish(storage, address, source, arguments, {**_submit_options(given), **parts})
 
 
 @command(
     "Build",
-    "cachelayer import 'train-*.parquet' gs://bucket/caches --id rows --version v1",
-    "cachelayer import part-0.jsonl part-1.jsonl cache --id texts --version v1 --compression zstd",
-    "cachelayer import photos cache --id pets --version v1 --format images",
+    "cachelayer import 'train-*.parquet' gs://bucket/caches/rows@v1",
+    "cachelayer import part-0.jsonl part-1.jsonl cache/texts@v1 --compression zstd",
+    "cachelayer import photos cache/pets@v1 --format images",
     name="import",
 )
 def import_(
     files: Annotated[
         list[str], typer.Argument(metavar="FILES...", help="Paths, 'patterns' or URLs of files, or one folder.")
     ],
-    storage: StorageArgument,
-    dataset_id: Id,
-    version: Version,
+    target: TargetArgument,
     kind: Annotated[
         str | None,
         typer.Option(
@@ -126,11 +119,11 @@ def import_(
 ) -> Answer:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     given = locals()
-    target = open_storage(storage, option, local_cache)
-    _refuse_own_folder(files, target)
+    storage, address = open_target(target, option, local_cache)
+    _refuse_own_folder(files, storage)
     arguments = {"kind": named_files.format_of(files, kind), "files": files}
     options = {**_submit_options(given), "record": tuple(arguments)}
-    return _publish(target, dataset_id, version, named_files.imported, arguments, options)
+    return _publish(storage, address, named_files.imported, arguments, options)
 
 
 @command(
@@ -203,8 +196,7 @@ def _submit_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _publish(
     storage: Storage,
-    dataset_id: str,
-    version: str,
+    target: Reference,
     function: Callable[..., Any],
     arguments: dict[str, Any],
     options: dict[str, Any],
@@ -218,7 +210,7 @@ def _publish(
         return function(**given)
 
     try:
-        ref = storage.cacheable(dataset_id, version, **options)(noted)(**arguments)
+        ref = storage.cacheable(target.dataset_id, target.name, **options)(noted)(**arguments)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             "run the same command again: it continues after the shards that are finished, if any"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cachelayer.cli.addresses import Options, StorageArgument, existing_storage, storage_options
+from cachelayer.cli.addresses import Options, open_place, storage_options
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer
 from cachelayer.cli.user_function import load
@@ -20,14 +20,13 @@ from cachelayer.storage.storage import Storage
 @command(
     "Inspect",
     "cachelayer view cache",
-    "cachelayer view gs://bucket/caches cifar10@v2",
-    "cachelayer view cache tokens@v1 --detokenize my_tokens.py:decode --no-open --port 8000",
+    "cachelayer view gs://bucket/caches/cifar10@v2",
+    "cachelayer view cache/tokens@v1 --detokenize my_tokens.py:decode --no-open --port 8000",
 )
 def view(
-    storage: StorageArgument,
-    version: Annotated[
-        str | None, typer.Argument(metavar="[ID@VERSION]", help="The version to show first.", show_default=False)
-    ] = None,
+    place: Annotated[
+        str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="A storage, and the version to show first.")
+    ],
     no_open: Annotated[bool, typer.Option("--no-open", help="Only print the URL: open no browser.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 0,
     host: Annotated[
@@ -43,9 +42,10 @@ def view(
     option: Options = None,
 ) -> Answer:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
-    existing_storage(storage, option)
+    storage, reference = open_place(place, option)
+    version = None if reference is None else place.rstrip("/").rpartition("/")[2]
     # Records are read in ranges: a look at a bucket downloads no shard.
-    opened = Storage(storage, local_cache_bytes=0, storage_options=storage_options(option))
+    opened = Storage(storage.url, local_cache_bytes=0, storage_options=storage_options(option))
     function = None if detokenize is None else load(detokenize)
     return Answer({"url": serve(opened, version, function, host, port, is_opened=not no_open)})
 

@@ -18,7 +18,7 @@ from commands import PIPELINE, SCRIPT, document, refused, script
 
 import cachelayer
 
-BUILD = ("--id", "d", "--version", "v1")
+TARGET = "cache/d@v1"
 CONTROL_C = b"\x03"
 TAKES_TERMINAL = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
 
@@ -39,7 +39,7 @@ def fetched() -> cachelayer.DataRef[Any]:
 
 def test_options_of_a_build_are_kept() -> None:
     options = ("--compression", "zstd", "--max-records", 7, "--description", "rows", "--metadata", '{"k": [1]}')
-    built = document("build", "pipeline:rows", "cache", *BUILD, *options, "--shard-bytes", "64KiB")
+    built = document("build", "pipeline:rows", TARGET, *options, "--shard-bytes", "64KiB")
     ref = fetched()
     assert (built["records"], built["built"], built["reference"]) == (7, True, ref.reference)
     assert (ref.metadata, ref.provenance["description"]) == ({"k": [1]}, "rows")
@@ -49,18 +49,18 @@ def test_options_of_a_build_are_kept() -> None:
 def test_arguments_have_the_types_that_the_function_says() -> None:
     typed = ("--arg", "size=3", "--arg", "name=7", "--arg", "scale=2", "--arg", "flag=true", "--arg", "limit=null")
     recorded = ("--record", "name")
-    document("build", "pipeline.py:rows", "cache", *BUILD, *typed, *recorded)
+    document("build", "pipeline.py:rows", TARGET, *typed, *recorded)
     ref = fetched()
     assert ref.provenance["arguments"] == {"size": 3, "name": "7", "scale": 2.0, "flag": True, "limit": None}
     assert ref[2] == {"number": 4.0, "name": "7", "flag": True}
 
 
 def test_a_version_that_is_there_is_not_built_again() -> None:
-    first = document("build", "pipeline:rows", "cache", *BUILD)
-    again = document("build", "pipeline:rows", "cache", *BUILD)
+    first = document("build", "pipeline:rows", TARGET)
+    again = document("build", "pipeline:rows", TARGET)
     assert (first["built"], again["built"]) == (True, False)
     assert again["digest"] == first["digest"]
-    text = refused("build", "pipeline:rows", "cache", *BUILD, "--arg", "size=11")
+    text = refused("build", "pipeline:rows", TARGET, "--arg", "size=11")
     assert "size was 10 and is 11" in text
 
 
@@ -71,7 +71,7 @@ def test_a_version_that_is_there_is_not_built_again() -> None:
 def test_the_parts_of_a_source_are_built_where_it_is_asked_for(
     here: Path, options: tuple[object, ...], is_elsewhere: bool
 ) -> None:
-    script("build", "pipeline:parts", "cache", *BUILD, *options, cwd=here)
+    script("build", "pipeline:parts", TARGET, *options, cwd=here)
     rows = [{"number": number, "is_elsewhere": is_elsewhere} for number in range(10)]
     assert list(fetched()) == rows
 
@@ -82,7 +82,7 @@ def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
     (here / "deep" / "uses.py").write_text(
         "import beside\n\nclass Source:\n    rows = staticmethod(lambda: beside.ROWS)"
     )
-    assert document("build", "deep/uses.py:Source.rows", "cache", *BUILD)["records"] == 3
+    assert document("build", "deep/uses.py:Source.rows", TARGET)["records"] == 3
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,13 @@ def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
 )
 def test_what_cannot_be_built_is_said(here: Path, function: str, says: str) -> None:
     (here / "unreadable.py").write_text("def rows(:\n")
-    assert says in refused("build", function, "cache", *BUILD)
+    assert says in refused("build", function, TARGET)
     assert cachelayer.Storage("cache").datasets() == []
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--version", "latest"), "reserved"),
         (("--arg", "sise=3"), "'sise'"),
         (("--arg", "size=ten"), "--arg size: expected int, got 'ten'"),
         (("--arg", "size"), "NAME=VALUE"),
@@ -120,8 +119,19 @@ def test_what_cannot_be_built_is_said(here: Path, function: str, says: str) -> N
     ],
 )
 def test_options_that_cannot_be_are_refused(options: tuple[str, ...], says: str) -> None:
-    given = {"--id": "d", "--version": "v1", options[0]: options[1]}
-    assert says in refused("build", "pipeline:rows", "cache", *(part for pair in given.items() for part in pair))
+    assert says in refused("build", "pipeline:rows", TARGET, *options)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"), [("cache/d@latest", "reserved"), ("cache/d", "STORAGE/ID@VERSION"), ("d@v1", "'d@v1'")]
+)
+@pytest.mark.parametrize("command", [("build", "pipeline:rows"), ("import", "people.csv")])
+def test_what_is_built_needs_a_storage_an_id_and_a_version(
+    here: Path, command: tuple[str, str], target: str, says: str
+) -> None:
+    (here / "people.csv").write_text("name,age\nAda,36\n")
+    assert says in refused(*command, target)
+    assert not (here / "cache").exists()
 
 
 @contextmanager
@@ -153,7 +163,7 @@ def all_of(end: IO[bytes]) -> str:
 @pytest.mark.slow
 def test_control_c_in_a_build_leaves_no_version_and_says_how_to_go_on(here: Path) -> None:
     os.mkfifo(here / "pipe")
-    waits = ("build", "pipeline:waits", "cache", *BUILD, "--arg", "fifo=pipe")
+    waits = ("build", "pipeline:waits", TARGET, "--arg", "fifo=pipe")
     with at_a_terminal(*waits) as (child, end), (here / "pipe").open("w"):
         end.write(CONTROL_C)
         text = all_of(end)
@@ -170,7 +180,7 @@ def test_control_c_in_a_build_leaves_no_version_and_says_how_to_go_on(here: Path
 
 @pytest.mark.slow
 def test_progress_is_shown_at_a_terminal() -> None:
-    with at_a_terminal("build", "pipeline:rows", "cache", *BUILD, "--arg", "size=5000") as (child, end):
+    with at_a_terminal("build", "pipeline:rows", TARGET, "--arg", "size=5000") as (child, end):
         text = all_of(end)
         assert child.wait(60) == 0
     assert "records/s" in text
@@ -179,22 +189,13 @@ def test_progress_is_shown_at_a_terminal() -> None:
 
 @pytest.mark.slow
 def test_rm_asks_at_a_terminal() -> None:
-    document("build", "pipeline:rows", "cache", *BUILD)
+    document("build", "pipeline:rows", TARGET)
     for answer, code in ((b"n\n", 130), (b"y\n", 0)):
         with at_a_terminal("rm", "cache/d@v1") as (child, end):
             end.write(answer)
             assert "Delete d@v1" in all_of(end)
             assert child.wait(60) == code
     assert list(cachelayer.Storage("cache").versions("d")) == []
-
-
-@pytest.mark.parametrize("command", [("build", "pipeline:rows"), ("import", "people.csv")])
-def test_a_version_in_the_place_of_a_storage_is_refused(here: Path, command: tuple[str, str]) -> None:
-    (here / "people.csv").write_text("name,age\nAda,36\n")
-    said = refused(*command, "local/rows@v3", *BUILD)
-    assert "'local/rows@v3'" in said
-    assert "'local'" in said
-    assert not (here / "local").exists()
 
 
 @pytest.mark.needs("pyarrow")
@@ -205,14 +206,14 @@ def test_files_are_imported_by_what_their_names_tell(here: Path) -> None:
     (here / "photos" / "cat" / "0.txt").write_bytes(b"data")
     for version, place, kind, records in (("v1", "rows.csv", "csv", 3), ("v2", "photos", "files", 1)):
         chosen = ("--format", kind) if kind == "files" else ()
-        assert document("import", place, "cache", "--id", "d", "--version", version, *chosen)["records"] == records
+        assert document("import", place, f"cache/d@{version}", *chosen)["records"] == records
         ref = cachelayer.Storage("cache").fetch("d", version)
         assert ref.provenance["arguments"] == {"kind": kind, "files": [place]}
-    assert document("import", "rows.csv", "cache", *BUILD)["built"] is False
-    assert "files was" in refused("import", "rows.jsonl", "cache", *BUILD)
-    refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)
-    refused("import", "rows.csv", "cache", *BUILD, "--format", "excel")
-    assert "'none.csv'" in refused("import", "none.csv", "cache", *BUILD)
+    assert document("import", "rows.csv", TARGET)["built"] is False
+    assert "files was" in refused("import", "rows.jsonl", TARGET)
+    refused("import", "rows.csv", "rows.jsonl", TARGET)
+    refused("import", "rows.csv", TARGET, "--format", "excel")
+    assert "'none.csv'" in refused("import", "none.csv", TARGET)
 
 
 def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) -> None:
@@ -226,7 +227,7 @@ def test_columns_are_added_by_a_function_or_by_a_table_with_a_key(here: Path) ->
 
 def test_a_folder_that_holds_the_storage_is_not_imported(here: Path) -> None:
     (here / "a.txt").write_text("data")
-    said = refused("import", ".", "cache", *BUILD, "--format", "files")
+    said = refused("import", ".", TARGET, "--format", "files")
     assert "'.'" in said
     assert str(here / "cache") in said
     assert not (here / "cache" / "d").exists()

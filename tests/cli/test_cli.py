@@ -55,10 +55,10 @@ def test_a_shell_is_told_how_to_complete(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_json_is_one_document_and_nothing_else_is_on_stdout(here: Path) -> None:
-    built = script("build", "pipeline:prints", "cache", "--id", "p", "--version", "v1", "--json", cwd=here)
+    built = script("build", "pipeline:prints", "cache/p@v1", "--json", cwd=here)
     assert json.loads(built.stdout)["records"] == 2
     assert "printed by the source" in built.stderr
-    again = script("build", "pipeline:prints", "cache", "--id", "q", "--version", "v1", cwd=here)
+    again = script("build", "pipeline:prints", "cache/q@v1", cwd=here)
     assert "printed by the source" in again.stdout
     failed = script("show", "cache/nothing", "--json", cwd=here, code=2)
     assert (failed.stdout, failed.stderr[:7]) == ("", "error: ")
@@ -86,8 +86,7 @@ def test_exit_codes_tell_findings_mistakes_and_failures_apart(here: Path, tmp_pa
 
 
 def test_warnings_are_a_line(here: Path) -> None:
-    options = ("--id", "m", "--version", "v1", "--on-error", "skip")
-    ended = script("build", "pipeline:mixed", "cache", *options, cwd=here)
+    ended = script("build", "pipeline:mixed", "cache/m@v1", "--on-error", "skip", cwd=here)
     assert "warning: " in ended.stderr
     assert "CacheLayerWarning" not in ended.stderr
 

@@ -41,8 +41,8 @@ def printed(*arguments: object, code: int = 0) -> Any:
 @pytest.mark.parametrize("server", ["gcs", pytest.param("s3", marks=pytest.mark.soak)], indirect=True)
 def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None:
     url, options, to_options = server.url(new_bucket(server), "a/prefix"), typed(server), typed(server, "--to-option")
-    script("build", "pipeline:rows", url, "--id", "rows", "--version", "v1", "--arg", "size=40", *options, cwd=here)
-    assert printed("import", "people.csv", url, "--id", "people", "--version", "v1", *options)["records"] == 2
+    script("build", "pipeline:rows", f"{url}/rows@v1", "--arg", "size=40", *options, cwd=here)
+    assert printed("import", "people.csv", f"{url}/people@v1", *options)["records"] == 2
     assert [each["dataset_id"] for each in printed("ls", url, *options)] == ["people", "rows"]
     shown = script("show", f"{url}/rows", *options, cwd=here).stdout
     assert "number: float64" in shown
@@ -78,7 +78,7 @@ def test_the_environment_says_where_s3_is(s3: Server, here: Path, monkeypatch: p
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
     url = s3.url(new_bucket(s3), "caches")
-    assert document("build", "pipeline.py:rows", url, "--id", "rows", "--version", "v1")["records"] == 10
+    assert document("build", "pipeline.py:rows", f"{url}/rows@v1")["records"] == 10
     assert document("verify", f"{url}/rows")["ok"]
 
 
@@ -87,7 +87,7 @@ def test_a_bucket_that_does_not_exist_is_a_failure(server: Server, here: Path) -
     for command in (
         ("ls", url),
         ("show", f"{url}/d"),
-        ("build", "pipeline.py:rows", url, "--id", "d", "--version", "v1"),
+        ("build", "pipeline.py:rows", f"{url}/d@v1"),
         ("gc", url),
     ):
         assert "there is no bucket 'nowhere-at-all'" in refused(*command, *typed(server), code=3)
@@ -119,9 +119,8 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
         # Who waited for the upload that is stalled would wait for ever.
         options = (*typed(s3, "--option", proxy.endpoint), "--option", "timeout=100000")
         size = ("--arg", "size=5000", "--shard-bytes", "100kB")
-        what = ("--id", "d", "--version", "v1", *size)
-        arguments = ("build", "pipeline:rows", url, *what, *options)
-        script("build", "pipeline:rows", "local", *what, cwd=here)
+        arguments = ("build", "pipeline:rows", f"{url}/d@v1", *size, *options)
+        script("build", "pipeline:rows", "local/d@v1", *size, cwd=here)
         manifest = cachelayer.Storage("local").fetch("d", "v1")._base.version.manifest  # type: ignore[attr-defined]
         finished, unfinished = (Path(shard.name).name for shard in manifest.shards[2:4])
         proxy.add(stall(containing=unfinished, method="PUT"))

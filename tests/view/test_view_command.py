@@ -20,7 +20,7 @@ def test_view_prints_a_url_that_opens_the_version_and_ends_at_ctrl_c(tmp_path: P
         [[1, 2], [3]], "d@v1", element_spec=cachelayer.ArraySpec("int64", (None,))
     )
     (tmp_path / "mine.py").write_text("def words(tokens):\n    return f'words of {tokens}'\n")
-    command = [SCRIPT, "view", "cache", "d", "--no-open", "--detokenize", "mine.py:words"]
+    command = [SCRIPT, "view", "cache/d", "--no-open", "--detokenize", "mine.py:words"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         url = urlsplit(child.stdout.readline().strip())
@@ -50,7 +50,7 @@ def test_mistakes_are_errors_before_anything_is_served(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path / "cache")
     storage.submit([1], "d@v1")
     assert "there is nothing at" in refused("view", tmp_path / "none", "--no-open")
-    assert "no dataset 'e'" in refused("view", storage.url, "e", "--no-open")
+    assert "no dataset 'e'" in refused("view", f"{storage.url}/e@v1", "--no-open")
     assert "no_such_module" in refused("view", storage.url, "--no-open", "--detokenize", "no_such_module:f")
     assert "--host" in refused("view", storage.url, "--no-open", "--host", "no.such.host.invalid")
 
