@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.adapters.sources.python_rows import packer
 from cachelayer.builds.iterable_source import SequenceSource
 from cachelayer.builds.source import Source, Splits
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import tree
 from cachelayer.records.infer import leaf_spec
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.records.spec import ArraySpec, RaggedSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged
 
 try:
     import tensorflow_datasets as tfds
@@ -92,7 +92,7 @@ class TfdsSource(SequenceSource):
 
     def elements(self) -> Iterator[Any]:
         examples = self._examples()
-        return examples if self.element_spec is None else (_shaped(self.element_spec, each) for each in examples)
+        return examples if self.element_spec is None else map(packer(self.element_spec), examples)
 
     def _examples(self) -> Iterator[Any]:
         for start in range(self._first, self._count, _RECORDS_AT_ONCE):
@@ -130,31 +130,6 @@ def _with_decoded(spec: Tree, decoders: Any, example: Any) -> Tree:
         own = {name: _with_decoded(spec[name], decoder, example[name]) for name, decoder in decoders.items()}
         return {**spec, **own}
     return tree.map_structure(example, lambda _, value: leaf_spec(value))
-
-
-def _shaped(spec: Tree, value: Any) -> Any:
-    """Return an example with arrays in place of the nested lists of its sequences."""
-    if isinstance(spec, LeafSpec):
-        return _array(spec, value) if isinstance(value, list) else value
-    if isinstance(spec, dict) and isinstance(value, Mapping):
-        # The encoder names missing and extra keys later.
-        return {name: _shaped(spec.get(name), child) for name, child in value.items()}
-    return value
-
-
-def _array(spec: LeafSpec, rows: list[Any]) -> Any:
-    dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else object
-    if not isinstance(spec, RaggedSpec):
-        return _stacked(rows, dtype, spec.shape[1:])
-    splits = []
-    for _ in range(spec.ragged_rank):
-        splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
-        rows = [item for row in rows for item in row]
-    return Ragged.from_nested(_stacked(rows, dtype, spec.shape[spec.ragged_rank + 1 :]), tuple(splits))
-
-
-def _stacked(rows: list[Any], dtype: Any, inner: tuple[int | None, ...]) -> Any:
-    return np.array(rows, dtype) if rows else np.empty((0, *(dim or 0 for dim in inner)), dtype)
 
 
 def _class_names(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:

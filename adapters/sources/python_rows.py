@@ -245,7 +245,10 @@ def _packed_ragged(spec: RaggedSpec, value: Any) -> Any:
             rows = np.concatenate(rows)
         else:
             rows = [item for row in rows for item in row]
-    flat = ArraySpec(spec.dtype, spec.shape[spec.ragged_rank :])
+    inner = spec.shape[spec.ragged_rank :]
+    if isinstance(rows, np.ndarray) and rows.ndim == len(inner) == 1 and rows.dtype == spec.dtype:
+        return Ragged.from_nested(rows, tuple(splits))
+    flat = ArraySpec(spec.dtype, inner)
     try:
         codec = codec_for({"x": flat})
         [element] = codec.elements(codec.columns([{"x": packer(flat)(rows)}]), 1)

@@ -106,6 +106,21 @@ def test_a_frame_with_other_values_or_columns_is_noticed(storage: Storage, libra
         assert storage.cache(others[1], "d", "v1").digest == built.digest
 
 
+def test_the_same_table_in_other_memory_is_no_change(storage: Storage, tmp_path: Path) -> None:
+    datasets, pa = pytest.importorskip("datasets"), pytest.importorskip("pyarrow")
+    columns = {"x": list(range(N)), "words": [["a"] * (row % 3) for row in range(N)]}
+    table, dataset = pa.table(columns), datasets.Dataset.from_dict(columns)
+    dataset.save_to_disk(tmp_path / "saved")
+    storage.cache(table, "table", "v1")
+    storage.cache(dataset, "dataset", "v1")
+    for same in (pa.concat_tables([table[:3], table[3:]]), pa.concat_tables([table, table])[N:]):
+        storage.cache(same, "table", "v1", on_change="error")
+    for same in (datasets.load_from_disk(tmp_path / "saved"), dataset.with_format("numpy"), dataset.select(range(N))):
+        storage.cache(same, "dataset", "v1", on_change="error")
+    with pytest.raises(cachelayer.StaleVersionError, match="elements changed"):
+        storage.cache(dataset.select(range(N)[::-1]), "dataset", "v1", on_change="error")
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_version_that_was_built_from_something_else_is_used_with_one_warning(storage: Storage, name: str) -> None:
     before, after, expected = CHANGES[name]
