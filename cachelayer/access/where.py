@@ -249,7 +249,10 @@ def _alike(left: Any, right: Any) -> tuple[Any, Any]:
     for values, text in ((left, right), (right, left)):
         kind = getattr(getattr(values, "dtype", None), "kind", "")
         if kind == "M" and isinstance(text, str):
-            time = np.datetime64(text)
+            try:
+                time = np.datetime64(text)
+            except ValueError as error:
+                raise InvalidArgumentError(f"{text!r} is no time such as '2026-01-31': {error}") from error
             return (left, time) if values is left else (time, right)
         if kind in "iufbM" and isinstance(text, (str, bytes)):
             raise InvalidArgumentError(f"a field of {values.dtype} cannot be compared with {text!r}")

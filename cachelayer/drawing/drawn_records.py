@@ -66,6 +66,11 @@ class DrawnLeaf:
     name: str = ""
 
 
+def are_tokens(spec: LeafSpec) -> bool:
+    """Return whether a leaf is a series of integers of any length, which most likely stands for a text."""
+    return isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "iu" and spec.shape == (None,)
+
+
 def drawn_element(spec: tree.Tree, element: Any, look: Look) -> list[DrawnLeaf]:
     """Return the first leaves of an element, drawn.
 
@@ -96,7 +101,10 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -
     if not isinstance(spec.dtype, np.dtype) or dtypes.number_kind(array.dtype) not in "biuf" or array.size == 0:
         return DrawnLeaf(number, path, "text", leaf_text(value))
     if array.ndim == 0:
-        return DrawnLeaf(number, path, "text", leaf_text(value), name=named(look.names, path, value))
+        text = f"{int(array):,}" if array.dtype.kind in "iu" else leaf_text(value)
+        return DrawnLeaf(number, path, "text", text, name=named(look.names, path, value))
+    if are_tokens(spec):
+        return DrawnLeaf(number, path, "text", leaf_text(value), tokens=tokens)
     return _array(number, path, array, look.side, tokens)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -58,7 +59,30 @@ def _scalar(value: Any) -> str:
     if isinstance(value, (str, bytes)):
         return _clipped(repr(value[: TEXT // 4]), len(value) > TEXT // 4)
     plain = dtypes.plain_scalar(np.asarray(value))
-    return plain if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
+    return date_text(plain) if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
+
+
+_ZEROS = re.compile(r"[T ]00:00(:00(\.0+)?)?$|\.0+$|(?<=\.\d)0+$|(?<=\.\d\d)0+$|(?<=\.\d{3})0+$|(?<=\.\d{6})0+$")
+
+
+def date_text(text: str) -> str:
+    """Return a date as people write it: without the time if that is midnight, and without decimals that are zero."""
+    return _ZEROS.sub("", text).replace("T", " ") if re.match(r"-?\d{4,}-\d\d-\d\dT", text) else text
+
+
+def number_text(value: Any) -> str:
+    """Return a number, or a date in text, as people write it: four digits that count, and commas."""
+    if isinstance(value, str):
+        return date_text(value)
+    if isinstance(value, bool) or value is None:
+        return "-" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value == 0 or not 1e-4 <= abs(value) < 1e12:
+        return f"{value:.4g}"
+    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    shown = f"{value:,.{digits}f}"
+    return shown.rstrip("0").rstrip(".") if digits else shown
 
 
 def first_rows(ragged: Ragged) -> list[Any]:

@@ -25,11 +25,12 @@ class Histogram:
     """The counts of numbers in ranges of one width.
 
     Args:
-        edges: where each range begins, and where the last one ends: range i is ``edges[i] <= x < edges[i + 1]``.
+        edges: where each range begins, and where the last one ends: range i is ``edges[i] <= x < edges[i + 1]``;
+            text for dates and durations.
         counts: how many numbers lie in each range.
     """
 
-    edges: tuple[Number, ...]
+    edges: tuple[Number | str, ...]
     counts: tuple[int, ...]
 
 
@@ -44,7 +45,7 @@ class NumberStats:
         mean, std: the mean and the standard deviation of the population; None for dates and durations, if there are
             no numbers, and if they are too large for a float.
         values: each integer or bool with its count, in ascending order, if at most 32 differ; else None.
-        histogram: None for dates and durations, and if there are no numbers.
+        histogram: None if there are no numbers.
     """
 
     count: int
@@ -57,7 +58,7 @@ class NumberStats:
     values: tuple[tuple[int | bool, int], ...] | None
     histogram: Histogram | None
 
-    def bins(self) -> list[tuple[Number, Number | None, int]]:
+    def bins(self) -> list[tuple[Number | str, Number | str | None, int]]:
         """Return the bars of a chart: a value with its count if few differ, else the ends of a range with its count."""
         if self.values:
             return [(value, None, count) for value, count in self.values]
@@ -89,7 +90,7 @@ class NumberSummary:
         self._range: tuple[Number, Number] | None = None
         self._mean = self._squares = 0.0
         self._values: Counter[int] | None = Counter() if self._kind in "biu" else None
-        self._scale = 0 if self._kind in "biu" else _NARROWEST
+        self._scale = _NARROWEST if self._kind == "f" else 0
         self._bins: Counter[int] = Counter()
 
     def add(self, values: NDArray[Any]) -> None:
@@ -99,6 +100,8 @@ class NumberSummary:
             times = values[~np.isnat(values)].view(np.int64)
             self._nans += len(values) - len(times)
             self._widen(times)
+            if len(times):
+                self._add_bins(times, np.ones(len(times)))
         elif self._kind == "f":
             with np.errstate(over="ignore"):
                 wide = values.astype(np.float64)
@@ -185,8 +188,13 @@ class NumberSummary:
         if not self._bins:
             return None
         places = range(min(self._bins), max(self._bins) + 1)
-        if self._kind in "biu":
-            edges: tuple[Number, ...] = tuple(place << self._scale for place in range(places.start, places.stop + 1))
+        if self._kind != "f":
+            starts = [place << self._scale for place in range(places.start, places.stop + 1)]
+            is_time = self._kind in "Mm"
+            # The lowest integer stands for NaT.
+            edges: tuple[Number | str, ...] = tuple(
+                self._shown(min(max(start, 1 - (1 << 63)), (1 << 63) - 1)) if is_time else start for start in starts
+            )
         else:
             with np.errstate(over="ignore"):
                 ends = np.ldexp(np.arange(places.start, places.stop + 1, dtype=np.float64), self._scale)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from cachelayer.drawing.text import shown_path
+from cachelayer.drawing.text import number_text, shown_path
 
 if TYPE_CHECKING:
     from cachelayer.statistics.numbers import NumberStats
@@ -64,11 +64,7 @@ def _rows(statistics: Statistics) -> Iterator[Row]:
 
 def _numbers(numbers: NumberStats) -> list[tuple[str, str]]:
     found = ((label, getattr(numbers, name)) for label, name in _NUMBERS.items())
-    return [(label, _number(value)) for label, value in found if value is not None]
-
-
-def _number(value: float | str) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return [(label, number_text(value)) for label, value in found if value is not None]
 
 
 def _counts(numbers: NumberStats | None) -> list[int]:

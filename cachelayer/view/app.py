@@ -20,7 +20,7 @@ from cachelayer.errors import (
     RecordIndexError,
     StorageError,
 )
-from cachelayer.view import find_page, order_page, record_pages, statistics_page, storage_pages
+from cachelayer.view import distributions, order_page, record_pages, storage_pages
 from cachelayer.view.render import Shelf, page
 
 _VERSION = "/d/{dataset}/{version}"
@@ -40,20 +40,19 @@ def application(shelf: Shelf) -> Starlette:
             Route("/d/{dataset}", storage_pages.dataset),
             Route("/diff", storage_pages.diff),
             Route(_VERSION, storage_pages.version),
-            Route(f"{_VERSION}/records", record_pages.grid),
+            Route(f"{_VERSION}/records", record_pages.records),
             Route(f"{_VERSION}/records/{{number:int}}", record_pages.record),
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.png", record_pages.picture),
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.wav", record_pages.sound),
             Route(f"{_VERSION}/order", order_page.order),
-            Route(f"{_VERSION}/find", find_page.find),
-            Route(f"{_VERSION}/statistics", statistics_page.statistics),
-            Route(f"{_VERSION}/statistics", statistics_page.change, methods=["POST"]),
+            Route(f"{_VERSION}/statistics", distributions.statistics),
+            Route(f"{_VERSION}/statistics", distributions.change, methods=["POST"]),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static", follow_symlink=True)),
         ],
         exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
     )
     app.state.shelf = shelf
-    app.state.surveys = {}
+    app.state.surveys, app.state.searches = {}, {}
     return app
 
 

@@ -16,7 +16,6 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageErro
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.values import Nullable
-from cachelayer.view.find_page import read_leaf
 
 PAGE = 96
 MOST_SORTED = 4096
@@ -67,10 +66,11 @@ def batch_of(raw: DataRef[Any], numbers: list[int], by: str, look: Look) -> Show
         raise InvalidArgumentError(f"by={by[:40]!r}: it is one of {', '.join(sortable(raw.element_spec)) or 'nothing'}")
     if len(numbers) > MOST_SORTED:
         return ShownBatch(numbers, [], f"not sorted: more than {MOST_SORTED:,} records")
-    paths = [path for path, _ in tree.leaves(raw.element_spec)]
-    leaf = [shown_path(path) for path in paths].index(by)
+    narrow = raw if isinstance(raw.element_spec, LeafSpec) else raw.fields(by)
+    ((path, _),) = tree.leaves(narrow.element_spec)
     try:
-        values = _values(read_leaf(raw, leaf, np.asarray(numbers, np.int64)))
+        (column,) = tree.flatten_like(narrow.element_spec, narrow.read(np.asarray(numbers, np.int64)))
+        values = _values(column)
     except StorageError:
         raise
     except CacheLayerError as error:
@@ -78,7 +78,7 @@ def batch_of(raw: DataRef[Any], numbers: list[int], by: str, look: Look) -> Show
     # Nulls and NaN come last; the sort keeps the order of training among equals.
     is_last = [value is None or value != value for value in values]
     order = sorted(range(len(values)), key=lambda row: (is_last[row], 0 if is_last[row] else values[row]))
-    headings = [_heading(look, by, paths[leaf], values[row]) for row in order]
+    headings = [_heading(look, by, path, values[row]) for row in order]
     is_grouped = len(set(headings)) <= _MOST_GROUPS and not any(isinstance(value, float) for value in values)
     return ShownBatch([numbers[row] for row in order], headings if is_grouped else [])
 

@@ -1,43 +1,103 @@
-"""The pages of records: a grid by number, and one record with its leaves in full."""
+"""The pages of records: one table by number or by a condition, and one record with its leaves in full."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.drawing.drawn_records import Look, drawn_leaf, drawn_records
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.where import Condition, mask_of
+from cachelayer.drawing.drawn_records import Look, are_tokens, drawn_leaf, drawn_records
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
+from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
+from cachelayer.view.distributions import Reading, columns_of, remember, survey_of
 from cachelayer.view.render import page, ref_of, shelf_of, whole
 
-COUNT, MOST = 24, 200
+COUNT, MOST = 50, 200
 THUMBNAIL, FULL = 96, 1600
-LEAVES, _ALL_LEAVES = 8, 500
+LEAVES, _COLUMNS, _ALL_LEAVES = 8, 24, 500
 _ONE_NBYTES = 1 << 28
+_BATCH_NBYTES, _BATCH_RECORDS = 4 << 20, 65_536
 
 
-def grid(request: Request) -> Response:
-    """Show records from a number on; with ``part``, only the grid, which the script puts into the page.
+class Search(Reading):
+    """The numbers of the records that a condition chooses, searched for while somebody looks."""
 
-    With ``at``, show the records of these numbers, such as those that a stream of a view hands out in a step.
+    def __init__(self, ref: DataRef[Any], where: str) -> None:
+        super().__init__(self._search_batch)
+        self.searched = 0
+        self.numbers: NDArray[np.int64] = np.empty(0, np.int64)
+        self._raw, self._condition = ref.raw(), Condition.of(where)
+        self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(ref).facts.read_nbytes)))
+
+    def _search_batch(self) -> bool:
+        start, stop = self.searched, min(self.searched + self._batch_size, len(self._raw))
+        rows = np.flatnonzero(mask_of(self._raw[start:stop]._records, self._condition))
+        self.numbers, self.searched = np.append(self.numbers, start + rows), stop
+        return stop < len(self._raw)
+
+
+def records(request: Request) -> Response:
+    """Show records from a number on as a table: all, with ``where`` those of a condition, with ``at`` those named.
+
+    A stream of a view lists the numbers that it hands out in a step, which ``at`` shows.
     """
     ref, query = ref_of(request), request.query_params
-    look = shelf_of(request).look(ref, THUMBNAIL, LEAVES)
-    if query.get("at"):
-        chosen = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in query["at"].split(",")[:MOST]]
-        return page("chosen.html", ref=ref, drawn=drawn_records(ref.raw(), chosen, look))
+    where, at = query.get("where", "").strip(), query.get("at", "").strip()
+    search = None
+    shown: Sequence[int] | NDArray[np.int64] = range(len(ref))
+    if at:
+        shown = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in at.split(",")[:MOST]]
+    elif where:
+        search = _search(request, ref, where)
+        shown = search.numbers
     count = whole(query, "count", COUNT, 1, MOST)
-    last = max(0, len(ref) - 1)
-    start = whole(query, "from", 0, 0, last)
-    drawn = drawn_records(ref.raw(), range(start, min(start + count, len(ref))), look)
-    template = "grid.html" if "part" in query else "records.html"
-    return page(template, ref=ref, records=len(ref), start=start, count=count, last=last, drawn=drawn)
+    start = whole(query, "from", 0, 0, max(0, len(ref) - 1))
+    look = shelf_of(request).look(ref, THUMBNAIL, _COLUMNS)
+    drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], look)
+    running = survey_of(request, ref)
+    columns = columns_of(ref, running)
+    return page(
+        "records.html",
+        ref=ref,
+        records=len(ref),
+        total=len(shown),
+        start=start,
+        count=count,
+        where=where,
+        keep={name: value for name, value in {"where": where, "at": at}.items() if value},
+        query=urlencode({name: query[name] for name in ("where", "at", "count") if query.get(name)}),
+        search=search,
+        is_searching=search is not None and search.is_running and len(drawn) < count,
+        running=running,
+        columns=columns[:_COLUMNS],
+        more=len(columns) - _COLUMNS,
+        has_tokens=look.detokenize is None and any(are_tokens(leaf) for _, leaf in tree.leaves(ref.element_spec)),
+        drawn=drawn,
+    )
+
+
+def _search(request: Request, ref: DataRef[Any], where: str) -> Search:
+    searches: dict[Any, Search] = request.app.state.searches
+    key = ref.dataset_id, ref.digest, where
+    if key not in searches:
+        remember(searches, key, Search(ref, where))
+    search = searches[key]
+    search.read_on()
+    if search.error is not None:
+        searches.pop(key, None)
+        raise search.error
+    return search
 
 
 def record(request: Request) -> Response:

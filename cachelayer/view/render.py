@@ -27,12 +27,6 @@ def _thousands(number: Any) -> str:
     return f"{number:,}" if isinstance(number, int) else str(number)
 
 
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "-" if value is None else _thousands(value)
-
-
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -40,7 +34,7 @@ def _plain(value: Any) -> str:
 def _moment(text: str) -> str:
     """Format a time of the log; a text that is no time stays as it is."""
     try:
-        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M")
+        return datetime.fromisoformat(text).strftime("%-d %b %Y, %H:%M")
     except ValueError:
         return text[:40]
 
@@ -62,7 +56,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters.update(
-    nbytes=size, ago=ago, count=_thousands, number=_number, plain=_plain, moment=_moment, src=_src, path=shown_path
+    nbytes=size, ago=ago, count=_thousands, plain=_plain, moment=_moment, src=_src, path=shown_path
 )
 _TEMPLATES.globals.update(version_path=version_path, line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
 
@@ -96,7 +90,7 @@ class Shelf:
         self.storage = storage
         self._detokenize = detokenize
         catalog = storage._catalog
-        self._open = lru_cache(8)(lambda dataset_id, info: catalog.ref(StoredVersion(catalog.store, dataset_id, info)))
+        self._open = lru_cache(64)(lambda dataset_id, info: catalog.ref(StoredVersion(catalog.store, dataset_id, info)))
 
     def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
         """Return how records of a version are drawn, with at most so many pixels a side, and leaves."""

@@ -10,6 +10,7 @@ from itertools import islice
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cachelayer.drawing.drawn_records import DrawnLeaf, drawn_records
 from cachelayer.drawing.text import spec_rows
 from cachelayer.errors import CacheLayerError, DatasetNotFoundError
 from cachelayer.json_values import flattened
@@ -18,40 +19,53 @@ from cachelayer.system_threads import Pool
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.unpublished import UnpublishedBuild, begun_datasets
-from cachelayer.view.render import page, ref_of, shelf_of
+from cachelayer.view.render import Shelf, page, ref_of, shelf_of
 
 _THREADS = 32
 _EVENTS = 200
 _SHARDS = 20
 _SPEC_ROWS = 2000
 _CHOICES = 100
+_THUMBNAILS, _THUMBNAIL_NBYTES = 6, 1 << 20
 
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A dataset in the list: its versions, the newest last, and its builds; or why it cannot be read."""
+    """A dataset in the list: its versions, the newest last, its builds and some leaves; or why it cannot be read."""
 
     dataset_id: str
     versions: Sequence[VersionInfo] = ()
     builds: Sequence[UnpublishedBuild] = ()
     problem: str = ""
+    thumbnails: Sequence[DrawnLeaf] = ()
 
 
 def storage(request: Request) -> Response:
     """List the datasets, and the builds that are running or were interrupted."""
-    storage = shelf_of(request).storage
+    shelf = shelf_of(request)
+    storage = shelf.storage
     published = storage.datasets()
     names = sorted([*published, *begun_datasets(storage._store, published)])
     with Pool(_THREADS, "cachelayer-view") as threads:
-        rows = list(threads.map(lambda name: _row(storage, name), names))
+        rows = list(threads.map(lambda name: _row(shelf, name), names))
     return page("storage.html", url=storage.url, rows=rows)
 
 
-def _row(storage: Storage, name: str) -> DatasetRow:
+def _row(shelf: Shelf, name: str) -> DatasetRow:
     try:
-        return DatasetRow(name, *_published(storage, name))
+        versions, builds = _published(shelf.storage, name)
+        return DatasetRow(name, versions, builds, thumbnails=_thumbnails(shelf, name) if versions else ())
     except CacheLayerError as error:
         return DatasetRow(name, problem=str(error))
+
+
+def _thumbnails(shelf: Shelf, name: str) -> list[DrawnLeaf]:
+    """Return the first picture of some records, or some leaves of one record; nothing of what is too large."""
+    ref = shelf.ref(name, "latest")
+    numbers = range(min(_THUMBNAILS, len(ref)))
+    drawn = [record.leaves for record in drawn_records(ref.raw(), numbers, shelf.look(ref, 48, 8), _THUMBNAIL_NBYTES)]
+    pictures = [leaf for leaves in drawn for leaf in leaves if leaf.kind == "picture"]
+    return pictures[:_THUMBNAILS] or [leaf for leaves in drawn[:1] for leaf in leaves[:3]]
 
 
 def _published(storage: Storage, name: str) -> tuple[list[VersionInfo], list[UnpublishedBuild]]:

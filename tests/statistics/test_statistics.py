@@ -103,7 +103,7 @@ def check_leaf(stats: LeafStats, spec: Any, rows: list[Any]) -> None:
         assert stats.numbers is not None
         numbers = [value for value in values if not np.isnat(value)]
         assert stats.numbers.nans == len(values) - len(numbers)
-        has_text = dtype.kind == "m" or np.datetime_data(dtype)[0] != "generic"
+        has_text = np.datetime_data(dtype)[0] != "generic"
         shown = [str(number if has_text else number.view(np.int64)) for number in sorted(numbers)]
         assert stats.numbers.minimum == (shown[0] if shown else None)
     elif are_numbers(dtype):

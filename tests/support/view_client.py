@@ -67,7 +67,7 @@ class Client:
 
 def cards(text: str) -> list[int]:
     """Return the numbers of the records that a page shows."""
-    return [int(number) for number in re.findall(r'<h3><a href="[^"]*/records/(\d+)">', text)]
+    return [int(number) for number in re.findall(r'<(?:h3|th scope="row")><a href="[^"]*/records/(\d+)">', text)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from browsing import IN_BROWSER, chromium, place, tab
 from view_client import Client, serving
 
 import cachelayer
-from cachelayer.view import statistics_page
+from cachelayer.view import distributions
 
 pytestmark = IN_BROWSER
 HOSTILE = "<img src=x onerror='document.title=\"owned\"'><script>document.title='owned'</script>"
@@ -73,7 +73,7 @@ PATHS = [
     "/d/d/v1/records/2",
     "/d/d/v1/order?batch=8&shards=2",
     "/d/d/v1/records?at=1,5,9",
-    "/d/d/v1/find?leaf=0&low=3",
+    "/d/d/v1/records?where=text+%3D%3D+%223%22",
     "/diff?one=d@v1&other=d@half",
     "/d/d/v1/statistics",
 ]
@@ -168,7 +168,7 @@ def test_statistics_show_how_far_they_are_and_stop_at_a_click(
     storage = cachelayer.Storage(tmp_path)
     storage.submit({"x": np.arange(100_000)}, "d@v1")
     # A look reads one batch, and a page that has been looked at a few times waits for a click.
-    monkeypatch.setattr(statistics_page, "PATIENCE", 0.0)
+    monkeypatch.setattr(distributions, "PATIENCE", 0.0)
     with serving(storage) as client, tab(browser, client) as page:
         page.route("**/statistics", lambda route: route.continue_(), times=2)
         page.goto("/d/d/v1/statistics")

@@ -117,11 +117,7 @@ def test_a_version_shows_its_spec_its_provenance_and_the_line_that_opens_it(
 
 
 def test_records_have_fixed_urls_by_number(client: Client) -> None:
-    text = shown(client, "/d/d/v1/records?from=50&count=4")
-    assert re.findall(r'<h3><a href="([^"]*)">', text) == [f"/d/d/v1/records/{number}" for number in range(50, 54)]
-    part = client.get("/d/d/v1/records?from=50&count=4&part=1").text
-    assert "<html" not in part
-    assert part.count("<article") == 4
+    assert cards(shown(client, "/d/d/v1/records?from=50&count=4")) == [50, 51, 52, 53]
     for wrong in ("from=60", "from=-1", "count=0", f"count={MOST + 1}", "from=x", "from=" + "9" * 5000):
         shown(client, f"/d/d/v1/records?{wrong}", 400)
     for number in ("60", "99999999999999999999999"):
@@ -206,7 +202,7 @@ def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
         shard = sorted(tmp_path.rglob("*.array_record"))[0]
         shard.write_bytes(b"damaged")
         text = shown(client, "/d/d/v1/records?count=40")
-        assert '<p class="problem">' in text
+        assert 'class="problem">' in text
         assert "3,000 bytes" in text
         assert "cachelayer verify" in shown(client, "/d/d/v1/records/0", 500)
         shown(client, "/d/d/v1/records/39")
@@ -252,12 +248,12 @@ def test_images_and_sounds_are_decoded_within_limits_and_never_passed_on(tmp_pat
         shown(client, "/d/d/v1/records/1/1.wav", 400)
 
 
-def test_statistics_are_computed_when_they_are_asked_for(client: Client) -> None:
+def test_statistics_are_computed_again_when_they_are_asked_for(client: Client) -> None:
     answer = client.ask("/d/d/v2/statistics", "POST", {"do": "all"})
     assert (answer.status, answer.headers["location"]) == (303, "/d/d/v2/statistics")
     text = shown(client, "/d/d/v2/statistics")
     assert "Statistics of 65 records" in text
-    assert re.search(r"<h2>signal <small>float64\[100\]", text)
+    assert re.search(r"<h3>signal <small>float64\[100\]", text)
     for records in ("0", "x", "9" * 300):
         assert client.ask("/d/d/v1/statistics", "POST", {"do": "sample", "records": records}).status == 400
     assert client.ask("/d/d/v1/statistics", "POST", {"do": "x" * 10_000}).status == 413
@@ -268,7 +264,7 @@ def test_many_leaves_and_a_huge_text_are_cut(tmp_path: Path) -> None:
     storage.submit([{f"leaf{number}": number for number in range(3000)}], "d@v1")
     storage.submit(["x" * 3_000_000], "text@v1")
     with serving(storage) as client:
-        assert "and 2,992 more leaves" in shown(client, "/d/d/v1/records")
+        assert "and 2,976 more leaves" in shown(client, "/d/d/v1/records")
         assert "and 2,500 more leaves" in shown(client, "/d/d/v1/records/0")
         shown(client, "/d/d/v1")
         assert len(shown(client, "/d/text/v1/records")) < 20_000
