@@ -105,7 +105,7 @@ class Column:
 
 def survey_of(request: Request, ref: DataRef[Any]) -> RunningSurvey | None:
     """Return the statistics of a version, read on; None if it is large, and nobody has asked for them."""
-    surveys: dict[Any, RunningSurvey] = request.app.state.surveys
+    surveys: dict[Any, RunningSurvey | None] = request.app.state.surveys
     key = ref.dataset_id, ref.digest
     if key not in surveys and 0 < len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES:
         remember(surveys, key, RunningSurvey(ref, None))
@@ -233,7 +233,8 @@ async def change(request: Request) -> Response:
 def _change(request: Request, form: Mapping[str, str]) -> Response:
     ref, surveys = ref_of(request), request.app.state.surveys
     key = ref.dataset_id, ref.digest
-    surveys.pop(key, None)
+    # A small version that is stopped does not begin again by itself.
+    remember(surveys, key, None)
     if form.get("do") != "stop":
         records = whole(form, "records", SAMPLE, 1, 1 << 62) if form.get("do") == "sample" else None
         remember(surveys, key, RunningSurvey(ref, records))

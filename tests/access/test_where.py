@@ -189,6 +189,7 @@ def test_erased_records_are_not_chosen(tmp_path: Path) -> None:
         "~flag",
         "flag + 1 > 1",
         "n in score",
+        "day > 'soon'",
         "n is 3",
         "n in [flag]",
         f"n > {'(' * 300}1{')' * 300}",
