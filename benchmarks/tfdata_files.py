@@ -1,6 +1,6 @@
 """JPEG files through tf.data: decoded in each epoch from their folder, cached as pixels, or cached as files.
 
-Run: ``python benchmarks/tfdata_files.py``. Each way gives batches of 224 x 224 pixels to the same loop; the best of three
+Run: ``python benchmarks/tfdata_files.py``. Each way gives batches of 224 x 224 pixels to one loop; the best of three
 epochs counts, with everything in the page cache.
 """
 
