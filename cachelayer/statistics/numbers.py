@@ -103,7 +103,8 @@ class NumberSummary:
             if len(times):
                 self._add_bins(times, np.ones(len(times)))
         elif self._kind == "f":
-            with np.errstate(over="ignore"):
+            # A signaling NaN is an invalid value to convert.
+            with np.errstate(over="ignore", invalid="ignore"):
                 wide = values.astype(np.float64)
             finite = wide[np.isfinite(wide)]
             nans = int(np.isnan(wide).sum())
