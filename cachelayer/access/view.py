@@ -24,8 +24,7 @@ from cachelayer.access.dataset import Selected
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
-from cachelayer.access.sequences.documents import DocumentRows
-from cachelayer.access.sequences.packs import PackCut, pack_rows
+from cachelayer.access.sequences.packs import PackRows, pack_rows
 from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import split
@@ -545,7 +544,7 @@ class Packed(View[dict[str, Any]]):
     @property
     def fill(self) -> float:
         """The share of the cells of all packs, also of those that a slice leaves out, that are not padding."""
-        return cast(PackCut, cast(DocumentRows, self._records.base).cut).fill
+        return cast(PackRows, self._records.base).fill
 
 
 class Padded(View[Any]):

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataset import Dataset, Digests, Selected
+from cachelayer.access.dataset import Digests, Selected
 from cachelayer.access.sequences.padded import Long, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.protocols import Facts, Sources
+from cachelayer.locks import cached_property
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
@@ -85,17 +85,15 @@ class RecordsOfBucket(Selected):
 
 
 @dataclass(frozen=True, eq=False)
-class BucketedElements(Dataset):
+class BucketedElements(PaddedElements):
     """The elements of a view, with the spec and the bytes that they have in batches from buckets.
 
+    Only the records of one bucket are padded, so elements and batches are those of the view.
+
     Args:
-        records: the elements.
-        longest: the same, padded to the last bound.
         lengths_of: the numbers of the leaves whose lengths decide the buckets.
     """
 
-    records: Selected
-    longest: PaddedElements
     lengths_of: tuple[int, ...]
 
     @property
@@ -108,16 +106,9 @@ class BucketedElements(Dataset):
         digests = self.records.lengths_digests(self.lengths_of)
         return digests._replace(original=digests.rows)
 
-    @property
+    @cached_property
     def element_spec(self) -> Tree:
-        return self.longest.spec_of_any_length
-
-    @property
-    def facts(self) -> Facts:
-        return self.longest.facts
-
-    def __len__(self) -> int:
-        return len(self.records)
+        return self._changed(self.records.element_spec, lambda padding, _: padding.specs(None))
 
     def elements(self, numbers: Ints) -> list[Any]:
         return self.records.elements(numbers)
@@ -127,9 +118,6 @@ class BucketedElements(Dataset):
 
     def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
         return self.records.batches(batches)
-
-    def sources(self, numbers: Ints) -> Sources:
-        return self.records.sources(numbers)
 
 
 def bucketed_stream(
@@ -149,5 +137,5 @@ def bucketed_stream(
     checked = make_options(len(view), global_batch_size, nbytes, _table_of(view, buckets), **options)
     all_records = Selection.all(len(view))
     numbers = leaf_numbers(view.stored_leaves("buckets").codec.spec, buckets.leaves)
-    records = Selected(BucketedElements(view, padded[-1], numbers), all_records)
+    records = Selected(BucketedElements(view, padded[-1].paddings, numbers), all_records)
     return stream_of(StepReader(records, checked, buckets=[RecordsOfBucket(each, all_records) for each in padded]))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,10 @@ from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BlockHolder, Facts, Sources
+from cachelayer.protocols import Facts, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints, rows_apart, splits_of
-from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.versions.manifest import canonical_json
 
@@ -36,9 +36,11 @@ class Pieces:
         row: the row that holds each.
         record: the record that each comes from.
         begin: its first value in the record.
-        count: the number of its values.
+        count: the number of its values, which may be 0.
         offset: its place in the row.
         ends: bool, True if its document is known to end with it.
+        segment: the number of its document in the row, from 1.
+        cells: the number of cells that its values take, with the separator after them if the row holds that.
     """
 
     row: Ints
@@ -47,14 +49,19 @@ class Pieces:
     count: Ints
     offset: Ints
     ends: NDArray[np.bool_]
+    segment: Ints
+    cells: Ints
 
     def not_empty(self) -> Pieces:
         filled = np.flatnonzero(self.count > 0)
         if len(filled) == len(self.count):
             return self
-        columns = (self.row, self.record, self.begin, self.count, self.offset)
-        row, record, begin, count, offset = (column[filled] for column in columns)
-        return Pieces(row, record, begin, count, offset, self.ends[filled])
+        return Pieces(*(getattr(self, field.name)[filled] for field in fields(self)))
+
+    def separators(self, length: int) -> Ints:
+        """Return the place of each separator, where the cells of all rows are numbered one after another."""
+        ended = np.flatnonzero(self.cells > self.count)
+        return self.row[ended] * length + self.offset[ended] + self.count[ended]
 
     def sources(self, documents: Dataset) -> Sources:
         """Return where the pieces come from, given the dataset that has the records as elements."""
@@ -91,25 +98,13 @@ class Pieces:
         return out.reshape(rows, length)
 
 
-def segments_of(
-    row: Ints, number: Ints, cells: Ints, rows: int, length: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the segment id of each cell and its position in its segment; 0 for padding.
-
-    Args:
-        row: the row of each segment; segments fill each row from its first cell on.
-        number: the id of each segment.
-        cells: the number of its cells.
-        rows, length: the number of rows, and of cells in each.
-
-    Returns:
-        Two arrays of shape ``[rows, length]``.
-    """
-    filled = np.bincount(row, cells, rows).astype(np.int64)
+def segments_of(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the segment id of each cell and its position in its segment, ``[rows, length]``; 0 for padding."""
+    filled = np.bincount(pieces.row, pieces.cells, rows).astype(np.int64)
     # The padding of a row is one more segment, after all others.
-    ends = np.cumsum(np.bincount(row, minlength=rows))
-    counts = np.insert(cells, ends, length - filled)
-    segments = np.repeat(np.insert(number.astype(np.int32), ends, 0), counts).reshape(rows, length)
+    ends = np.cumsum(np.bincount(pieces.row, minlength=rows))
+    counts = np.insert(pieces.cells, ends, length - filled)
+    segments = np.repeat(np.insert(pieces.segment.astype(np.int32), ends, 0), counts).reshape(rows, length)
     flat = np.arange(rows * length, dtype=np.int32)
     flat -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
     positions = flat.reshape(rows, length)
@@ -258,6 +253,11 @@ def fill_hex(value: NDArray[Any] | None) -> str | None:
     return None if value is None else dtypes.canonical_bytes(value).tobytes().hex()
 
 
+def padding_keys(key: str) -> tuple[str, str]:
+    """Return the keys of the length and the mask beside a key."""
+    return f"{key}_length", f"{key}_mask"
+
+
 def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
     """Return the digest of what is made of records.
 
@@ -266,115 +266,102 @@ def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
     return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
 
 
-def segment_spec(documents: Documents, length: int) -> dict[str, ArraySpec]:
-    """Return the specs of the segment ids and positions of rows."""
-    return {key: ArraySpec(np.dtype(np.int32), (length,)) for key in documents.segment_keys}
+@dataclass(frozen=True, eq=False)
+class DocumentRows(Dataset):
+    """Rows of one length that hold pieces of documents: dicts of arrays of fixed shape.
 
+    A plan of the rows is a subclass: it says which pieces each row holds.
 
-class Cut(Protocol):
-    """How rows of one length are cut from documents. Picklable."""
+    Args:
+        documents: the documents.
+        length: the number of values of a row.
+        added: what rows have beside the leaves: segment ids and positions, the length and the mask, or nothing.
+        separator: the value after each document for each leaf, as arrays without dimensions; empty for none.
+    """
+
+    documents: Documents
+    length: int
+    added: Literal["segments", "mask"] | None = None
+    separator: tuple[NDArray[Any], ...] = ()
 
     kind: ClassVar[str]
     """The name in the digest."""
 
-    @property
-    def documents(self) -> Documents:
-        """The documents."""
-
-    @property
-    def length(self) -> int:
-        """The number of values of a row."""
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What decides the rows, beside the documents."""
-
-    @property
-    def added_spec(self) -> dict[str, ArraySpec]:
-        """What rows have beside the leaves of the documents."""
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        """The number of rows that each segment of the records adds."""
-
-    def __len__(self) -> int: ...
-
-    def pieces(self, numbers: Ints) -> Pieces:
-        """Return the pieces of documents in some rows, without those that have no values."""
-
-    def batch(self, numbers: Ints, read: Read | None = None) -> dict[str, NDArray[Any]]:
-        """Return some rows; ``read`` reads the records that they are made of, if not their own base."""
-
-    def block_holder(self, rows: DocumentRows, selection: Selection) -> BlockHolder[Any] | None:
-        """Return what fetches blocks of rows; see :meth:`Dataset.block_holder`."""
-
-
-@dataclass(frozen=True, eq=False)
-class DocumentRows(Dataset):
-    """Rows of one length that are made of documents: dicts of arrays of fixed shape.
-
-    Args:
-        cut: how they are made.
-    """
-
-    cut: Cut
-
     def __post_init__(self) -> None:
-        documents = self.cut.documents
-        keys = [*documents.keys, *self.cut.added_spec]
+        keys = [*self.documents.keys, *self._added_spec]
         for key in keys:
             if keys.count(key) > 1:
-                named = ", ".join(map(repr, documents.names))
+                named = ", ".join(map(repr, self.documents.names))
                 raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a leaf")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"cut": self.cut}
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """What decides the rows, beside the documents."""
+
+    @abstractmethod
+    def pieces(self, numbers: Ints) -> Pieces:
+        """Return the pieces of documents in some rows."""
+
+    def check(self, pieces: Pieces) -> None:
+        """Raise unless the leaves of these documents have equal lengths; a plan may have made sure of it."""
 
     @property
     def title(self) -> str:
-        documents = self.cut.documents
-        names = ", ".join(map(repr, documents.names))
-        return f"{self.cut.kind.capitalize()}({documents.records.facts.name!r}, {names}, length={self.cut.length}"
+        names = ", ".join(map(repr, self.documents.names))
+        return f"{self.kind.capitalize()}({self.documents.records.facts.name!r}, {names}, length={self.length}"
 
     @cached_property
     def digests(self) -> Digests:
-        made = self.cut.documents.digests.made(
-            lambda digest: derived_digest(digest, self.cut.kind, self.cut.parameters)
-        )
+        made = self.documents.digests.made(lambda digest: derived_digest(digest, self.kind, self.parameters))
         # After an erasure rows have other numbers.
         return made._replace(original=made.rows)
 
     @cached_property
     def element_spec(self) -> dict[str, ArraySpec]:
-        documents, shape = self.cut.documents, (self.cut.length,)
-        leaves = {key: ArraySpec(dtype, shape) for key, dtype in zip(documents.keys, documents.dtypes, strict=True)}
-        return {**leaves, **self.cut.added_spec}
+        pairs = zip(self.documents.keys, self.documents.dtypes, strict=True)
+        return {**{key: ArraySpec(dtype, (self.length,)) for key, dtype in pairs}, **self._added_spec}
+
+    @property
+    def _added_spec(self) -> dict[str, ArraySpec]:
+        row = (self.length,)
+        if self.added == "segments":
+            return {key: ArraySpec(np.dtype(np.int32), row) for key in self.documents.segment_keys}
+        if self.added is None:
+            return {}
+        length, mask = padding_keys(self.documents.keys[0])
+        return {length: ArraySpec(np.dtype(np.int32)), mask: ArraySpec(np.dtype(np.bool_), row)}
 
     @property
     def facts(self) -> Facts:
         leaves = self.element_spec.values()
         nbytes = sum(np.dtype((leaf.dtype, leaf.shape)).itemsize for leaf in leaves)
-        facts = self.cut.documents.records.facts
+        facts = self.documents.records.facts
         return replace(facts, record_nbytes=nbytes, read_nbytes=nbytes, reading_cost="stored")
 
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.cut.segments
-
-    def __len__(self) -> int:
-        return len(self.cut)
-
     def sources(self, numbers: Ints) -> Sources:
-        return self.cut.pieces(numbers).sources(self.cut.documents.records)
+        return self.pieces(numbers).not_empty().sources(self.documents.records)
 
     def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
+        """Return some rows; ``read`` reads the records that they are made of, if not their own base."""
         if names is not None:
             check_keys(self.element_spec, names)
-        return with_keys(self.cut.batch(numbers, read), self.element_spec, names)
+        rows, length, pieces = len(numbers), self.length, self.pieces(numbers)
+        self.check(pieces)
+        batch = self.documents.read(pieces.not_empty(), rows, length, read)
+        for values, separator in zip(batch.values(), self.separator, strict=False):
+            values.reshape(-1)[pieces.separators(length)] = separator
+        added: Sequence[NDArray[Any]] = ()
+        if self.added == "segments":
+            added = segments_of(pieces, rows, length)
+        elif self.added == "mask":
+            filled = np.bincount(pieces.row, pieces.cells, rows).astype(np.int32)
+            added = filled, np.arange(length) < filled[:, None]
+        return with_keys({**batch, **dict(zip(self._added_spec, added, strict=True))}, self.element_spec, names)
 
     def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]:
-        columns = {name: rows_apart(values) for name, values in self.cut.batch(numbers, read).items()}
+        columns = {name: rows_apart(values) for name, values in self.batch(numbers, None, read).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:
-        return self.cut.block_holder(self, Selection.all(len(self)) if selection is None else selection)

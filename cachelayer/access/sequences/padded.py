@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, with_keys
-from cachelayer.access.sequences.documents import UNNAMED, checked_fill, checked_length, derived_digest, fill_hex
+from cachelayer.access.sequences.documents import (
+    UNNAMED,
+    checked_fill,
+    checked_length,
+    derived_digest,
+    fill_hex,
+    padding_keys,
+)
 from cachelayer.arguments import is_choice
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -106,11 +113,6 @@ class PaddedElements(Dataset):
         return self._changed(self.records.element_spec, lambda padding, _: padding.specs(padding.length))
 
     @property
-    def spec_of_any_length(self) -> Tree:
-        """The spec of the elements if they were padded to another length in each batch."""
-        return self._changed(self.records.element_spec, lambda padding, _: padding.specs(None))
-
-    @property
     def facts(self) -> Facts:
         facts = self.records.facts
         nbytes = facts.record_nbytes + sum(
@@ -128,16 +130,12 @@ class PaddedElements(Dataset):
     def sources(self, numbers: Ints) -> Sources:
         return self.records.sources(numbers)
 
-    def element(self, number: int) -> Any:
-        return self._padded_element(number, self.records.element(number))
-
     def elements(self, numbers: Ints) -> list[Any]:
-        elements = self.records.elements(numbers)
-        return [self._padded_element(*pair) for pair in zip(numbers.tolist(), elements, strict=True)]
-
-    def _padded_element(self, number: int, element: Any) -> Any:
-        with _naming([number]):
-            return self._changed(element, Padding.element)
+        padded = []
+        for number, element in zip(numbers, self.records.elements(numbers), strict=True):
+            with _naming([number]):
+                padded.append(self._changed(element, Padding.element))
+        return padded
 
     def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         if names is not None:
@@ -160,13 +158,13 @@ class PaddedElements(Dataset):
         spec = self.records.element_spec
         if names is None or not isinstance(spec, dict):
             return None
-        return [name for name in spec if name in names or any(added in names for added in _added(name))]
+        return [name for name in spec if name in names or any(added in names for added in padding_keys(name))]
 
     def _changed(self, value: Any, make: Callable[[Padding, Any], Sequence[Any]], place: tuple[str, ...] = ()) -> Any:
         """Return the structure of an element, or of a batch, with three leaves in place of each that is padded."""
         if place in self.paddings:
             key = place[-1] if place else UNNAMED
-            return dict(zip((key, *_added(key)), make(self.paddings[place], value), strict=True))
+            return dict(zip((key, *padding_keys(key)), make(self.paddings[place], value), strict=True))
         if not isinstance(value, dict):
             return value
         out: dict[str, Any] = {}
@@ -195,10 +193,6 @@ def _naming(numbers: Sequence[int] | Ints) -> Iterator[None]:
         raise error.at(record=int(numbers[error.record or 0])) from None
 
 
-def _added(key: str) -> tuple[str, str]:
-    return f"{key}_length", f"{key}_mask"
-
-
 def padded_elements(records: Selected, lengths: Any, value: Any, long: Any) -> PaddedElements:
     """Return the padded elements of a view; the arguments are those of :meth:`cachelayer.DataRef.padded`."""
     if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
@@ -218,7 +212,7 @@ def padded_elements(records: Selected, lengths: Any, value: Any, long: Any) -> P
             continue
         if type(leaf) is not ArraySpec or leaf.shape != (None,) or leaf.dtype in (bytes, str):
             raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded")
-        clashes = [added for added in _added(place[-1] if place else UNNAMED) if added in siblings]
+        clashes = [added for added in padding_keys(place[-1] if place else UNNAMED) if added in siblings]
         if clashes:
             raise InvalidArgumentError(f"elements have a leaf {clashes[0]!r}, which padded() would add: rename it")
         if isinstance(value, Mapping) and name not in value:

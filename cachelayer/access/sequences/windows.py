@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import FetchedBlock, HeldReads, held_records
-from cachelayer.access.dataset import Read, Selected
+from cachelayer.access.dataset import Selected
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.sequences.documents import (
     DocumentRows,
@@ -21,8 +21,6 @@ from cachelayer.access.sequences.documents import (
     checked_length,
     fill_hex,
     leaf_names,
-    segment_spec,
-    segments_of,
 )
 from cachelayer.arguments import boolean, is_choice
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -32,30 +30,10 @@ from cachelayer.protocols import BlockHolder
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
-from cachelayer.records.spec import ArraySpec
 
 # Windows of longer documents, on average, are not held in blocks.
 _LONG_NBYTES = 1 << 16
 Remainder = Literal["drop", "pad"]
-
-
-@dataclass(frozen=True)
-class WindowLayout:
-    """What some windows hold: pieces of documents, each with its separator.
-
-    Args:
-        pieces: the values of documents, some of which may have none.
-        cells: the number of cells that each piece and its separator take.
-        segment: the number of each document in its window, from 1.
-        separators: the place of each separator, where the cells of all windows are numbered one after another.
-        filled: the number of cells in each window that values and separators take.
-    """
-
-    pieces: Pieces
-    cells: Ints
-    segment: Ints
-    separators: Ints
-    filled: Ints
 
 
 @dataclass(frozen=True)
@@ -83,7 +61,7 @@ class Windowing:
         last = max(0, -(-(total - self.length) // self.stride))
         return last + 1 if last * self.stride < total else last
 
-    def layout(self, column: LengthColumn, numbers: Ints) -> WindowLayout:
+    def pieces(self, column: LengthColumn, numbers: Ints) -> Pieces:
         """Return what some windows hold.
 
         Args:
@@ -106,66 +84,37 @@ class Windowing:
         begin, offset = np.maximum(-at, 0), np.maximum(at, 0)
         count = np.minimum(lengths, filled[row] - at) - begin
         cells = np.minimum(at + lengths + self.extra, filled[row]) - offset
-        separators = np.empty(0, np.int64)
-        if self.extra:
-            place = at + lengths
-            inside = np.flatnonzero((place >= 0) & (place < filled[row]))
-            separators = row[inside] * self.length + place[inside]
         # The first window of all may begin with documents that have no values.
         segment = record - np.where(begins == 0, 0, first)[row] + 1
-        pieces = Pieces(row, record, begin, count, offset, begin + count == lengths)
-        return WindowLayout(pieces, cells, segment, separators, filled)
+        return Pieces(row, record, begin, count, offset, begin + count == lengths, segment, cells)
 
 
 @dataclass(frozen=True, eq=False)
-class WindowCut:
-    """The windows over all documents of a view: a :class:`cachelayer.access.sequences.documents.Cut`.
+class WindowRows(DocumentRows):
+    """The windows over all documents of a view.
 
     Args:
-        documents: the documents.
         windowing: how they are cut.
-        separator: the value after each document for each leaf, as arrays without dimensions; empty for none.
-        segmented: whether windows have segment ids and positions.
     """
 
-    documents: Documents
-    windowing: Windowing
-    separator: tuple[NDArray[Any], ...] = ()
-    segmented: bool = False
+    windowing: Windowing = field(kw_only=True)
 
-    kind: ClassVar[str] = "windows"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
-
-    @property
-    def length(self) -> int:
-        return self.windowing.length
+    kind = "windows"
 
     @property
     def parameters(self) -> dict[str, Any]:
         return {
             "leaves": list(self.documents.names),
-            "length": self.windowing.length,
+            "length": self.length,
             "stride": self.windowing.stride,
             "separator": list(map(fill_hex, self.separator)),
             "remainder": self.windowing.remainder,
-            "segments": self.segmented,
+            "segments": self.added == "segments",
         }
-
-    @property
-    def added_spec(self) -> dict[str, ArraySpec]:
-        if self.segmented:
-            return segment_spec(self.documents, self.length)
-        if self.windowing.remainder == "drop":
-            return {}
-        key = self.documents.keys[0]
-        mask = ArraySpec(np.dtype(np.bool_), (self.length,))
-        return {f"{key}_length": ArraySpec(np.dtype(np.int32)), f"{key}_mask": mask}
 
     @cached_property
     def _count(self) -> int:
-        return self.windowing.count(self._values_before(len(self.documents)))
+        return self._windows_before(len(self.documents))
 
     def __len__(self) -> int:
         return self._count
@@ -174,44 +123,30 @@ class WindowCut:
     def _column(self) -> LengthColumn:
         return self.documents.columns[0].near()
 
-    def _values_before(self, document: int) -> int:
-        """Return the number of values of the first documents, separators among them."""
-        column, extra = self.documents.columns[0], self.windowing.extra
-        return (column.total if document == len(column) else column.prefix(document)) + document * extra
+    def _windows_before(self, document: int) -> int:
+        """Return the number of windows over the first documents."""
+        column = self.documents.columns[0]
+        values = column.total if document == len(column) else column.prefix(document)
+        return self.windowing.count(values + document * self.windowing.extra)
 
     @property
     def segments(self) -> tuple[int, ...]:
         splits = np.cumsum([0, *self.documents.records.segments]).tolist()
-        counts = [self.windowing.count(self._values_before(split)) for split in splits]
-        return tuple(after - before for before, after in pairwise(counts))
+        return tuple(after - before for before, after in pairwise(map(self._windows_before, splits)))
 
     def pieces(self, numbers: Ints) -> Pieces:
-        return self.windowing.layout(self._column, numbers).pieces.not_empty()
+        return self.windowing.pieces(self._column, numbers)
 
-    def batch(self, numbers: Ints, read: Read | None = None) -> dict[str, NDArray[Any]]:
-        length = self.length
-        layout = self.windowing.layout(self._column, numbers)
-        pieces = layout.pieces.not_empty()
+    def check(self, pieces: Pieces) -> None:
         if len(self.documents.names) > 1:
             self.documents.check_lengths(pieces.record, self._column.take(pieces.record))
-        batch = self.documents.read(pieces, len(numbers), length, read)
-        for values, separator in zip(batch.values(), self.separator, strict=False):
-            values.reshape(-1)[layout.separators] = separator
-        if self.segmented:
-            added = segments_of(layout.pieces.row, layout.segment, layout.cells, len(numbers), length)
-            return {**batch, **dict(zip(self.documents.segment_keys, added, strict=True))}
-        if self.windowing.remainder == "pad":
-            key = self.documents.keys[0]
-            batch[f"{key}_length"] = layout.filled.astype(np.int32)
-            batch[f"{key}_mask"] = np.arange(length) < layout.filled[:, None]
-        return batch
 
-    def block_holder(self, rows: DocumentRows, selection: Selection) -> BlockHolder[Any] | None:
+    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:
         base = self.documents.records.base
         # A document that is longer than a block would be held by each block that it reaches.
         if not isinstance(base, RecordElements) or not base.is_fetched or base.facts.record_nbytes > _LONG_NBYTES:
             return None
-        return WindowBlocks(self, rows, base.source, selection)
+        return WindowBlocks(self, base.source, Selection.all(len(self)) if selection is None else selection)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,22 +167,20 @@ class WindowBlocks:
     """Blocks of windows.
 
     Args:
-        cut: all windows.
-        rows: makes elements of them.
+        rows: all windows.
         source: where the documents are fetched from.
         selection: the windows that the view has.
     """
 
-    cut: WindowCut
-    rows: DocumentRows
+    rows: WindowRows
     source: RecordSource
     selection: Selection
 
     def fetch(self, numbers: Ints) -> HeldDocuments:
         """Fetch the documents of windows by their numbers in the view; neighbours are one request."""
-        documents = self.cut.pieces(self.selection.take(numbers)).record
+        documents = self.rows.pieces(self.selection.take(numbers)).not_empty().record
         # In the order of the base, neighbours lie together.
-        documents = np.unique(self.cut.documents.records.selection.numbers_of(documents))
+        documents = np.unique(self.rows.documents.records.selection.numbers_of(documents))
         return HeldDocuments(self.source.hold(documents), documents)
 
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
@@ -267,7 +200,7 @@ class WindowBlocks:
 
 def window_rows(
     records: Selected, leaves: Any, length: Any, stride: Any, separator: Any, remainder: Any, segments: Any
-) -> DocumentRows:
+) -> WindowRows:
     """Return the windows of a view; the arguments are those of :meth:`cachelayer.DataRef.windows`."""
     size = checked_length("length", length)
     if not is_choice(remainder, ("drop", "pad")):
@@ -282,4 +215,6 @@ def window_rows(
         values = tuple(checked_fill("separator", by_name[name], dtype) for name, dtype in pairs)
     step = size if stride is None else checked_length("stride", stride)
     windowing = Windowing(size, step, int(bool(values)), remainder)
-    return DocumentRows(WindowCut(documents, windowing, values, boolean("segments", segments)))
+    added: Literal["segments", "mask"] | None = "mask" if remainder == "pad" else None
+    added = "segments" if boolean("segments", segments) else added
+    return WindowRows(documents, size, added, values, windowing=windowing)

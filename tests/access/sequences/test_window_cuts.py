@@ -58,12 +58,13 @@ def test_windows_are_cut_from_the_concatenation(lengths: list[int], how: Windowi
     if not expected:
         return
     numbers = data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1, max_size=8))
-    layout = how.layout(column, np.array(numbers))
-    assert (layout.pieces.not_empty().count > 0).all()
-    rows = rows_of(layout.pieces, lengths, (len(numbers), how.length))
-    rows.reshape(-1)[layout.separators] = SEPARATOR
+    pieces = how.pieces(column, np.array(numbers))
+    assert (pieces.not_empty().count > 0).all()
+    rows = rows_of(pieces, lengths, (len(numbers), how.length))
+    rows.reshape(-1)[pieces.separators(how.length)] = SEPARATOR
     assert rows.tolist() == [expected[number] for number in numbers]
-    assert layout.filled.tolist() == [sum(value != PAD for value in expected[number]) for number in numbers]
+    filled = np.bincount(pieces.row, pieces.cells, len(numbers))
+    assert filled.tolist() == [sum(value != PAD for value in expected[number]) for number in numbers]
 
 
 @given(LENGTHS, WAYS)
@@ -73,7 +74,7 @@ def test_pieces_are_placed_at_once_where_they_are_placed_one_by_one(lengths: lis
     numbers = np.arange(how.count(column.total + len(column) * how.extra))
     if not len(numbers):
         return
-    pieces = how.layout(column, numbers).pieces.not_empty()
+    pieces = how.pieces(column, numbers).not_empty()
     held = documents(lengths)
     values = [value for _, record, begin, count, _ in listed(pieces) for value in held[record][begin : begin + count]]
     placed = pieces.placed(np.array(values, np.int64), len(numbers), how.length)
