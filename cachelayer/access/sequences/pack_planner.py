@@ -111,15 +111,13 @@ def _pack_of(sizes: Ints, packing: Packing, group: int) -> Ints:
 class _Fit:
     """Places pieces, longest first, into the packs with the least room that is enough; opens packs if there is none.
 
-    Packs of consecutive numbers with equal room are handled together: ``rooms`` has the room of each such run in
-    ascending order, ``firsts`` its first pack, ``counts`` the number of its packs. If runs have equal room, the run
-    that got its room last comes first.
+    Packs of consecutive numbers with equal room are handled together: ``runs`` has the room of each such run, its first
+    pack, and the number of its packs, by ascending room. If runs have equal room, the run that got its room last comes
+    first.
     """
 
     length: int
-    rooms: list[int] = field(default_factory=list)
-    firsts: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
     opened: int = 0
     # For each run of packs that was filled: its first pack, the number of pieces, the pieces for each pack.
     filled: list[tuple[int, int, int]] = field(default_factory=list)
@@ -143,19 +141,16 @@ class _Fit:
                 self._keep(room, first, count)
 
     def _best(self, length: int, pieces: int) -> tuple[int, int, int]:
-        at = bisect_left(self.rooms, length)
-        if at < len(self.rooms):
-            return self.rooms.pop(at), self.firsts.pop(at), self.counts.pop(at)
+        at = bisect_left(self.runs, (length,))
+        if at < len(self.runs):
+            return self.runs.pop(at)
         first, count = self.opened, -(-pieces // (self.length // length))
         self.opened += count
         return self.length, first, count
 
     def _keep(self, room: int, first: int, count: int) -> None:
         if room:
-            at = bisect_left(self.rooms, room)
-            self.rooms.insert(at, room)
-            self.firsts.insert(at, first)
-            self.counts.insert(at, count)
+            self.runs.insert(bisect_left(self.runs, (room,)), (room, first, count))
 
     def packs(self) -> Ints:
         """Return the pack of each piece, in the order in which they were placed."""
