@@ -214,7 +214,7 @@ def test_the_page_and_the_command_line_leave_them_out(tmp_path: Path) -> None:
     assert [each["record"] for each in document("head", tmp_path / "d@v2", "-n", 3)] == [1, 2]
     assert "record 0 was erased" in v2._repr_html_()
     with serving(storage) as client:
-        assert cards(client.shown("/d/d/v2/find?leaf=0&low=30&high=33")) == [30, 32]
+        assert cards(client.shown("/d/d/v2/records?where=n+%3E%3D+30+and+n+%3C+33")) == [30, 32]
         assert "was erased" in client.get("/d/d/v2/records/31").text
 
 
