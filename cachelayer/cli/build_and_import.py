@@ -3,56 +3,42 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from cachelayer.adapters import _named_files as named_files
-from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
-from cachelayer.cli import user_function
-from cachelayer.cli.addresses import (
-    LocalCache,
-    Options,
+from cachelayer.cli.app import command
+from cachelayer.cli.options import (
+    DIVIDE,
+    REACH,
+    SUBMIT,
     ReferenceArgument,
     TargetArgument,
     json_or_text,
-    nbytes,
     open_address,
     open_target,
+    split_pair,
 )
-from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, version_answer
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects.local import LocalStore
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
-
-Compression = Annotated[str | None, typer.Option(metavar="KIND", help="Compress each record: zstd, or zstd:LEVEL.")]
-ShardBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="About how large a shard file gets: 256MB, 1GiB.")]
-MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take at most this many records.")]
-OnError = Annotated[
-    str, typer.Option(metavar="raise|skip", help="Fail at elements that do not fit, or leave them out.")
-]
-AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Publish a version even if it has no records.")]
-Description = Annotated[str | None, typer.Option(metavar="TEXT", help="A text to store with the version.")]
-Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="A JSON object to store with the version.")]
-Workers = Annotated[int, typer.Option(metavar="N", help="Use N processes, if the source can be divided.")]
-Engine = Annotated[
-    str | None, typer.Option(metavar="processes|ray|beam", help="Build the parts of a source on this engine.")
-]
-Resume = Annotated[
-    bool, typer.Option("--resume/--no-resume", help="Continue after what an interrupted run has finished.")
-]
 
 
 @command(
     "Build",
     "cachelayer build pipeline:train gs://bucket/caches/cifar10@v1",
-    "cachelayer build pipelines/text.py:tokens cache/tokens@v3 --arg length=512 --compression zstd",
+    "cachelayer build pipelines/text.py:tokens cache/tokens@v3 --arg length=512",
     "cachelayer build pipeline:train 'cache/cifar10@size-{size}' --arg size=32",
-    "cachelayer build pipeline:train gs://bucket/caches/cifar10@v1 --engine ray",
+    "cachelayer build pipeline:train gs://bucket/caches/rows@v1 --engine ray",
+    options=f"{DIVIDE} {SUBMIT} {REACH}",
 )
 def build(
     function: Annotated[
@@ -63,30 +49,20 @@ def build(
     record: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Store this argument with the version in clear.")
     ] = None,
-    compression: Compression = None,
-    shard_bytes: ShardBytes = None,
-    max_records: MaxRecords = None,
     unbatch: Annotated[bool, typer.Option("--unbatch", help="Take batches of the source apart into records.")] = False,
-    workers: Workers = 1,
-    engine: Engine = None,
-    resume: Resume = True,
-    on_error: OnError = "raise",
-    allow_empty: AllowEmpty = False,
-    description: Description = None,
-    metadata: Metadata = None,
-    option: Options = None,
-    local_cache: LocalCache = None,
+    *,
+    option: Any,
+    local_cache: Any,
+    **submit: Any,
 ) -> Answer:
     """Call a function that returns a source, and publish its elements as a version.
 
     A version that exists is not built again: its arguments and code are compared.
     """
-    given = locals()
-    source = user_function.load(function)
-    parts = {"unbatch": unbatch, "workers": workers, "engine": engine, "resume": resume, "record": record or ()}
-    arguments = user_function.arguments(source, arg or ())
+    source = load(function)
+    arguments = _arguments(source, arg or ())
     storage, address = open_target(target, option, local_cache)
-    return _publish(storage, address, source, arguments, {**_submit_options(given), **parts})
+    return _publish(storage, address, source, arguments, {**submit, "unbatch": unbatch, "record": record or ()})
 
 
 @command(
@@ -94,6 +70,7 @@ def build(
     "cachelayer import 'train-*.parquet' gs://bucket/caches/rows@v1",
     "cachelayer import part-0.jsonl part-1.jsonl cache/texts@v1 --compression zstd",
     "cachelayer import photos cache/pets@v1 --format images",
+    options=f"{SUBMIT} {REACH}",
     name="import",
 )
 def import_(
@@ -107,29 +84,23 @@ def import_(
             "--format", metavar="FORMAT", help=f"{', '.join(named_files.FORMATS)}; by default from the file names."
         ),
     ] = None,
-    compression: Compression = None,
-    shard_bytes: ShardBytes = None,
-    max_records: MaxRecords = None,
-    on_error: OnError = "raise",
-    allow_empty: AllowEmpty = False,
-    description: Description = None,
-    metadata: Metadata = None,
-    option: Options = None,
-    local_cache: LocalCache = None,
+    *,
+    option: Any,
+    local_cache: Any,
+    **submit: Any,
 ) -> Answer:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
-    given = locals()
     storage, address = open_target(target, option, local_cache)
     _refuse_own_folder(files, storage)
     arguments = {"kind": named_files.format_of(files, kind), "files": files}
-    options = {**_submit_options(given), "record": tuple(arguments)}
-    return _publish(storage, address, named_files.imported, arguments, options)
+    return _publish(storage, address, named_files.imported, arguments, {**submit, "record": tuple(arguments)})
 
 
 @command(
     "Build",
-    "cachelayer add-column gs://bucket/caches/docs@v3 pipeline:quality --new v4 --workers 8",
+    "cachelayer add-column gs://bucket/caches/docs@v3 pipeline:quality --new v4",
     "cachelayer add-column cache/docs@v3 scores.parquet --new v4 --on url",
+    options=f"{DIVIDE} {REACH}",
     name="add-column",
 )
 def add_column(
@@ -143,31 +114,23 @@ def add_column(
     ],
     new: Annotated[str, typer.Option("--new", metavar="VERSION", help="The name of the new version.")],
     on: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="The table has a row for each value of this field."),
+        str | None, typer.Option(metavar="FIELD", help="The table has a row for each value of this field.")
     ] = None,
     batched: Annotated[bool, typer.Option("--batched", help="The function takes batches.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace fields of the same names.")] = False,
-    workers: Workers = 1,
-    engine: Engine = None,
-    resume: Resume = True,
-    option: Options = None,
-    local_cache: LocalCache = None,
+    *,
+    option: Any,
+    local_cache: Any,
+    **divide: Any,
 ) -> Answer:
     """Publish a version with more columns: those of a function, or of a table. No record is copied."""
     storage, address = open_address(reference, option, local_cache)
     place, _, name = columns[0].rpartition(":")
     is_function = len(columns) == 1 and place and name.isidentifier() and not Path(columns[0]).exists()
-    source: Any = user_function.load(columns[0]) if is_function else columns
-    how: dict[str, Any] = {
-        "on": on,
-        "batched": batched,
-        "replace": replace,
-        "workers": workers,
-        "engine": engine,
-        "resume": resume,
-    }
-    ref = storage.add_columns(address.dataset_id, address.name, new, source, **how)
+    source: Any = load(columns[0]) if is_function else columns
+    ref = storage.add_columns(
+        address.dataset_id, address.name, new, source, on=on, batched=batched, replace=replace, **divide
+    )
     return version_answer(ref, "published")
 
 
@@ -179,19 +142,6 @@ def _refuse_own_folder(files: list[str], storage: Storage) -> None:
             raise InvalidArgumentError(
                 f"{place!r} holds the storage {store.url}: name the files, or a storage outside of this folder"
             )
-
-
-def _submit_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of :meth:`cachelayer.Storage.submit` out of the arguments of a command."""
-    shard_bytes, metadata = given["shard_bytes"], given["metadata"]
-    decoded = None if metadata is None else json_or_text(metadata)
-    if decoded is not None and not isinstance(decoded, dict):
-        raise InvalidArgumentError('--metadata takes a JSON object, such as \'{"split": "train"}\'')
-    return {
-        "shard_bytes": DEFAULT_SHARD_BYTES if shard_bytes is None else nbytes("--shard-bytes", shard_bytes),
-        "metadata": decoded,
-        **{name: given[name] for name in ("compression", "max_records", "on_error", "allow_empty", "description")},
-    }
 
 
 def _publish(
@@ -217,3 +167,64 @@ def _publish(
         ) from None
     how = "published" if is_built else "exists already, nothing was built"
     return version_answer(ref, how, built=is_built, left_out=ref.provenance.get("left_out"))
+
+
+def load(text: str) -> Callable[..., Any]:
+    """Load the function that ``module:function`` or ``path/file.py:function`` names.
+
+    Modules in the current folder can be imported, and a file can import what lies beside it, as if it were run.
+    """
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise InvalidArgumentError(f"{text!r}: write MODULE:FUNCTION, or FILE.py:FUNCTION")
+    folder, module = Path.cwd(), place
+    if place.endswith(".py"):
+        path = Path(place).expanduser().absolute()
+        if not path.is_file():
+            raise InvalidArgumentError(f"there is no file {path}")
+        folder, module = path.parent, path.stem
+    sys.path.insert(0, str(folder))
+    try:
+        imported: Any = importlib.import_module(module)
+    except Exception as error:
+        # This runs the user's code, which may raise anything.
+        raise SourceError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        function: Callable[..., Any] = functools.reduce(getattr, name.split("."), imported)
+    except AttributeError as error:
+        raise InvalidArgumentError(f"there is no {name!r} in {place}") from error
+    if not callable(function):
+        raise InvalidTypeError(f"{text} is a {type(function).__name__}: name a function that returns a source")
+    return function
+
+
+def _arguments(function: Callable[..., Any], texts: Sequence[str]) -> dict[str, Any]:
+    """Parse the arguments of a call: by the type hint of the function if there is one, else as JSON, else as text."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        # The annotation uses names that exist only for type checkers.
+        hints = {}
+    pairs = (split_pair("--arg", text) for text in texts)
+    values = {name: _value(name, text, hints.get(name, Any)) for name, text in pairs}
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**values)
+    except TypeError as error:
+        raise InvalidArgumentError(f"--arg: {error}; the function takes {signature}: write --arg NAME=VALUE") from error
+    return values
+
+
+def _value(name: str, text: str, hint: Any) -> Any:
+    """Convert a text to the type that the function asks for; a union takes the first that fits."""
+    kinds = get_args(hint) or (hint,)
+    value = json_or_text(text)
+    if str in kinds and (value is not None or type(None) not in kinds):
+        return text
+    if float in kinds and type(value) is int:
+        return float(value)
+    if Path in kinds:
+        return Path(text)
+    if set(kinds) <= {bool, int, float, type(None)} and type(value) not in kinds:
+        raise InvalidArgumentError(f"--arg {name}: expected {getattr(hint, '__name__', hint)}, got {text!r}")
+    return value

@@ -1,32 +1,37 @@
-"""The commands that list, describe, check and compare versions: ``ls``, ``log``, ``show``, ``verify``, ``diff``."""
+"""The commands that list, describe, check and compare versions, and show records: from ``ls`` to ``diff``."""
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
-from cachelayer.cli.addresses import (
+from cachelayer.access.dataref import DataRef
+from cachelayer.cli.app import command
+from cachelayer.cli.options import (
+    REACH,
     DatasetArgument,
-    LocalCache,
-    Options,
     ReferenceArgument,
     StorageArgument,
-    ToOptions,
     existing_storage,
     open_address,
     open_reference,
 )
-from cachelayer.cli.command import command
 from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Answer, count, facts, table, version_document
-from cachelayer.drawing.text import ago, size, spec_rows
+from cachelayer.drawing.text import ago, class_names, leaf_text, named, shown_path, size, spec_rows
 from cachelayer.errors import CacheLayerError, DatasetNotFoundError, InvalidArgumentError
 from cachelayer.json_values import flattened
-from cachelayer.records import spec_json
+from cachelayer.records import dtypes, spec_json, tree
+from cachelayer.records.values import Ragged, Sparse
+from cachelayer.statistics import survey
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.snapshot import VersionInfo
 
@@ -38,8 +43,9 @@ _SHARDS_SHOWN = 10
     "List",
     "cachelayer ls gs://bucket/caches            # its datasets",
     "cachelayer ls gs://bucket/caches/cifar10    # the versions of one",
+    options="option",
 )
-def ls(place: StorageArgument, option: Options = None) -> Answer:
+def ls(place: StorageArgument, *, option: Any) -> Answer:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
     try:
         return _list_versions(*_open_dataset(place, option))
@@ -47,7 +53,7 @@ def ls(place: StorageArgument, option: Options = None) -> Answer:
         return _list_datasets(existing_storage(place, option))
 
 
-def _open_dataset(text: str, option: Options) -> tuple[Storage, str]:
+def _open_dataset(text: str, option: Any) -> tuple[Storage, str]:
     storage, reference = open_address(text, option)
     if reference.name is not None or reference.rows is not None:
         raise InvalidArgumentError(f"{text!r} is a version: name only the dataset, STORAGE/ID")
@@ -96,8 +102,8 @@ def _columns(info: VersionInfo | None) -> tuple[str, ...]:
     return ("-", "-", "-") if info is None else (count(info.records), size(info.nbytes), info.time)
 
 
-@command("List", "cachelayer log gs://bucket/caches/cifar10")
-def log(dataset: DatasetArgument, option: Options = None) -> Answer:
+@command("List", "cachelayer log gs://bucket/caches/cifar10", options="option")
+def log(dataset: DatasetArgument, *, option: Any) -> Answer:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     storage, dataset_id = _open_dataset(dataset, option)
     events = storage.history(dataset_id)
@@ -113,10 +119,11 @@ def log(dataset: DatasetArgument, option: Options = None) -> Answer:
     "cachelayer show gs://bucket/caches/cifar10",
     "cachelayer show cache/cifar10@v2",
     "cachelayer show cache/cifar10@sha256:3fcda2 --json | jq .provenance",
+    options=REACH,
 )
-def show(reference: ReferenceArgument, option: Options = None, local_cache: LocalCache = None) -> Answer:
+def show(reference: ReferenceArgument, **reach: Any) -> Answer:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
-    storage, _ = open_address(reference, option, local_cache)
+    storage, _ = open_address(reference, **reach)
     ref = storage.fetch(reference)
     tags = sorted(tag for tag, version in storage.tags(ref.dataset_id).items() if version == ref.dataset_version)
     manifest = ref._base.version.manifest
@@ -168,11 +175,102 @@ def _text(value: Any) -> str:
 
 
 @command(
+    "Inspect",
+    "cachelayer head cache/cifar10@v2",
+    "cachelayer head cache/cifar10 -n 20 --json | jq '.[].element.label'",
+    options=f"records {REACH}",
+)
+def head(reference: ReferenceArgument, *, records: int, **reach: Any) -> Answer:
+    """Show the first records."""
+    ref = open_reference(reference, **reach)
+    return _records(ref, list(range(min(records, len(ref)))))
+
+
+@command(
+    "Inspect",
+    "cachelayer sample cache/cifar10@v2",
+    "cachelayer sample cache/cifar10@v2 -n 20 --seed 7",
+    options=f"records {REACH}",
+)
+def sample(
+    reference: ReferenceArgument,
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The seed of the draw.")] = 0,
+    *,
+    records: int,
+    **reach: Any,
+) -> Answer:
+    """Show records drawn at random: the first ones of a stream shuffled with this seed."""
+    ref = open_reference(reference, **reach)
+    drawn = ref.stream(records, shuffle=True, seed=seed).records(0).tolist() if len(ref) else []
+    return _records(ref, drawn)
+
+
+@command(
+    "Inspect",
+    "cachelayer stats cache/cifar10@v2",
+    "cachelayer stats gs://bucket/caches/rows --records 10000    # of a sample",
+    "cachelayer stats cache/cifar10 --json | jq '.leaves[].numbers.mean'",
+    options=REACH,
+)
+def stats(
+    reference: ReferenceArgument,
+    records: Annotated[
+        int | None, typer.Option("--records", "-n", min=1, help="Read only this many records, drawn at random.")
+    ] = None,
+    **reach: Any,
+) -> Answer:
+    """Show statistics of the records: sizes, ranges, lengths, nulls and histograms, in one pass."""
+    ref = open_reference(reference, **reach)
+    statistics = survey(ref, records=records)
+    return Answer(statistics.to_json(), [Text(str(statistics))])
+
+
+def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:
+    erased = set(ref.erased.tolist())
+    numbers = [number for number in numbers if number not in erased]
+    elements = ref.__getitems__(np.array(numbers, np.int64))
+    names = class_names(ref.metadata)
+    document, shown = [], list[RenderableType]()
+    for number, element in zip(numbers, elements, strict=True):
+        document.append({"record": number, "element": element_json(element)})
+        leaves = [
+            (shown_path(path), f"{leaf_text(value)}  {named(names, path, value)}".rstrip())
+            for path, value in tree.leaf_values(element)
+        ]
+        shown += [Text(f"record {number:,}", style="bold"), facts(leaves), ""]
+    return Answer(document, shown or ["no records"])
+
+
+def element_json(element: Any) -> Any:
+    """Convert an element to what JSON can hold: bytes as base64, NaN and the infinities as ``float`` reads them."""
+    if isinstance(element, np.ndarray) and not element.ndim:
+        element = element[()]
+    if element is None or isinstance(element, str):
+        return element
+    if isinstance(element, bytes):
+        return base64.b64encode(element).decode()
+    if isinstance(element, Mapping):
+        return {key: element_json(child) for key, child in element.items()}
+    if tree.is_namedtuple(element):
+        return {name: element_json(child) for name, child in zip(element._fields, element, strict=True)}
+    if isinstance(element, Sparse):
+        parts = ("dense_shape", "indices", "values")
+        return {name: element_json(getattr(element, name)) for name in parts}
+    if isinstance(element, (tuple, list, Ragged)) or (isinstance(element, np.ndarray) and element.ndim):
+        return [element_json(child) for child in element]
+    value = dtypes.plain_scalar(np.asarray(element))
+    if isinstance(value, complex):
+        return [element_json(value.real), element_json(value.imag)]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@command(
     "Check",
     "cachelayer verify gs://bucket/caches/cifar10@v2",
     "cachelayer verify cache/cifar10 --json || echo damaged",
+    options="option",
 )
-def verify(reference: ReferenceArgument, option: Options = None) -> Answer:
+def verify(reference: ReferenceArgument, *, option: Any) -> Answer:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     report = open_address(reference, option)[0].verify(reference)
     verdict = "all is well" if report.ok else count(len(report.problems), "problem")
@@ -184,12 +282,14 @@ def verify(reference: ReferenceArgument, option: Options = None) -> Answer:
     "Check",
     "cachelayer diff cache/cifar10@v1 cache/cifar10@v2",
     "cachelayer diff cache/cifar10@v2 gs://bucket/caches/cifar10@v2",
+    options="option to_option",
 )
 def diff(
     reference: ReferenceArgument,
     other: Annotated[str, typer.Argument(metavar="OTHER", help="Another REFERENCE, also in another storage.")],
-    option: Options = None,
-    to_option: ToOptions = None,
+    *,
+    option: Any,
+    to_option: Any,
 ) -> Answer:
     """Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ."""
     difference = open_reference(reference, option).diff(open_reference(other, to_option))

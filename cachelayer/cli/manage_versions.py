@@ -1,35 +1,38 @@
-"""The commands that name, copy, rewrite and delete versions: from ``tag`` to ``gc``."""
+"""The commands that name, copy, rewrite and delete versions, and look after local copies and this machine."""
 
 from __future__ import annotations
 
+import platform
+import re
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Annotated
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Annotated, Any
 
 import typer
 
-from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
-from cachelayer.cli.addresses import (
-    LocalCache,
-    Options,
+from cachelayer.cli.app import command
+from cachelayer.cli.options import (
+    DIVIDE,
+    REACH,
     ReferenceArgument,
     StorageArgument,
-    ToOptions,
     existing_storage,
-    nbytes,
     open_address,
     open_reference,
     open_storage,
     seconds,
 )
-from cachelayer.cli.build_and_import import Engine, Resume, ShardBytes, Workers
-from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, version_answer
-from cachelayer.drawing.text import size
-from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
+from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, facts, table, version_answer
+from cachelayer.drawing.text import ago, duration, size
+from cachelayer.errors import CacheLayerError, DatasetNotFoundError, InvalidArgumentError
+from cachelayer.objects.local_cache import CacheFolder, folder_of
+from cachelayer.objects.store import Store
 from cachelayer.storage.storage import AS_BASE
+from cachelayer.versions.gc import Pending, pending
 from cachelayer.versions.snapshot import VersionInfo
 
 
@@ -46,12 +49,14 @@ def _resumable() -> Iterator[None]:
     "Manage",
     "cachelayer tag gs://bucket/caches/cifar10@v2 best",
     "cachelayer tag gs://bucket/caches/cifar10 best --delete",
+    options="option",
 )
 def tag(
     reference: ReferenceArgument,
     tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; it moves if it named another version.")],
     delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
-    option: Options = None,
+    *,
+    option: Any,
 ) -> Answer:
     """Tag a version, or remove a tag."""
     storage, address = open_address(reference, option)
@@ -72,14 +77,16 @@ def tag(
     "Manage",
     "cachelayer cp cache/cifar10@v2 gs://bucket/caches",
     "cachelayer cp gs://bucket/caches/cifar10@v2 s3://other/caches/cifar@v1",
+    options="option to_option",
 )
 def cp(
     reference: ReferenceArgument,
     to: Annotated[
         str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="The target; by default with the same names.")
     ],
-    option: Options = None,
-    to_option: ToOptions = None,
+    *,
+    option: Any,
+    to_option: Any,
 ) -> Answer:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
     source, address = open_address(reference, option)
@@ -101,11 +108,12 @@ def cp(
 @command(
     "Manage",
     "cachelayer mirror gs://bucket/caches/cifar10@v2",
-    "cachelayer mirror gs://bucket/caches/cifar10@v2 --local-cache /scratch/cachelayer",
+    "cachelayer mirror gs://bucket/caches/cifar10@v2 --local-cache /scratch",
+    options=REACH,
 )
-def mirror(reference: ReferenceArgument, option: Options = None, local_cache: LocalCache = None) -> Answer:
+def mirror(reference: ReferenceArgument, **reach: Any) -> Answer:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
-    ref = open_reference(reference, option, local_cache)
+    ref = open_reference(reference, **reach)
     with _resumable():
         copied = ref.mirror()
     is_whole = copied.local_shards == copied.shards
@@ -122,8 +130,9 @@ def mirror(reference: ReferenceArgument, option: Options = None, local_cache: Lo
 @command(
     "Manage",
     "cachelayer rewrite gs://bucket/caches/cifar10@v2 v3 --shuffle-seed 0",
-    "cachelayer rewrite cache/texts@v7 v8 --compression zstd --shard-bytes 1GiB --workers 8",
+    "cachelayer rewrite cache/texts@v7 v8 --compression zstd --shard-bytes 1GiB",
     "cachelayer rewrite cache/pets@v1 small --field image --field meta/url",
+    options=f"shard_bytes {DIVIDE} {REACH}",
 )
 def rewrite(
     reference: ReferenceArgument,
@@ -135,15 +144,13 @@ def rewrite(
     compression: Annotated[
         str, typer.Option(metavar="KIND", help="none, zstd or zstd:LEVEL; by default that of the version.")
     ] = AS_BASE,
-    shard_bytes: ShardBytes = None,
     field: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep only this field, such as image or meta/url.")
     ] = None,
-    workers: Workers = 1,
-    engine: Engine = None,
-    resume: Resume = True,
-    option: Options = None,
-    local_cache: LocalCache = None,
+    *,
+    option: Any,
+    local_cache: Any,
+    **divide: Any,
 ) -> Answer:
     """Write the records of a version into shards of their own: shuffled, compressed or cut otherwise.
 
@@ -157,11 +164,8 @@ def rewrite(
             new,
             shuffle_seed=shuffle_seed,
             compression=compression,
-            shard_bytes=DEFAULT_SHARD_BYTES if shard_bytes is None else nbytes("--shard-bytes", shard_bytes),
             fields=field or None,
-            workers=workers,
-            engine=engine,
-            resume=resume,
+            **divide,
         )
     return version_answer(ref, "written")
 
@@ -171,57 +175,72 @@ def rewrite(
     "cachelayer rm gs://bucket/caches/cifar10@v1",
     "cachelayer rm cache/cifar10@v1 --yes --force",
     "cachelayer rm cache/cifar10@v1 --yes --grace 0",
+    options="yes grace option",
 )
 def rm(
     reference: ReferenceArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Delete a version that has tags, with its tags.")] = False,
-    grace: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the files stay for current readers: 30m, 24h; 0 for none.")
-    ] = "24h",
-    option: Options = None,
+    *,
+    yes: bool,
+    grace: float,
+    option: Any,
 ) -> Answer:
     """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
     storage, address = open_address(reference, option)
     if address.name is None:
         raise InvalidArgumentError(f"{reference!r}: say which version: {reference}@VERSION")
-    name, grace_seconds = f"{address.dataset_id}@{address.name}", seconds("--grace", grace)
+    name = f"{address.dataset_id}@{address.name}"
+    _confirm(f"Delete {name} from {storage.url}?", yes)
+    storage.delete(reference, force=force, grace=grace)
+    left = pending(storage._store, address.dataset_id)
+    document = {"dataset_id": address.dataset_id, "deleted": address.name, "grace_seconds": grace}
+    return Answer({**document, "not_freed": [*map(asdict, left)]}, [f"{name} is deleted", *_not_freed(left)])
+
+
+def _confirm(question: str, yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
-        typer.confirm(f"Delete {name} from {storage.url}?", abort=True, err=True)
-    storage.delete(reference, force=force, grace=grace_seconds)
-    document = {"dataset_id": address.dataset_id, "deleted": address.name, "grace_seconds": grace_seconds}
-    later = f": its space is freed by gc after {grace}, or at once by rm --grace 0" if grace_seconds else ""
-    return Answer(document, [f"{name} is deleted{later}"])
+        typer.confirm(question, abort=True, err=True)
+
+
+def _not_freed(left: list[Pending]) -> list[str]:
+    """Return a line on the bytes of deleted versions that stay for their readers, if there are any."""
+    left = [one for one in left if one.nbytes]
+    if not left:
+        return []
+    total, longest = size(sum(one.nbytes for one in left)), max(one.seconds for one in left)
+    when = f"in {duration(longest)}" if longest > 0 else "now"
+    names = ", ".join(f"{one.dataset_id}@{one.version}" for one in left)
+    return [f"{total} of {names} are not freed yet: gc frees them {when}, rm --grace 0 at once"]
 
 
 @command(
     "Manage",
-    "cachelayer erase gs://bucket/caches/users@v3 1042 77 --reason 'request 5512'",
-    "cachelayer erase cache/users@v3 100:200 --reason 'request 5513' --grace 0 --yes",
+    "cachelayer erase gs://bucket/caches/users@v3 1042 77 --reason 'request 5'",
+    "cachelayer erase cache/users@v3 100:200 --reason 'request 6' --grace 0",
+    options="yes option",
 )
 def erase(
     reference: ReferenceArgument,
     records: Annotated[list[str], typer.Argument(help="Numbers of records, or ranges such as 100:200.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is stored, and shown for the old digest.")],
     grace: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="How long old files stay for current readers; 0 deletes them at once."),
+        Any,
+        typer.Option(
+            metavar="TIME", parser=seconds, help="How long old files stay for current readers; 0 deletes them at once."
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    option: Options = None,
+    *,
+    yes: bool,
+    option: Any,
 ) -> Answer:
     """Erase records from every version of the dataset whose shards hold them. All others keep their numbers."""
     storage, address = open_address(reference, option)
     numbers = [number for each in records for number in _numbers(each)]
-    if not yes:
-        if not sys.stdin.isatty():
-            raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
-        typer.confirm(f"Erase {count(len(numbers), 'record')} from {reference}?", abort=True, err=True)
+    _confirm(f"Erase {count(len(numbers), 'record')} from {reference}?", yes)
     own = f"{address.dataset_id}@{address.name}" if address.name else address.dataset_id
-    grace_seconds = None if grace is None else seconds("--grace", grace)
-    return version_answer(storage.erase(own, records=numbers, reason=reason, grace=grace_seconds), "written")
+    return version_answer(storage.erase(own, records=numbers, reason=reason, grace=grace), "written")
 
 
 def _numbers(text: str) -> range:
@@ -238,20 +257,103 @@ def _numbers(text: str) -> range:
     "cachelayer gc gs://bucket/caches",
     "cachelayer gc cache --grace 1h",
     "cachelayer gc cache --dry-run",
+    options="option",
 )
 def gc(
     storage: StorageArgument,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Keep files that were written within TIME: 30m, 24h, 7d.")
+        Any,
+        typer.Option(metavar="TIME", parser=seconds, help="Keep files that were written within TIME: 30m, 24h, 7d."),
     ] = "24h",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing: list what would be deleted.")] = False,
-    option: Options = None,
+    *,
+    option: Any,
 ) -> Answer:
     """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
     What running builds have written is not touched.
     """
-    deleted = existing_storage(storage, option).gc(seconds("--grace", grace), dry_run=dry_run)
+    opened = existing_storage(storage, option)
+    deleted = opened.gc(grace, dry_run=dry_run)
+    left = pending(opened._store)
     key, verb = ("would_delete", "would be deleted") if dry_run else ("deleted", "deleted")
-    shown = [*map(str, deleted), f"{count(len(deleted), 'file')} {verb}"]
-    return Answer({key: [asdict(each) for each in deleted]}, shown)
+    shown = [*map(str, deleted), f"{count(len(deleted), 'file')} {verb}", *_not_freed(left)]
+    return Answer({key: [*map(asdict, deleted)], "not_freed": [*map(asdict, left)]}, shown)
+
+
+@command(
+    "Manage",
+    "cachelayer local",
+    "cachelayer local --clear",
+    options="local_cache",
+)
+def local(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all copies that no program uses.")] = False,
+    *,
+    local_cache: Any,
+) -> Answer:
+    """List the local copies of remote shards, or remove them. They are made again when they are read."""
+    folder = folder_of(local_cache)
+    copies = CacheFolder(folder)
+    before = copies.copies() if folder.is_dir() else []
+    if clear and before:
+        copies.clear()
+    groups = copies.copies() if before else []
+    total = sum(group.nbytes for group in groups)
+    rows = table("copies of a dataset", "files", "size", "last used", right=("files", "size"))
+    for group in groups:
+        rows.add_row(group.name, count(group.files), size(group.nbytes), ago(group.idle))
+    summary = f"{folder}: {size(total)}"
+    if clear:
+        used = " in use by other programs" if groups else ""
+        summary = f"{folder}: {size(sum(group.nbytes for group in before) - total)} removed, {size(total)} left{used}"
+    document = {"folder": str(folder), "nbytes": total, "groups": [*map(asdict, groups)]}
+    return Answer(document, [rows, summary] if groups else [summary])
+
+
+@command("Help", "cachelayer doctor", "cachelayer doctor gs://bucket/caches", options="option")
+def doctor(
+    storage: Annotated[str | None, typer.Argument(metavar="[STORAGE]", help="A storage to probe.")] = None,
+    *,
+    option: Any,
+) -> Answer:
+    """Show versions of packages; probe a storage. Exit code 1 if it cannot be published to."""
+    document: dict[str, Any] = {"versions": _versions()}
+    rows = [*document["versions"].items()]
+    if storage is None:
+        return Answer(document, [facts(rows)])
+    store = existing_storage(storage, option)._store
+    problem = _probe(store)
+    document["storage"] = {"url": store.url, "problem": problem}
+    rows.append(("storage", f"{store.url}: {problem or 'can be published to'}"))
+    return Answer(document, [facts(rows)], FINDING if problem else SUCCESS)
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Python, of cachelayer and of what it uses, as far as it is installed."""
+    versions = {"python": platform.python_version()}
+    names = {"cachelayer"}
+    with suppress(PackageNotFoundError):
+        names |= {re.split(r"[^\w.-]", requirement)[0] for requirement in requires("cachelayer") or ()}
+    for name in sorted(names):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
+def _probe(store: Store) -> str:
+    """Return why a storage cannot be published to; an empty text if it can. Nothing is left in it."""
+    name, first, second = f"_probe-{uuid.uuid4().hex}", b"first", b"second"
+    steps: dict[str, Callable[[], bool]] = {
+        "it does not put an object where there is none": lambda: store.put_if_absent(name, first),
+        "it puts an object over another": lambda: not store.put_if_absent(name, second),
+        "it does not read what was put": lambda: store.read(name) == first,
+        "it does not list what was put": lambda: name in store.names(""),
+    }
+    try:
+        return next((problem for problem, is_well in steps.items() if not is_well()), "")
+    except CacheLayerError as error:
+        return str(error)
+    finally:
+        with suppress(CacheLayerError):
+            store.delete(name)

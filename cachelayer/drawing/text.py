@@ -165,7 +165,12 @@ def size(nbytes: int) -> str:
 
 def ago(seconds: float) -> str:
     """Format a time in the past, such as ``5 min ago``."""
+    return f"{duration(seconds)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Format a time, such as ``5 min``."""
     for unit, of in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * of:
-            return f"{seconds / of:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds / of:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import re
 import shutil
 import stat
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -73,6 +75,21 @@ class CacheFolder:
         groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name) and not group.is_symlink())
         return {group: sizes for group in groups if _IN_USE in (sizes := _sizes(group))}
 
+    def copies(self) -> list[Copies]:
+        """Return what is there of each group, those that were used last first."""
+        now = time.time()
+        groups = [
+            Copies(group.name, len(files) - 1, sum(files.values()), now - (group / _IN_USE).stat().st_mtime)
+            for group, files in self.sizes().items()
+            if len(files) > 1
+        ]
+        return sorted(groups, key=lambda group: group.idle)
+
+    def clear(self) -> None:
+        """Remove all copies of groups that nobody uses."""
+        with self.locked():
+            self._remove(self.sizes(), math.inf)
+
     def make_room(self, nbytes: int, keep: Path) -> bool:
         """Remove copies of other groups that nobody uses until so many bytes fit; return whether they do.
 
@@ -91,14 +108,34 @@ class CacheFolder:
             limit = int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
         if sum(own.values()) + nbytes > limit:
             return False
-        missing = used + nbytes - limit
+        return self._remove(sizes, used + nbytes - limit) <= 0
+
+    def _remove(self, sizes: Mapping[Path, Mapping[str, int]], missing: float) -> float:
+        """Remove copies that nobody uses until so many bytes are free; return how many are missing still."""
         for group in sorted(sizes, key=lambda group: (group / _IN_USE).stat().st_mtime):
             with _locked(group / _IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB) as unused:
                 for name, size in sizes[group].items() if unused is not None else ():
                     if missing > 0 and name != _IN_USE:
                         (group / name).unlink(missing_ok=True)
                         missing -= size
-        return missing <= 0
+        return missing
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The local copies of a group.
+
+    Args:
+        name: the group, a hash of where the dataset lies.
+        files: their number.
+        nbytes: their bytes.
+        idle: seconds since a program began to use them.
+    """
+
+    name: str
+    files: int
+    nbytes: int
+    idle: float
 
 
 class CopyOutcome(Enum):

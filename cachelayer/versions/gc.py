@@ -54,6 +54,31 @@ class Collected:
         return f"{self.name}: {self.reason}"
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A deleted version whose files stay for a while, for programs that read them.
+
+    Args:
+        dataset_id, version: the version.
+        nbytes: bytes that gc frees.
+        seconds: after which it does; 0 if the grace is over.
+    """
+
+    dataset_id: str
+    version: str
+    nbytes: int
+    seconds: float
+
+
+def pending(store: Store, dataset_id: str | None = None) -> list[Pending]:
+    """Return the deleted versions, of one dataset or all that can be read, whose files are not deleted yet."""
+    found = []
+    for name in filter(paths.is_dataset_id, store.names("")) if dataset_id is None else [dataset_id]:
+        with suppress(CorruptionError, FormatError):
+            found += Collector(store, name, 0.0, dry_run=True).pending() if has_log(store, name) else []
+    return found
+
+
 def checked_grace(grace: Any) -> float:
     try:
         return json_values.seconds("grace", grace)
@@ -131,6 +156,25 @@ class Collector:
         if is_at_work(self._store, self._dataset_id, self._age):
             return self._delete({})
         return [*self._delete(listed), *self._delete_notes(), *self._delete_plans(), *self._delete_temporary()]
+
+    def pending(self) -> list[Pending]:
+        """Return what :func:`pending` says; a file of several versions counts for the one that keeps it longest."""
+        head = self._log.head()
+        left = [(max(0.0, each.grace - self._age_of(each)), each) for each in head.deleted]
+        known = {file for info in head.versions.values() for file in self._sizes_of(info)} if left else set()
+        found = []
+        for seconds, each in sorted(left, key=lambda one: -one[0]):
+            sizes = {file: nbytes for file, nbytes in self._sizes_of(each.info).items() if file not in known}
+            known |= set(sizes)
+            found.append(Pending(self._dataset_id, each.info.version, sum(sizes.values()), seconds))
+        return found
+
+    def _sizes_of(self, info: VersionInfo) -> dict[str, int]:
+        """Return the bytes of the shards and columns of a version, by name; none if its manifest is damaged."""
+        with suppress(CorruptionError, FormatError):
+            files = StoredVersion(self._store, self._dataset_id, info).manifest.files
+            return {file.file: sum(file.files.values()) for file in files}
+        return {}
 
     def collect_deleted(self) -> list[Collected]:
         """Delete what only deleted versions had whose grace is over; nothing, with a warning, if one is damaged."""

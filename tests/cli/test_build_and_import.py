@@ -113,8 +113,8 @@ def test_what_cannot_be_built_is_said(here: Path, function: str, says: str) -> N
         (("--arg", "size=ten"), "--arg size: expected int, got 'ten'"),
         (("--arg", "size"), "NAME=VALUE"),
         (("--compression", "gzip"), "gzip"),
-        (("--shard-bytes", "much"), "--shard-bytes 'much'"),
-        (("--metadata", "[1]"), "--metadata takes a JSON object"),
+        (("--shard-bytes", "much"), "'much'"),
+        (("--metadata", "[1]"), "pass a JSON object"),
         (("--engine", "spark"), "engine='spark'"),
     ],
 )

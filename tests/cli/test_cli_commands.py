@@ -10,6 +10,7 @@ from commands import document, invoke, refused
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.local_cache import CacheFolder
 
 SHARD_BYTES = 35_000
 
@@ -110,12 +111,18 @@ def test_rm_deletes_what_is_named(storage: cachelayer.Storage) -> None:
     assert "has the tag 'best'" in refused("rm", f"{storage.url}/d@v2", "--yes")
     refused("rm", f"{storage.url}/d@best", "--yes", "--force")
     deleted = {"dataset_id": "d", "deleted": "v1"}
-    assert document("rm", f"{storage.url}/d@v1", "--yes") == {**deleted, "grace_seconds": 86400.0}
-    assert document("gc", storage.url, "--grace", "0") == {"deleted": []}
-    assert document("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0") == {**deleted, "grace_seconds": 0.0}
+    (left,) = (removed := document("rm", f"{storage.url}/d@v1", "--yes")).pop("not_freed")
+    assert removed == {**deleted, "grace_seconds": 86400.0}
+    # The other version needs its shards.
+    assert (left["version"], left["nbytes"]) == ("v1", 0)
+    assert [one["version"] for one in document("gc", storage.url, "--grace", "0")["not_freed"]] == ["v1"]
+    gone = document("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0")
+    assert gone == {**deleted, "grace_seconds": 0.0, "not_freed": []}
     refused("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0")
     refused("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "soon")
-    assert "gc after 2h" in invoke("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "2h").stdout
+    said = invoke("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "2h").stdout
+    assert "kB of d@v2 are not freed yet: gc frees them in 120 min" in said
+    assert "not freed yet" in invoke("gc", storage.url).stdout
     assert (storage.versions("d"), storage.tags("d")) == ({}, {})
 
 
@@ -130,6 +137,18 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
     assert "nothing was copied" in invoke("cp", f"{storage.url}/d@v1", f"{other.url}/copy@w1").stdout
     assert "choose another" in refused("cp", f"{storage.url}/d@v1", f"{other.url}/d@v2")
     refused("cp", f"{storage.url}/d@v9", other.url)
+
+
+def test_local_copies_are_listed_and_cleared(tmp_path: Path) -> None:
+    folder = tmp_path / "copies"
+    assert document("local", "--local-cache", folder)["nbytes"] == 0
+    used = CacheFolder(folder).of_dataset("gs://bucket/caches", "d")
+    used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
+    assert "2.0 kB" in invoke("local", "--local-cache", folder).stdout
+    assert "2.0 kB left in use" in invoke("local", "--clear", "--local-cache", folder).stdout
+    del used
+    assert document("local", "--clear", "--local-cache", folder)["groups"] == []
+    assert not list(folder.glob("*/shard"))
 
 
 def test_diff_tells_same_from_different(storage: cachelayer.Storage, tmp_path: Path) -> None:
@@ -176,9 +195,9 @@ def test_rewrite_shuffles_compresses_and_leaves_fields_out(storage: cachelayer.S
 
 
 def test_gc_and_mirror_of_a_local_storage_have_nothing_to_do(storage: cachelayer.Storage) -> None:
-    assert document("gc", storage.url, "--grace", "0s") == {"deleted": []}
+    assert document("gc", storage.url, "--grace", "0s") == {"deleted": [], "not_freed": []}
     assert "there is nothing at" in refused("gc", f"{storage.url}-not")
-    assert "--grace 'soon'" in refused("gc", storage.url, "--grace", "soon")
+    assert "'soon'" in refused("gc", storage.url, "--grace", "soon")
     found = document("mirror", f"{storage.url}/d@v1")
     assert found["local_shards"] == found["shards"]
 

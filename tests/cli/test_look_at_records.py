@@ -17,7 +17,7 @@ from strategies import versions
 
 import cachelayer
 from cachelayer import ArraySpec, ImageSpec, Ragged, Sparse
-from cachelayer.cli.look_at_records import element_json
+from cachelayer.cli.inspect_versions import element_json
 from cachelayer.drawing.text import leaf_text
 from cachelayer.records import tree
 from cachelayer.statistics import survey

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer.cli.demo import digits
+from cachelayer.cli.view_and_demo import digits
 
 BATCH, SEED = 64, 7
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
