@@ -1,10 +1,15 @@
-"""The page of the order: which records are in the batch of a step, for each shard."""
+"""The page of the order: which records are in the batch of a step, for each shard.
+
+A batch is shown in the order of training, or sorted by a leaf, which puts what is alike side by side.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,13 +18,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.errors import InvalidArgumentError, StateError
+from cachelayer.drawing.drawn_records import DrawnRecord, Look, drawn_records
+from cachelayer.drawing.text import leaf_text, named, shown_path
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, StateError, StorageError
+from cachelayer.records import tree
+from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.values import Nullable
 from cachelayer.streams.order.blocks import Blocks
-from cachelayer.view.batch import PAGE, batch_of, drawn_groups, sortable
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, ref_of, shelf_of, whole
 
 MOST_BATCH, MOST_SHARDS, MOST_STEPS = 65_536, 1024, 1 << 62
+# The records of a batch that a page shows, and the most that are sorted.
+PAGE, MOST_SORTED = 96, 4096
+_MOST_GROUPS, _HEADING = 100, 100
 # The numbers of records that are listed for each shard.
 _NUMBERS = 64
 _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blocks"}
@@ -96,7 +108,8 @@ def order(request: Request) -> Response:
     parts = [part.tolist() for part in np.array_split(numbers, choice.shards)]
     begin = _begin(len(ref), choice.batch, position, choice.step)
     raw, look = ref.raw(), shelf.look(ref, THUMBNAIL, LEAVES)
-    batch = batch_of(raw, numbers.tolist() if choice.shard is None else parts[choice.shard], choice.by, look)
+    shown = numbers.tolist() if choice.shard is None else parts[choice.shard]
+    shown, headings, problem = _sorted(raw, shown, choice.by, look)
     first = whole(query, "from", 0, 0, MOST_BATCH)
     return page(
         "order.html",
@@ -104,15 +117,16 @@ def order(request: Request) -> Response:
         records=len(ref),
         choice=choice,
         shuffles=list(_SHUFFLES),
-        leaves=sortable(raw.element_spec),
+        leaves=_sortable(raw.element_spec),
         seed=arguments["seed"],
         position=position,
         begin=begin,
         parts=parts,
         most_numbers=_NUMBERS,
-        batch=batch,
+        batch=shown,
+        problem=problem,
         first=first,
-        groups=drawn_groups(raw, batch, first, look),
+        groups=_groups(drawn_records(raw, shown[first : first + PAGE], look), headings, first),
         page_size=PAGE,
         python=_python(choice, arguments, position),
     )
@@ -156,3 +170,64 @@ def _python(choice: Choice, arguments: Mapping[str, Any], position: int) -> str:
     options += "" if choice.shard is None else f", shard=({choice.shard}, {choice.shards})"
     options += f", start={position}" if position else ""
     return f"ref.stream({choice.batch}{options}, num_epochs=None).records({choice.step})"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records beside each other that have one value, in words, and how many of the batch have it."""
+
+    heading: str
+    count: int
+    records: list[DrawnRecord]
+
+
+def _sortable(spec: Any) -> list[str]:
+    """Return the names of the leaves of an element that are single numbers or texts."""
+    return [shown_path(path) for path, leaf in tree.leaves(spec) if _is_single(leaf)]
+
+
+def _is_single(leaf: LeafSpec) -> bool:
+    is_number = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufU"
+    return leaf.shape == () and not isinstance(leaf, (ImageSpec, AudioSpec)) and (leaf.dtype is str or is_number)
+
+
+def _sorted(raw: DataRef[Any], numbers: list[int], by: str, look: Look) -> tuple[list[int], list[str], str]:
+    """Return the numbers of a batch sorted by a leaf, for each its value in words, and why they are not sorted."""
+    if not by:
+        return numbers, [], ""
+    names = _sortable(raw.element_spec)
+    if by not in names:
+        raise InvalidArgumentError(f"by={by[:40]!r}: it is one of {', '.join(names) or 'nothing'}")
+    if len(numbers) > MOST_SORTED:
+        return numbers, [], f"not sorted: more than {MOST_SORTED:,} records"
+    narrow = raw if isinstance(raw.element_spec, LeafSpec) else raw.fields(by)
+    ((path, _),) = tree.leaves(narrow.element_spec)
+    try:
+        (column,) = tree.flatten_like(narrow.element_spec, narrow.read(np.asarray(numbers, np.int64)))
+    except StorageError:
+        raise
+    except CacheLayerError as error:
+        return numbers, [], f"not sorted: {error}"
+    values = column.values.tolist() if isinstance(column, Nullable) else column.tolist()
+    if isinstance(column, Nullable):
+        values = [value if is_valid else None for value, is_valid in zip(values, column.valid, strict=True)]
+    # Nulls and NaN come last; the sort keeps the order of training among equals.
+    is_last = [value is None or value != value for value in values]
+    order = sorted(range(len(values)), key=lambda row: (is_last[row], 0 if is_last[row] else values[row]))
+    texts = [value if isinstance(value, str) else leaf_text(value) for value in (values[row] for row in order)]
+    headings = [
+        f"{by} {text[:_HEADING]} {named(look.names, path, values[row])}".rstrip()
+        for row, text in zip(order, texts, strict=True)
+    ]
+    is_grouped = len(set(headings)) <= _MOST_GROUPS and not any(isinstance(value, float) for value in values)
+    return [numbers[row] for row in order], headings if is_grouped else [], ""
+
+
+def _groups(drawn: list[DrawnRecord], headings: list[str], first: int) -> list[Group]:
+    """Return the records of a page, of which the first has this place in the batch, in groups of equal values."""
+    counts = Counter(headings)
+    rows = zip(headings[first:] or [""] * len(drawn), drawn, strict=False)
+    return [
+        Group(heading, counts[heading], [record for _, record in group])
+        for heading, group in groupby(rows, key=lambda row: row[0])
+    ]

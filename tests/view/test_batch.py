@@ -11,7 +11,7 @@ import pytest
 from view_client import Client, cards, serving
 
 import cachelayer
-from cachelayer.view.batch import MOST_SORTED, PAGE
+from cachelayer.view.order_page import MOST_SORTED, PAGE
 
 CLASSES = ["cat", "dog", "<b>emu</b>"]
 RECORDS = 5000

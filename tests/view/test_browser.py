@@ -63,7 +63,7 @@ def test_links_lead_from_the_storage_to_a_record(page: Any) -> None:
     page.get_by_role("link", name="5", exact=True).click()
     assert place(page) == "/d/d/v1/records/5"
     assert HOSTILE in page.inner_text("main")
-    assert page.locator("section a:has(img)").first.get_attribute("href") == "/d/d/v1/records/5/0.png"
+    assert page.locator("dd a:has(img)").first.get_attribute("href") == "/d/d/v1/records/5/0.png"
 
 
 PATHS = [
