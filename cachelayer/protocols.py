@@ -182,13 +182,21 @@ class BlockHolder(Protocol[T_co]):
     def fetch(self, numbers: NDArray[np.int64], /) -> Any:
         """Fetch the records of these numbers, with one request if they lie together."""
 
-    def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64], /) -> RecordReads[T_co]:
+    def reads(
+        self,
+        blocks: Sequence[Any],
+        owner: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        /,
+    ) -> RecordReads[T_co]:
         """Return what reads records out of blocks that were fetched.
 
         Args:
             blocks: the blocks.
-            owner: for each record that is going to be read, in this order, which of ``blocks`` it is in.
+            owner: for each record that is going to be read, which of ``blocks`` it is in.
             rows: for each, its row in its block.
+            numbers: for each, its number.
         """
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import FetchedBlock
 from cachelayer.access.dataset import Digests
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import Verify
@@ -20,7 +19,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.protocols import Facts, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import FetchedBlock, Records
 from cachelayer.versions.columns import BLOCK_NBYTES, ColumnFile
 from cachelayer.versions.stored_version import StoredVersion
 

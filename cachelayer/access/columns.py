@@ -10,10 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import ViewBlocks
 from cachelayer.access.column_file import ColumnRecords
-from cachelayer.access.dataset import Dataset, Digests, Read, check_keys
-from cachelayer.access.record_elements import RecordElements, RecordSource, fields_digest
+from cachelayer.access.dataset import Dataset, Digests, check_keys, copy_with
+from cachelayer.access.record_elements import RecordElements, RecordSource, ViewBlocks, fields_digest
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
@@ -21,6 +20,7 @@ from cachelayer.protocols import Facts, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import FetchedRecords
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree
@@ -188,38 +188,38 @@ class WithColumns(Dataset):
         starts: Ints,
         counts: Ints,
         ends: NDArray[np.bool_] | None = None,
-        read: Read | None = None,
     ) -> list[NDArray[Any]]:
         values: dict[int, NDArray[Any]] = {}
         for place, member in enumerate(self.members):
             mine = [leaf for leaf in leaves if self._owner(leaf)[0] == place]
             if mine:
                 own = [self._owner(leaf)[1] for leaf in mine]
-                found = member.leaf_values(own, numbers, starts, counts, ends, self._read_of(member, read))
+                found = member.leaf_values(own, numbers, starts, counts, ends)
                 values |= zip(mine, found, strict=True)
         return [values[leaf] for leaf in leaves]
 
     def sources(self, numbers: Ints) -> Sources:
         return self.rows.sources(numbers)
 
-    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]:
-        parts = [member.elements(numbers, self._read_of(member, read)) for member in self.members]
+    def elements(self, numbers: Ints) -> list[Any]:
+        parts = [member.elements(numbers) for member in self.members]
         return [_merged(row) for row in zip(*parts, strict=True)]
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         if names is None:
-            return _merged([member.batch(numbers, None, self._read_of(member, read)) for member in self.members])
+            return _merged([member.batch(numbers) for member in self.members])
         check_keys(self.element_spec, names)
         batches = []
         for member in self.members:
             mine = [name for name in member.element_spec if name in names]
             if mine:
-                batches.append(member.batch(numbers, mine, self._read_of(member, read)))
+                batches.append(member.batch(numbers, mine))
         return _merged(batches)
 
-    def _read_of(self, member: RecordElements, read: Read | None) -> Read | None:
-        """Return what reads the records of a member from blocks; columns are read where they lie."""
-        return read if self._is_of_rows(member) else None
+    def reading(self, fetched: FetchedRecords) -> Self:
+        # Columns are read where they lie.
+        members = (each.reading(fetched) if self._is_of_rows(each) else each for each in self.members)
+        return copy_with(self, members=tuple(members))
 
     def block_holder(self, selection: Selection | None = None) -> ViewBlocks | None:
         if not any(map(self._is_of_rows, self.members)) or not self.rows.is_fetched:

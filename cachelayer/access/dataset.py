@@ -14,13 +14,12 @@ import numpy as np
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BlockHolder, Facts, Failed, Sources
+from cachelayer.protocols import BlockHolder, Facts, Failed, Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.infer import declared
 from cachelayer.records.leaf_names import varying_leaf
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking
@@ -29,8 +28,6 @@ from cachelayer.records.values import Nullable, Ragged
 from cachelayer.streams.reading.failures import bare, is_of_element
 from cachelayer.versions.stored_version import StoredVersion
 
-Read = Callable[[Ints], Records]
-"""Reads the records of some numbers from blocks in memory instead of those that elements are made of."""
 NO_NUMBERS = np.empty(0, np.int64)
 
 
@@ -85,7 +82,7 @@ class StoredLeaves(Protocol):
         """Return the lengths of the leaf of this number in all records."""
 
     def leaf_values(
-        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None, read: Any = None
+        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None
     ) -> list[Any]:
         """Return consecutive values of leaves of some records; see :meth:`Codec.leaf_values`."""
 
@@ -175,6 +172,13 @@ class Dataset(Protocol):
             selection: the elements that are read, by whose rows blocks are fetched; None for all.
         """
         return None
+
+
+def copy_with(original: T, **changes: Any) -> T:
+    """Return a copy with other attributes; it keeps what was computed, and so must not depend on them."""
+    copy: T = object.__new__(type(original))
+    copy.__dict__.update(original.__dict__, **changes)
+    return copy
 
 
 @dataclass(frozen=True, repr=False, eq=False)

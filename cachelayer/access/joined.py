@@ -9,7 +9,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import FetchedBlock
 from cachelayer.access.dataset import Dataset, Digests, Selected, StoredLeaves, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -20,7 +19,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import FetchedBlock, Records
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
@@ -156,15 +155,13 @@ class Joined(Dataset):
         )
 
     def leaf_values(
-        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None, read: Any = None
+        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None
     ) -> list[NDArray[Any]]:
         groups = []
         for member, rows, within in list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]:
             own = member.selection.numbers_of(within)
             own_ends = None if ends is None else ends[rows]
-            values = member.stored_leaves("lengths()").leaf_values(
-                leaves, own, starts[rows], counts[rows], own_ends, read
-            )
+            values = member.stored_leaves("lengths()").leaf_values(leaves, own, starts[rows], counts[rows], own_ends)
             groups.append((rows, values))
         if len(groups) == 1:
             return groups[0][1]

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import FetchedBlock, ViewBlocks
-from cachelayer.access.dataset import Dataset, Digests, Read, check_keys
+from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, copy_with
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
@@ -22,7 +21,7 @@ from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.media import sized_spec
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import FetchedBlock, FetchedRecords, Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree, leaves
@@ -109,12 +108,14 @@ class RecordElements(Dataset):
         decodes: whether images and audio are decoded.
         sizes: the sizes that images are decoded to, by the numbers of their leaves.
         chosen: the numbers of the leaves that elements have, ascending; None for all.
+        fetched: the records that are in memory already, if elements are made of these alone.
     """
 
     source: RecordSource
     decodes: bool = True
     sizes: tuple[tuple[int, ImageSize], ...] = ()
     chosen: tuple[int, ...] | None = None
+    fetched: FetchedRecords | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -163,6 +164,9 @@ class RecordElements(Dataset):
     def with_source(self, source: RecordSource) -> Self:
         """Return the same elements, read in another way."""
         return replace(self, source=source)
+
+    def reading(self, fetched: FetchedRecords) -> Self:
+        return copy_with(self, fetched=fetched)
 
     def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
         return False
@@ -237,19 +241,18 @@ class RecordElements(Dataset):
         starts: Ints,
         counts: Ints,
         ends: NDArray[np.bool_] | None = None,
-        read: Read | None = None,
     ) -> list[NDArray[Any]]:
         # Each record is read once for all leaves.
         try:
-            records = self._records(numbers, read)
+            records = self._records(numbers)
             return [self.source.codec.leaf_values(records, self._leaf(leaf), starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def _records(self, numbers: Ints, read: Read | None) -> Records:
+    def _records(self, numbers: Ints) -> Records:
         if len(self.source.erased):
             refuse_erased(self.source, numbers)
-        return self.source.records(numbers) if read is None else read(numbers)
+        return (self.source if self.fetched is None else self.fetched).records(numbers)
 
     def element(self, number: int) -> Any:
         if self.chosen is not None:
@@ -261,18 +264,18 @@ class RecordElements(Dataset):
         except ValueError as error:
             self._raise_damage(error, [number])
 
-    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]:
+    def elements(self, numbers: Ints) -> list[Any]:
         codec = self.element_codec
         try:
-            columns = codec.decode(self._records(numbers, read), apart=True)
+            columns = codec.decode(self._records(numbers), apart=True)
             return codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         codec = self.element_codec if names is None else self._codec_of(names)
         try:
-            return codec.batch(codec.decode(self._records(numbers, read)))
+            return codec.batch(codec.decode(self._records(numbers)))
         except ValueError as error:
             self._raise_damage(error, numbers)
 
@@ -297,6 +300,36 @@ class RecordElements(Dataset):
             raise error
         name = self.source.facts.name
         raise CorruptionError(f"{name}: a record does not decode: {error}. verify() tells which shard") from error
+
+
+class FromRecords(Dataset, Protocol):
+    """Elements that are made of records, which may be in memory already."""
+
+    def reading(self, fetched: FetchedRecords) -> Dataset:
+        """Return the same elements, made of records that were fetched."""
+
+
+@dataclass(frozen=True)
+class ViewBlocks:
+    """Blocks of the records of a view.
+
+    Args:
+        base: makes elements of the records.
+        source: where they are fetched from.
+        selection: the records that the view has.
+    """
+
+    base: FromRecords
+    source: RecordSource
+    selection: Selection
+
+    def fetch(self, numbers: Ints) -> FetchedBlock:
+        """Fetch records by their numbers in the view; what lies together in the base is one request."""
+        return self.source.hold(self.selection.take(numbers))
+
+    def reads(self, blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints, numbers: Ints) -> Selected:
+        fetched = FetchedRecords(blocks, owner, rows, self.selection.take(numbers))
+        return Selected(self.base.reading(fetched), self.selection)
 
 
 def fields_digest(digest: str, leaves: Sequence[int]) -> str:

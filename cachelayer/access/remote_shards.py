@@ -7,12 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import FetchedBlock
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import FetchedBlock, Records
 
 # A caller that reads only a few records does not need copies of whole shards.
 _FEW_RECORDS = 64

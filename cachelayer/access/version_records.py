@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import FetchedBlock
 from cachelayer.access.dataset import Digests
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
@@ -28,7 +27,7 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
 from cachelayer.protocols import Facts, Sources
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import FetchedBlock, Records
 from cachelayer.versions.stored_version import StoredVersion
 
 # Records per read. Local reads are large enough to hide the cost of a call; remote reads are small enough to take no

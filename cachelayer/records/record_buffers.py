@@ -320,3 +320,66 @@ class Records:
         for row, done, start in zip(cut.tolist(), after.tolist(), ends.tolist(), strict=True):
             out[row, done:] = self.buffer[start : start + nbytes - done]
         return out
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class FetchedBlock:
+    """Records that were fetched together, checked and decompressed.
+
+    Args:
+        records: the records; those that streams hold are in one buffer without block headers.
+        broken: the rows of those that did not match their checksums, although they were fetched twice.
+    """
+
+    records: Records
+    broken: frozenset[int] = frozenset()
+
+    @classmethod
+    def joined(cls, count: int, groups: Sequence[tuple[Ints, FetchedBlock]]) -> FetchedBlock:
+        """Return the blocks of several groups of records as one: for each group, the rows that it has."""
+        records = Records.joined(count, [(rows, block.records) for rows, block in groups])
+        return cls(records, frozenset(int(rows[row]) for rows, block in groups for row in block.broken))
+
+    def unmapped(self) -> FetchedBlock:
+        """Return the block with its records in one buffer, as streams hold them."""
+        return FetchedBlock(self.records.unmapped(), self.broken)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the records in memory."""
+        return self.records.buffer.nbytes + self.records.starts.nbytes + self.records.lengths.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class FetchedRecords:
+    """Records by number, out of blocks.
+
+    Args:
+        blocks: the blocks.
+        owner: for each record, which of them it is in.
+        rows: for each, its row there.
+        numbers: for each, its number.
+    """
+
+    blocks: Sequence[FetchedBlock]
+    owner: Ints
+    rows: Ints
+    numbers: Ints
+
+    @cached_property
+    def _order(self) -> Ints:
+        return self.numbers.argsort(kind="stable")
+
+    def records(self, numbers: Ints) -> Records:
+        """Return copies of the records of these numbers.
+
+        Raises:
+            CorruptionError: if one of them is damaged.
+        """
+        places = self._order[self.numbers[self._order].searchsorted(numbers)]
+        owner, rows = self.owner[places], self.rows[places]
+        for number, block in enumerate(self.blocks):
+            broken = [row for row in rows[owner == number].tolist() if row in block.broken] if block.broken else []
+            if broken:
+                raise CorruptionError(f"{block.records.name(broken[0])} does not match its checksum")
+        return Records.gathered([block.records for block in self.blocks], owner, rows)

@@ -25,10 +25,11 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Blocks, CacheLayerWarning, CorruptionError, Storage, StorageError, VersionNotFoundError
-from cachelayer.access.block_holder import FetchedBlock, ViewBlocks
+from cachelayer.access.record_elements import ViewBlocks
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.records.record_buffers import FetchedBlock
 from cachelayer.streams.ahead import block_feed
 from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.stream import Stream, reader_of, step_of, with_options

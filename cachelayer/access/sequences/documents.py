@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Digests, Read, Selected, StoredLeaves, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Digests, Selected, StoredLeaves, check_keys, with_keys
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -186,16 +186,15 @@ class Documents:
                     f"{name!r}: leaves that stand side by side have one length in each record"
                 )
 
-    def read(self, pieces: Pieces, rows: int, length: int, read: Read | None = None) -> dict[str, NDArray[Any]]:
+    def read(self, pieces: Pieces, rows: int, length: int) -> dict[str, NDArray[Any]]:
         """Return rows that hold pieces, for each leaf: an array of shape ``[rows, length]``, with zeros around them.
 
         Args:
             pieces: the pieces; their records are those of the view.
             rows, length: the number of rows, and of cells in each.
-            read: reads records by their numbers, if not the base of the view.
         """
         numbers = self.records.selection.numbers_of(pieces.record)
-        values = self._stored.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends, read)
+        values = self._stored.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
         return {key: pieces.placed(each, rows, length) for key, each in zip(self.keys, values, strict=True)}
 
 
@@ -345,13 +344,12 @@ class DocumentRows(Dataset):
     def sources(self, numbers: Ints) -> Sources:
         return self.pieces(numbers).not_empty().sources(self.documents.records)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, read: Read | None = None) -> Any:
-        """Return some rows; ``read`` reads the records that they are made of, if not their own base."""
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         if names is not None:
             check_keys(self.element_spec, names)
         rows, length, pieces = len(numbers), self.length, self.pieces(numbers)
         self.check(pieces)
-        batch = self.documents.read(pieces.not_empty(), rows, length, read)
+        batch = self.documents.read(pieces.not_empty(), rows, length)
         for values, separator in zip(batch.values(), self.separator, strict=False):
             values.reshape(-1)[pieces.separators(length)] = separator
         added: Sequence[NDArray[Any]] = ()
@@ -362,6 +360,6 @@ class DocumentRows(Dataset):
             added = filled, np.arange(length) < filled[:, None]
         return with_keys({**batch, **dict(zip(self._added_spec, added, strict=True))}, self.element_spec, names)
 
-    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]:
-        columns = {name: rows_apart(values) for name, values in self.batch(numbers, None, read).items()}
+    def elements(self, numbers: Ints) -> list[Any]:
+        columns = {name: rows_apart(values) for name, values in self.batch(numbers).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.block_holder import FetchedBlock, HeldReads, held_records
-from cachelayer.access.dataset import Selected
-from cachelayer.access.record_elements import RecordElements, RecordSource
+from cachelayer.access.dataset import Selected, copy_with
+from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -28,7 +27,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BlockHolder
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import FetchedBlock, FetchedRecords
 from cachelayer.records.selection import Selection
 
 # Windows of longer documents, on average, are not held in blocks.
@@ -146,7 +145,7 @@ class WindowRows(DocumentRows):
         # A document that is longer than a block would be held by each block that it reaches.
         if not isinstance(base, RecordElements) or not base.is_fetched or base.facts.record_nbytes > _LONG_NBYTES:
             return None
-        return WindowBlocks(self, base.source, Selection.all(len(self)) if selection is None else selection)
+        return WindowBlocks(self, base, Selection.all(len(self)) if selection is None else selection)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,12 +167,12 @@ class WindowBlocks:
 
     Args:
         rows: all windows.
-        source: where the documents are fetched from.
+        base: the elements of the documents.
         selection: the windows that the view has.
     """
 
     rows: WindowRows
-    source: RecordSource
+    base: RecordElements
     selection: Selection
 
     def fetch(self, numbers: Ints) -> HeldDocuments:
@@ -181,21 +180,19 @@ class WindowBlocks:
         documents = self.rows.pieces(self.selection.take(numbers)).not_empty().record
         # In the order of the base, neighbours lie together.
         documents = np.unique(self.rows.documents.records.selection.numbers_of(documents))
-        return HeldDocuments(self.source.hold(documents), documents)
+        return HeldDocuments(self.base.source.hold(documents), documents)
 
-    def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
+    def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints, numbers: Ints) -> Selected:  # noqa: ARG002
         """Return what reads windows out of blocks; a document that is in two blocks is read out of either."""
-        numbers = np.concatenate([block.numbers for block in blocks])
-        block_of = np.repeat(np.arange(len(blocks)), [len(block.numbers) for block in blocks])
-        row_of = np.concatenate([np.arange(len(block.numbers)) for block in blocks])
-        order = np.argsort(numbers, kind="stable")
-        numbers = numbers[order]
-
-        def read(wanted: Ints, _: Any) -> Records:
-            at = order[numbers.searchsorted(wanted)]
-            return held_records([block.held for block in blocks], block_of[at], row_of[at])
-
-        return HeldReads(self.rows, self.selection, read)
+        fetched = FetchedRecords(
+            [block.held for block in blocks],
+            np.repeat(np.arange(len(blocks)), [len(block.numbers) for block in blocks]),
+            np.concatenate([np.arange(len(block.numbers)) for block in blocks]),
+            np.concatenate([block.numbers for block in blocks]),
+        )
+        documents = self.rows.documents
+        records = copy_with(documents.records, base=self.base.reading(fetched))
+        return Selected(copy_with(self.rows, documents=copy_with(documents, records=records)), self.selection)
 
 
 def window_rows(

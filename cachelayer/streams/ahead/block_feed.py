@@ -109,7 +109,7 @@ class BlockRows:
             uses = [uses[number] for number in used.tolist()]
         blocks = [use.block() for use in uses]
         shifts = np.array([use.shift for use in uses], np.int64)
-        return self.holder.reads(blocks, owner, numbers + shifts[owner])
+        return self.holder.reads(blocks, owner, numbers + shifts[owner], numbers)
 
 
 class BlockFeed:
