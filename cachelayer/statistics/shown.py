@@ -68,7 +68,9 @@ def _numbers(numbers: NumberStats) -> list[tuple[str, str]]:
 
 
 def _counts(numbers: NumberStats | None) -> list[int]:
-    return [] if numbers is None else [times for _, _, times in numbers.bins()]
+    if numbers is None or numbers.minimum == numbers.maximum:
+        return []
+    return [times for _, _, times in numbers.bins()]
 
 
 def bars(counts: list[int]) -> str:
