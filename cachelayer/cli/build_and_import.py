@@ -68,7 +68,7 @@ def build(
 @command(
     "Build",
     "cachelayer import 'train-*.parquet' gs://bucket/caches/rows@v1",
-    "cachelayer import part-0.jsonl part-1.jsonl cache/texts@v1 --compression zstd",
+    "cachelayer import a.jsonl b.jsonl cache/texts@v1 --compression zstd",
     "cachelayer import photos cache/pets@v1 --format images",
     options=f"{SUBMIT} {REACH}",
     name="import",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ def here(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_an_example_and_the_shared_options(name: str) -> None:
     text = invoke(name, "--help").stdout
-    assert f"$ cachelayer {name}" in text
+    examples = re.findall(r"Examples:\s*\n(.*?)\n\s*\n", text, re.DOTALL)[0].splitlines()
+    # At 80 columns no example goes on in the next line.
+    assert all(line.strip().startswith(f"$ cachelayer {name}") for line in examples), text
     assert "--json" in text
     assert "--traceback" in text
 
