@@ -14,7 +14,7 @@ from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.arrayrecord.local_shards import LocalShards
-from cachelayer.errors import InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.progress import Progress
 from cachelayer.protocols import T
 from cachelayer.versions.diff import Diff, compare
@@ -152,10 +152,13 @@ class DataRef(View[T], Generic[T]):
         table = version.manifest.shards
         if isinstance(shards, LocalShards):
             return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.store.url)
+        if records.copies is None or shards.copies is None:
+            raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
+        copies = shards.copies
         with Progress(f"mirror {version.name}", len(records), progress) as display:
-            here = shards.copy_all(lambda shard: display.update(table[shard].stats.records, table[shard].stats.nbytes))
-        folder = "" if records.copies is None else str(records.copies.path)
-        return Mirrored(len(table), len(here), table.nbytes, sum(table[shard].stats.nbytes for shard in here), folder)
+            here = copies.copy_all(lambda shard: display.update(table[shard].stats.records, table[shard].stats.nbytes))
+        nbytes = sum(table[shard].stats.nbytes for shard in here)
+        return Mirrored(len(table), len(here), table.nbytes, nbytes, str(records.copies.path))
 
     def raw(self) -> DataRef[Any]:
         """Return the same records undecoded: images and audio as the bytes of their files."""

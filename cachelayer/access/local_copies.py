@@ -95,12 +95,11 @@ class LocalCopies:
         here: NDArray[np.bool_] = self._is_here[shard_of]
         return here
 
-    def local_shards(self) -> LocalShards:
-        """Return what reads the copies."""
-        shards = self._shards
-        return LocalShards(
-            shards.records.tolist(), shards.shard_nbytes, shards.record_nbytes, self._files, self._verify
-        )
+    @cached_property
+    def shards(self) -> LocalShards:
+        """Reads the copies."""
+        table = self._shards
+        return LocalShards(table.records.tolist(), table.shard_nbytes, table.record_nbytes, self._files, self._verify)
 
     def _files(self, number: int) -> AbstractContextManager[ShardFiles]:
         shard = self._shards[number]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.arrayrecord.ranged import RangedShards
-from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import FetchedBlock, Records
 
@@ -33,32 +31,15 @@ class RemoteShards:
         keep_freed_memory()
         self._splits = splits_of(records)
         self._ranged = ranged
-        self._copies = copies
+        self.copies = copies
         self._read_remotely = 0
-        if copies is not None:
-            self._local = copies.local_shards()
 
     def __len__(self) -> int:
         return int(self._splits[-1])
 
-    def local_shards(self) -> int:
-        """Return the number of shards that are read from local copies."""
-        return 0 if self._copies is None else self._copies.count
-
     def has_all_copies(self) -> bool:
         """Return whether there are local copies of all shards; use copies that other processes made from now on."""
         return bool(self._find_copies(np.arange(len(self._splits) - 1)).all())
-
-    def wait_for_copies(self) -> None:
-        """Return when all copies that were started are finished or have failed."""
-        if self._copies is not None:
-            self._copies.wait()
-
-    def copy_all(self, on_copied: Callable[[int], None]) -> list[int]:
-        """Make local copies of all shards and wait for them; see :meth:`LocalCopies.copy_all`."""
-        if self._copies is None:
-            raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
-        return self._copies.copy_all(on_copied)
 
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it. ``number`` is less than ``len(self)``."""
@@ -71,10 +52,10 @@ class RemoteShards:
         block = self._read(numbers, shard_of, is_local)
         if block.broken:
             raise CorruptionError(f"{block.records.name(min(block.broken))} does not match its checksum")
-        if self._copies is not None:
+        if self.copies is not None:
             self._read_remotely += len(numbers) - int(is_local.sum())
             if self._read_remotely >= _FEW_RECORDS:
-                self._copies.want(distinct(shard_of[~is_local]).tolist())
+                self.copies.want(distinct(shard_of[~is_local]).tolist())
         return block.records
 
     def hold(self, numbers: Ints) -> FetchedBlock:
@@ -96,31 +77,33 @@ class RemoteShards:
         return self._ranged.stored_nbytes(shard_of, numbers - self._splits[shard_of])
 
     def _find_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
-        return np.zeros(len(shard_of), np.bool_) if self._copies is None else self._copies.find(shard_of)
+        return np.zeros(len(shard_of), np.bool_) if self.copies is None else self.copies.find(shard_of)
 
     def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> FetchedBlock:
         """Return records, those that are local from their copies, where they are mapped."""
         near, far = np.flatnonzero(is_local), np.flatnonzero(~is_local)
         groups: list[tuple[Ints, FetchedBlock]] = []
-        if len(near):
+        if self.copies is not None and len(near):
             try:
-                groups.append((near, FetchedBlock(self._local.records(numbers[near]))))
+                groups.append((near, FetchedBlock(self.copies.shards.records(numbers[near]))))
             except (CorruptionError, StorageError):
-                return self._read(numbers, shard_of, is_local & self._can_be_read(numbers, shard_of, is_local))
+                can_be_read = self._can_be_read(self.copies, numbers, shard_of, is_local)
+                return self._read(numbers, shard_of, is_local & can_be_read)
         if len(far):
             shards = shard_of[far]
             groups.append((far, FetchedBlock(*self._ranged.fetch(shards, numbers[far] - self._splits[shards]))))
         return FetchedBlock.joined(len(numbers), groups)
 
-    def _can_be_read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _can_be_read(
+        self, copies: LocalCopies, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
         """Return which records are in copies that can be read; the other copies are not used any more."""
         can_be_read = np.zeros(len(numbers), np.bool_)
         for shard in distinct(shard_of[is_local]).tolist():
             mine = np.flatnonzero(shard_of == shard)
             try:
-                self._local.records(numbers[mine])
+                copies.shards.records(numbers[mine])
                 can_be_read[mine] = True
             except (CorruptionError, StorageError) as error:
-                if self._copies is not None:
-                    self._copies.refuse(shard, error)
+                copies.refuse(shard, error)
         return can_be_read

@@ -21,6 +21,7 @@ import pytest
 from block_orders import WindowOrder
 from faults import FaultProxy, answer, fault_proxy, stall
 from forks import in_a_fork
+from remote_child import wait
 from servers import Server, new_bucket
 
 import cachelayer
@@ -494,8 +495,7 @@ def test_copied_shards_are_read_from_their_copies_and_none_is_copied(
     assert wanted < 1.05 * ref.nbytes
     one = through(gcs, proxy, on_gcs, local_cache_bytes=None, local_cache=tmp_path)
     one[: len(one) // 3].read(range(len(one) // 3))
-    one._base.shards.wait_for_copies()
-    there = one._base.shards.local_shards()
+    there = wait(one)
     assert 0 < there < len(one._base.version.manifest.shards)
     again = through(gcs, proxy, on_gcs, local_cache_bytes=None, local_cache=tmp_path)
     proxy.forget()

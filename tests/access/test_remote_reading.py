@@ -26,7 +26,6 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import CacheLayerWarning, CorruptionError, Storage
-from cachelayer.access.local_copies import LocalCopies
 
 CHILD = SUPPORT.joinpath("remote_child.py")
 COUNT, SHARDS = 392, 8
@@ -163,7 +162,7 @@ def test_no_read_waits_for_a_copy(seen_on_gcs: Seen, tmp_path: Path) -> None:
     ref = seen_on_gcs.open(local_cache=tmp_path)
     seen_on_gcs.proxy.add(stall(containing="bytes=0-1"))
     epoch(ref)
-    assert ref._base.shards.local_shards() == 0
+    assert ref._base.shards.copies.count == 0
 
 
 def test_once_copied_nothing_is_fetched_and_every_process_has_it(seen: Seen, tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_once_copied_nothing_is_fetched_and_every_process_has_it(seen: Seen, tmp
     seen.proxy.forget()
     epoch(other)
     assert seen.proxy.exchanges() == []
-    assert other._base.shards.local_shards() == SHARDS
+    assert other._base.shards.copies.count == SHARDS
 
 
 def test_processes_at_once_copy_each_shard_once(seen_on_gcs: Seen, tmp_path: Path) -> None:
@@ -341,7 +340,7 @@ def test_a_damaged_copy_is_read_over_the_network_with_one_warning(
     with pytest.warns(CacheLayerWarning, match=damaged.stem) as caught:
         epochs(ref)
     assert len(caught) == 1
-    assert ref._base.shards.local_shards() == SHARDS - 1
+    assert ref._base.shards.copies.count == SHARDS - 1
     assert not damaged.exists()
     again = cachelayer.open(copied.reference, local_cache=tmp_path, verify="always")
     epoch(again)
@@ -399,20 +398,6 @@ def test_a_folder_that_cannot_be_written_is_done_without_with_one_warning(
     with pytest.warns(CacheLayerWarning, match=f"{where}") as caught:
         epochs(ref)
     assert len(caught) == 1
-
-
-def test_a_local_cache_that_another_thread_gives_up_meanwhile_is_done_without(
-    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
-    shards = ref._base.shards
-
-    def has(_: LocalCopies, shard: int) -> bool:
-        shards._copies = None
-        return False
-
-    monkeypatch.setattr(LocalCopies, "has", has)
-    epoch(ref)
 
 
 def test_a_full_folder_is_done_without_with_one_warning(seen_on_gcs: Seen, tmp_path: Path) -> None:

@@ -44,8 +44,11 @@ def read_some(ref: Any) -> list[int]:
 
 def wait(ref: Any) -> int:
     """Wait for the copies that reading asked for; how many there are."""
-    ref._base.shards.wait_for_copies()
-    return int(ref._base.shards.local_shards())
+    copies = ref._base.shards.copies
+    if copies is None:
+        return 0
+    copies.wait()
+    return int(copies.count)
 
 
 def in_a_process(method: str, ref: Any) -> list[int]:
