@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -155,8 +154,3 @@ class ColumnRecords:
 
     def lengths(self, leaf: int) -> LengthColumn:
         raise CorruptionError(f"{self._name}: leaf {leaf} of a column file has no lengths")
-
-    def pieces(self, rows: int) -> Iterator[Ints]:
-        """Yield the numbers of all rows, so many at a time."""
-        for start in range(0, len(self), rows):
-            yield np.arange(start, min(start + rows, len(self)))

@@ -224,7 +224,7 @@ class WithColumns(Dataset):
     def block_holder(self, selection: Selection | None = None) -> ViewBlocks | None:
         if not any(map(self._is_of_rows, self.members)) or not self.rows.is_fetched:
             return None
-        return ViewBlocks(self, self.rows.source, Selection.all(len(self)) if selection is None else selection)
+        return ViewBlocks(self, Selection.all(len(self)) if selection is None else selection)
 
 
 def _without(member: RecordElements, keys: Mapping[str, Any]) -> RecordElements | None:

@@ -226,7 +226,7 @@ class RecordElements(Dataset):
     def block_holder(self, selection: Selection | None = None) -> ViewBlocks | None:
         if not self.is_fetched:
             return None
-        return ViewBlocks(self, self.source, Selection.all(len(self)) if selection is None else selection)
+        return ViewBlocks(self, Selection.all(len(self)) if selection is None else selection)
 
     def sources(self, numbers: Ints) -> Sources:
         return self.source.sources(numbers)
@@ -305,6 +305,9 @@ class RecordElements(Dataset):
 class FromRecords(Dataset, Protocol):
     """Elements that are made of records, which may be in memory already."""
 
+    @property
+    def source(self) -> RecordSource: ...
+
     def reading(self, fetched: FetchedRecords) -> Dataset:
         """Return the same elements, made of records that were fetched."""
 
@@ -315,17 +318,15 @@ class ViewBlocks:
 
     Args:
         base: makes elements of the records.
-        source: where they are fetched from.
         selection: the records that the view has.
     """
 
     base: FromRecords
-    source: RecordSource
     selection: Selection
 
     def fetch(self, numbers: Ints) -> FetchedBlock:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
-        return self.source.hold(self.selection.take(numbers))
+        return self.base.source.hold(self.selection.take(numbers))
 
     def reads(self, blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints, numbers: Ints) -> Selected:
         fetched = FetchedRecords(blocks, owner, rows, self.selection.take(numbers))
