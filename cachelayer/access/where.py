@@ -229,8 +229,11 @@ class _Evaluation:
             return (-values if isinstance(node.op, ast.USub) else values), valid
         if isinstance(node, ast.BinOp):
             (left, valid), (right, right_valid) = self._number(node.left), self._number(node.right)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                return _COMPUTE[type(node.op)](left, right), valid & right_valid
+            try:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    return _COMPUTE[type(node.op)](left, right), valid & right_valid
+            except ArithmeticError as error:
+                raise _refused(self._text, node, f"has no value: {error}") from error
         raise _refused(self._text, node, "has no value")
 
     def _number(self, node: ast.expr) -> tuple[Any, Any]:
@@ -254,7 +257,7 @@ def _alike(left: Any, right: Any) -> tuple[Any, Any]:
             except ValueError as error:
                 raise InvalidArgumentError(f"{text!r} is no time such as '2026-01-31': {error}") from error
             return (left, time) if values is left else (time, right)
-        if kind in "iufbM" and isinstance(text, (str, bytes)):
+        if kind and kind in "iufbM" and isinstance(text, (str, bytes)):
             raise InvalidArgumentError(f"a field of {values.dtype} cannot be compared with {text!r}")
     return left, right
 

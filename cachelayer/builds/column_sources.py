@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed, RowBatch, batch_records
-from cachelayer.builds.encode import Encoder
+from cachelayer.builds.encode import Encoder, marked
 from cachelayer.builds.iterable_source import SequenceSource, errors_named, failure_at
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
@@ -119,7 +119,8 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
     encoder = Encoder(codec, "raise")
     frames = Frames.joined(list(map(encoder.encode, source.batches(None))))
     records = Records(frames.buffer, frames.starts, frames.lengths)
-    number = leaf_number(spec, key)
+    spec = marked(spec, encoder.nullable)
+    codec, number = codec_for(spec), leaf_number(spec, key)
     ours = codec.chosen([number])
     rows = _rows_of(np.asarray(keys), np.asarray(ours.batch(ours.decode(records))[key]), key)
     others = codec.chosen([leaf for leaf in range(len(tree.leaves(spec))) if leaf != number])

@@ -17,7 +17,7 @@ from cachelayer.builds.batches import counted
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_sources import FunctionColumns
-from cachelayer.builds.encode import Encoder
+from cachelayer.builds.encode import Encoder, marked
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.write_shards import Built
@@ -91,7 +91,7 @@ class Appending:
     @property
     def spec(self) -> Tree | None:
         manifest = self.base.manifest
-        if manifest.records == 0:
+        if manifest.records == 0 and not manifest.columns:
             return None
         spec = manifest.merged_spec
         return {key: child for key, child in spec.items() if key not in self.fill} if self.fill else spec
@@ -113,23 +113,33 @@ class Appending:
             )
         new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
         with target() as files:
-            rows = write_shards(self._taken(new, before.element_spec), before.element_spec, files, options)
+            spec = self._widened(before.element_spec, new)
+            rows = write_shards(self._taken(new, spec), spec, files, options)
             groups = [self._longer(number, group, new, files, options) for number, group in enumerate(before.columns)]
-        added = replace(manifest, codec=before.codec, element_spec=before.element_spec, shards=rows)
-        joined, numbers = appended(self.base, added)
-        return replace(joined, columns=tuple(groups)), numbers
+        added = replace(manifest, codec=before.codec, element_spec=spec, shards=rows, columns=tuple(groups))
+        return appended(self.base, added)
+
+    def _widened(self, spec: Mapping[str, Tree], new: StoredVersion) -> dict[str, Tree]:
+        """Return a spec of the version, with the leaves that are None in new records marked nullable."""
+        came = new.manifest.element_spec
+        filled = {name: spec[name] for name in spec if name in self.fill}
+        fills = codec_for(filled).columns([{name: self.fill[name] for name in filled}]) if filled else []
+        empty = {leaf for leaf, column in enumerate(fills) if column.nulls is not None and column.nulls.any()}
+        return {**spec, **{name: came[name] for name in spec if name in came}, **marked(filled, empty)}
 
     def _longer(
         self, number: int, group: ColumnGroup, new: StoredVersion, files: ShardTarget, options: BuildOptions
     ) -> ColumnGroup:
         """Put a group with the rows of new records after those of the version, and return it."""
-        frames = self._taken(new, group.element_spec)
+        spec = self._widened(group.element_spec, new)
+        frames = self._taken(new, spec)
         if group.array is None:
-            return replace(group, shards=group.shards.then(write_shards(frames, group.element_spec, files, options)))
+            shards = group.shards.then(write_shards(frames, spec, files, options))
+            return replace(group, element_spec=spec, shards=shards)
         rows = (rows_of(each) for each in frames)
         old = column_rows(self.base.column_group(number), group.array)
         records = group.records + new.manifest.shard_records
-        return replace(group, array=put_column_file(files, group.element_spec, records, chain(old, rows)))
+        return replace(group, element_spec=spec, array=put_column_file(files, spec, records, chain(old, rows)))
 
     def _taken(self, new: StoredVersion, spec: Mapping[str, Tree]) -> Iterator[Frames]:
         """Yield records that have the fields of a spec alone, those that are filled among them."""

@@ -192,6 +192,8 @@ def test_erased_records_are_not_chosen(tmp_path: Path) -> None:
         "day > 'soon'",
         "n is 3",
         "n in [flag]",
+        "n > 1 // 0",
+        "n > 1 and 'a' < 3",
         f"n > {'(' * 300}1{')' * 300}",
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from servers import new_bucket
 
@@ -167,6 +168,33 @@ def test_records_are_appended_with_their_columns_or_filled(storage: Storage, wid
         storage.append("d@v3", new="v6", source=rows, progress=False)
     with pytest.raises(cachelayer.InvalidArgumentError, match="nothing"):
         storage.append("d@v3", new="v6", source=rows, fill={"nothing": 1})
+
+
+def test_none_in_appended_records_or_tables_stays_none(storage: Storage, wide: Any) -> None:
+    row = {**expected(5), "x": None, "score": None, "name": None}
+    longer = storage.append("d@v3", new="v4", source=[row], progress=False)
+    assert [plain(element) for element in longer[RECORDS - 1 :]] == [expected(299), row]
+    rows = [{key: row[key] for key in ("x", "tokens", "name", "double")}]
+    filled = storage.append("d@v3", new="v5", source=rows, fill={"score": None, "lang": 7}, progress=False)
+    assert plain(filled[RECORDS]) == {**row, "lang": 7}
+    table = pa.table({"x": range(RECORDS), "rank": [None, *range(1, RECORDS)]})
+    ranks = storage.add_columns("d@v1", new="v6", columns=table, on="x")[:2]
+    assert [element["rank"] for element in ranks] == [None, 1]
+
+
+def test_records_are_appended_to_some_of_the_records(storage: Storage, wide: Any) -> None:
+    storage.derive("d@v3", new="few", keep=[7, 2])
+    longer = storage.append("d@few", new="more", source=[expected(5)], progress=False)
+    assert [plain(element) for element in longer] == [expected(n) for n in (7, 2, 5)]
+
+
+def test_records_appended_to_none_have_the_columns(storage: Storage) -> None:
+    storage.submit([], "e", "v1", element_spec={"x": ArraySpec("int64")}, allow_empty=True, progress=False)
+    storage.add_columns("e@v1", new="v2", columns={"y": np.zeros(0, np.int32)})
+    for row in ({"x": 1}, {"x": 1, "y": np.int32(2), "z": 3}, {"x": "1", "y": np.int32(2)}):
+        with pytest.raises(cachelayer.CacheLayerError):
+            storage.append("e@v2", new="v3", source=[row], progress=False)
+    assert plain(storage.append("e@v2", new="v3", source=[{"x": 1}], fill={"y": 2})[0]) == {"x": 1, "y": 2}
 
 
 def test_other_versions_know_the_columns(storage: Storage, wide: Any, tmp_path: Path) -> None:
