@@ -176,6 +176,12 @@ class AddingColumns:
             raise InvalidArgumentError(
                 f"{name} has elements {tree.describe(manifest.element_spec)}: columns are added to dicts"
             )
+        if manifest.erased:
+            # What is passed for an erased record must not be stored.
+            raise InvalidArgumentError(
+                f"{name} has erased records, to which no columns are added: storage.rewrite() the view without them, "
+                "ref.exclude(ref.erased), first"
+            )
         if manifest.kept is not None:
             raise InvalidArgumentError(
                 f"{name} keeps some records of other versions: add the columns to the version that it was derived "

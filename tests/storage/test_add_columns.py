@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from servers import new_bucket
 
@@ -177,7 +176,8 @@ def test_none_in_appended_records_or_tables_stays_none(storage: Storage, wide: A
     rows = [{key: row[key] for key in ("x", "tokens", "name", "double")}]
     filled = storage.append("d@v3", new="v5", source=rows, fill={"score": None, "lang": 7}, progress=False)
     assert plain(filled[RECORDS]) == {**row, "lang": 7}
-    table = pa.table({"x": range(RECORDS), "rank": [None, *range(1, RECORDS)]})
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"x": range(RECORDS), "rank": [None, *range(1, RECORDS)]})
     ranks = storage.add_columns("d@v1", new="v6", columns=table, on="x")[:2]
     assert [element["rank"] for element in ranks] == [None, 1]
 
@@ -225,6 +225,17 @@ def test_erased_records_lose_their_columns(storage: Storage, wide: Any) -> None:
             assert not file.is_file() or b"record 299" not in file.read_bytes()
         (array,) = [np.load(file) for file in Path(storage.url).glob("d/shards/*.npy")]
         assert secret not in array["score"].tobytes()
+
+
+@pytest.mark.parametrize("columns", [{"y": np.zeros(RECORDS)}, {"z": np.array(["a"] * RECORDS, object)}, named])
+def test_to_a_version_with_erased_records_no_columns_are_added(storage: Storage, ref: Any, columns: Any) -> None:
+    storage.erase("d", of="v1", records=[17], reason="asked", progress=False)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="erased"):
+        storage.add_columns("d@v1", new="v2", columns=columns)
+    left = storage.fetch("d@v1")
+    storage.rewrite("d", left.exclude(left.erased), "v2", progress=False)
+    assert len(storage.add_columns("d@v2", new="v3", columns=named, progress=False)) == RECORDS - 1
+    assert storage.verify("d@v3").ok
 
 
 def test_gc_deletes_the_columns_of_deleted_versions_alone(storage: Storage, wide: Any) -> None:
