@@ -110,8 +110,11 @@ def _report(error: BaseException) -> int:
     """Print an error on stderr, and return its exit code."""
     if isinstance(error, BrokenPipeError | typer.BadParameter):
         raise error
-    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
-        output.problem("interrupted", str(error) or "nothing more was done")
+    if isinstance(error, KeyboardInterrupt):
+        output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
+        return output.INTERRUPTED
+    if isinstance(error, typer.Abort):
+        output.problem("interrupted", "nothing was done")
         return output.INTERRUPTED
     if isinstance(error, CacheLayerError):
         output.problem("error", str(error))

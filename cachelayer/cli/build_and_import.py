@@ -159,12 +159,7 @@ def _publish(
         is_built = True
         return function(**given)
 
-    try:
-        ref = storage.cacheable(target.dataset_id, target.name, **options)(noted)(**arguments)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            "run the same command again: it continues after the shards that are finished, if any"
-        ) from None
+    ref = storage.cacheable(target.dataset_id, target.name, **options)(noted)(**arguments)
     how = "published" if is_built else "exists already, nothing was built"
     return version_answer(ref, how, built=is_built, left_out=ref.provenance.get("left_out"))
 

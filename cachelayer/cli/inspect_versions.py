@@ -45,16 +45,16 @@ _SHARDS_SHOWN = 10
     "cachelayer ls gs://bucket/caches/cifar10    # the versions of one",
     options="option",
 )
-def ls(place: StorageArgument, *, option: Any) -> Answer:
+def ls(place: StorageArgument, **reach: Any) -> Answer:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
     try:
-        return _list_versions(*_open_dataset(place, option))
+        return _list_versions(*_open_dataset(place, **reach))
     except (InvalidArgumentError, DatasetNotFoundError):
-        return _list_datasets(existing_storage(place, option))
+        return _list_datasets(existing_storage(place, **reach))
 
 
-def _open_dataset(text: str, option: Any) -> tuple[Storage, str]:
-    storage, reference = open_address(text, option)
+def _open_dataset(text: str, **reach: Any) -> tuple[Storage, str]:
+    storage, reference = open_address(text, **reach)
     if reference.name is not None or reference.rows is not None:
         raise InvalidArgumentError(f"{text!r} is a version: name only the dataset, STORAGE/ID")
     return storage, reference.dataset_id
@@ -103,9 +103,9 @@ def _columns(info: VersionInfo | None) -> tuple[str, ...]:
 
 
 @command("List", "cachelayer log gs://bucket/caches/cifar10", options="option")
-def log(dataset: DatasetArgument, *, option: Any) -> Answer:
+def log(dataset: DatasetArgument, **reach: Any) -> Answer:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
-    storage, dataset_id = _open_dataset(dataset, option)
+    storage, dataset_id = _open_dataset(dataset, **reach)
     events = storage.history(dataset_id)
     rows = table("entry", "what", "", "when", "who", right=("entry",))
     for event in events:
@@ -158,16 +158,13 @@ def show(reference: ReferenceArgument, **reach: Any) -> Answer:
 
 def provenance_rows(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a provenance says to people; a dict has a line for each key."""
-    return [
-        (
-            name,
-            "\n".join(f"{key} = {_text(item)}" for key, item in flattened(value))
-            if isinstance(value, dict)
-            else _text(value),
-        )
-        for name, value in provenance.items()
-        if value not in (None, {}, [])
-    ]
+    rows = []
+    for name, value in provenance.items():
+        if isinstance(value, dict):
+            value = "\n".join(f"{key} = {_text(item)}" for key, item in flattened(value))
+        if value not in (None, "", []):
+            rows.append((name, _text(value)))
+    return rows
 
 
 def _text(value: Any) -> str:
@@ -270,9 +267,9 @@ def element_json(element: Any) -> Any:
     "cachelayer verify cache/cifar10 --json || echo damaged",
     options="option",
 )
-def verify(reference: ReferenceArgument, *, option: Any) -> Answer:
+def verify(reference: ReferenceArgument, **reach: Any) -> Answer:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
-    report = open_address(reference, option)[0].verify(reference)
+    report = open_address(reference, **reach)[0].verify(reference)
     verdict = "all is well" if report.ok else count(len(report.problems), "problem")
     summary = f"{report.reference}: {verdict}: {count(report.records, 'record')} in {count(report.shards, 'shard')}"
     return Answer({**asdict(report), "ok": report.ok}, [*report.problems, summary], SUCCESS if report.ok else FINDING)

@@ -6,8 +6,8 @@ import platform
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated, Any
@@ -24,25 +24,16 @@ from cachelayer.cli.options import (
     open_address,
     open_reference,
     open_storage,
+    open_target,
     seconds,
 )
 from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, facts, table, version_answer
 from cachelayer.drawing.text import ago, duration, size
-from cachelayer.errors import CacheLayerError, DatasetNotFoundError, InvalidArgumentError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, NotFoundError
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.store import Store
 from cachelayer.storage.storage import AS_BASE
 from cachelayer.versions.gc import Pending, pending
-from cachelayer.versions.snapshot import VersionInfo
-
-
-@contextmanager
-def _resumable() -> Iterator[None]:
-    """Say after an interrupt what continues the work."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("run the same command again: it continues after what is finished") from None
 
 
 @command(
@@ -55,11 +46,10 @@ def tag(
     reference: ReferenceArgument,
     tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; it moves if it named another version.")],
     delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
-    *,
-    option: Any,
+    **reach: Any,
 ) -> Answer:
     """Tag a version, or remove a tag."""
-    storage, address = open_address(reference, option)
+    storage, address = open_address(reference, **reach)
     dataset_id = address.dataset_id
     if delete:
         if address.name is not None:
@@ -89,20 +79,17 @@ def cp(
     to_option: Any,
 ) -> Answer:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
-    source, address = open_address(reference, option)
-    renamed, new = address, None
+    ref = open_reference(reference, option)
     if "@" in to.rpartition("/")[2]:
-        target, renamed = open_address(to, to_option)
-        new = f"{renamed.dataset_id}@{renamed.name}"
+        target, address = open_target(to, to_option)
+        new = f"{address.dataset_id}@{address.name}"
     else:
-        target = open_storage(to, to_option)
-    before: dict[str, VersionInfo] = {}
-    with suppress(DatasetNotFoundError):
-        before = target.versions(renamed.dataset_id)
-    with _resumable():
-        ref = source.copy(reference, to=target, new=new)
-    was_there = ref.dataset_version in before and before[ref.dataset_version].digest == ref.digest
-    return version_answer(ref, "was there already, nothing was copied" if was_there else "copied", copied=not was_there)
+        target, new = open_storage(to, to_option), f"{ref.dataset_id}@{ref.dataset_version}"
+    with suppress(NotFoundError):
+        if target.fetch(new).digest == ref.digest:
+            return version_answer(target.fetch(new), "was there already, nothing was copied", copied=False)
+    source, _ = open_address(reference, option)
+    return version_answer(source.copy(reference, to=target, new=new), "copied", copied=True)
 
 
 @command(
@@ -114,8 +101,7 @@ def cp(
 def mirror(reference: ReferenceArgument, **reach: Any) -> Answer:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
     ref = open_reference(reference, **reach)
-    with _resumable():
-        copied = ref.mirror()
+    copied = ref.mirror()
     is_whole = copied.local_shards == copied.shards
     shown = [
         f"{count(copied.local_shards)} of {count(copied.shards, 'shard')}, {size(copied.local_nbytes)} of "
@@ -157,16 +143,15 @@ def rewrite(
     If the new version exists and was made in this way, nothing is written.
     """
     storage, address = open_address(reference, option, local_cache)
-    with _resumable():
-        ref = storage.rewrite(
-            address.dataset_id,
-            storage.fetch(reference),
-            new,
-            shuffle_seed=shuffle_seed,
-            compression=compression,
-            fields=field or None,
-            **divide,
-        )
+    ref = storage.rewrite(
+        address.dataset_id,
+        storage.fetch(reference),
+        new,
+        shuffle_seed=shuffle_seed,
+        compression=compression,
+        fields=field or None,
+        **divide,
+    )
     return version_answer(ref, "written")
 
 
@@ -183,10 +168,10 @@ def rm(
     *,
     yes: bool,
     grace: float,
-    option: Any,
+    **reach: Any,
 ) -> Answer:
     """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
-    storage, address = open_address(reference, option)
+    storage, address = open_address(reference, **reach)
     if address.name is None:
         raise InvalidArgumentError(f"{reference!r}: say which version: {reference}@VERSION")
     name = f"{address.dataset_id}@{address.name}"
@@ -233,10 +218,10 @@ def erase(
     ] = None,
     *,
     yes: bool,
-    option: Any,
+    **reach: Any,
 ) -> Answer:
     """Erase records from every version of the dataset whose shards hold them. All others keep their numbers."""
-    storage, address = open_address(reference, option)
+    storage, address = open_address(reference, **reach)
     numbers = [number for each in records for number in _numbers(each)]
     _confirm(f"Erase {count(len(numbers), 'record')} from {reference}?", yes)
     own = f"{address.dataset_id}@{address.name}" if address.name else address.dataset_id
@@ -266,14 +251,13 @@ def gc(
         typer.Option(metavar="TIME", parser=seconds, help="Keep files that were written within TIME: 30m, 24h, 7d."),
     ] = "24h",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing: list what would be deleted.")] = False,
-    *,
-    option: Any,
+    **reach: Any,
 ) -> Answer:
     """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
     What running builds have written is not touched.
     """
-    opened = existing_storage(storage, option)
+    opened = existing_storage(storage, **reach)
     deleted = opened.gc(grace, dry_run=dry_run)
     left = pending(opened._store)
     key, verb = ("would_delete", "would be deleted") if dry_run else ("deleted", "deleted")
@@ -281,12 +265,7 @@ def gc(
     return Answer({key: [*map(asdict, deleted)], "not_freed": [*map(asdict, left)]}, shown)
 
 
-@command(
-    "Manage",
-    "cachelayer local",
-    "cachelayer local --clear",
-    options="local_cache",
-)
+@command("Manage", "cachelayer local", "cachelayer local --clear", options="local_cache")
 def local(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all copies that no program uses.")] = False,
     *,
@@ -295,20 +274,16 @@ def local(
     """List the local copies of remote shards, or remove them. They are made again when they are read."""
     folder = folder_of(local_cache)
     copies = CacheFolder(folder)
-    before = copies.copies() if folder.is_dir() else []
-    if clear and before:
+    if clear:
         copies.clear()
-    groups = copies.copies() if before else []
-    total = sum(group.nbytes for group in groups)
+    groups = copies.copies()
     rows = table("copies of a dataset", "files", "size", "last used", right=("files", "size"))
     for group in groups:
         rows.add_row(group.name, count(group.files), size(group.nbytes), ago(group.idle))
-    summary = f"{folder}: {size(total)}"
-    if clear:
-        used = " in use by other programs" if groups else ""
-        summary = f"{folder}: {size(sum(group.nbytes for group in before) - total)} removed, {size(total)} left{used}"
+    total = sum(group.nbytes for group in groups)
+    state = "left in use by other programs" if clear else "of copies"
     document = {"folder": str(folder), "nbytes": total, "groups": [*map(asdict, groups)]}
-    return Answer(document, [rows, summary] if groups else [summary])
+    return Answer(document, [*[rows] * bool(groups), f"{folder}: {size(total)} {state}"])
 
 
 @command("Help", "cachelayer doctor", "cachelayer doctor gs://bucket/caches", options="option")

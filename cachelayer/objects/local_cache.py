@@ -72,7 +72,8 @@ class CacheFolder:
 
     def sizes(self) -> dict[Path, dict[str, int]]:
         """Return the sizes of the files of each group. Anything else in the folder belongs to the user."""
-        groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name) and not group.is_symlink())
+        entries = self.path.iterdir() if self.path.is_dir() else ()
+        groups = (group for group in entries if _GROUP.fullmatch(group.name) and not group.is_symlink())
         return {group: sizes for group in groups if _IN_USE in (sizes := _sizes(group))}
 
     def copies(self) -> list[Copies]:

@@ -17,7 +17,7 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer import CacheLayerWarning
-from cachelayer.cli.view_and_demo import digits
+from cachelayer.cli.view_and_demo import pictures
 from cachelayer.provenance.contents import described, shown, stored
 from cachelayer.provenance.environment import checkout, commit_of, environment
 from cachelayer.provenance.origin import Origin, name_of
@@ -146,7 +146,7 @@ def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none
     nothing = {"git_commit": None, "git_dirty": None}
     head = git(repository, "rev-parse", "HEAD")
     library, program = Path(cachelayer.__file__), repository / "inner" / "code.py"
-    for source in ([1, 2], len, digits, functools.partial(digits, 3)):
+    for source in ([1, 2], len, pictures, functools.partial(pictures, 3)):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(library), raising=False)
         assert commit_of(source) == nothing
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(program), raising=False)

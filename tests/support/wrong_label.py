@@ -1,4 +1,4 @@
-"""Drawings of digits of which one has a wrong label, and a small model whose loss jumps because of it."""
+"""Pictures of which one has a wrong label, and a small model whose loss jumps because of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer.cli.view_and_demo import digits
 
 BATCH, SEED = 64, 7
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
 def wrongly_labelled(wrong: int) -> Iterator[dict[str, Any]]:
-    """Yield the digits of the demo as grey pictures; the record ``wrong`` has the label of another digit."""
-    for number, element in enumerate(digits()):
-        label = element["label"]
-        image = np.rint(element["image"] * 255).astype(np.uint8)
+    """Yield noisy grey pictures of ten classes in turn; the record ``wrong`` has the label of another class."""
+    rng = np.random.default_rng(SEED)
+    patterns = rng.integers(0, 2, (10, 8, 8)) * 200
+    for number in range(1797):
+        label = number % 10
+        image = (patterns[label] + rng.integers(0, 50, (8, 8))).astype(np.uint8)
         yield {"image": image, "label": (label + 3) % 10 if number == wrong else label}
 
 

@@ -32,20 +32,6 @@ def test_view_prints_a_url_that_opens_the_version_and_ends_at_ctrl_c(tmp_path: P
         assert (child.returncode, problems) == (0, "")
 
 
-def test_the_demo_opens_its_cache_as_a_page_if_asked(tmp_path: Path) -> None:
-    command = [SCRIPT, "demo", "--view", "--no-open"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        lines = iter(child.stdout.readline, "")
-        url = urlsplit(next(line for line in lines if line.startswith("the page")).split()[-1])
-        assert url.path == "/d/digits/v1"
-        cookie = asked(url.port, f"{url.path}?{url.query}").headers["set-cookie"].partition(";")[0]
-        assert "of 1,797" in asked(url.port, "/d/digits/v1/records", Cookie=cookie).text
-        child.send_signal(signal.SIGINT)
-        _, problems = child.communicate(timeout=30)
-        assert (child.returncode, problems) == (0, "")
-
-
 def test_mistakes_are_errors_before_anything_is_served(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path / "cache")
     storage.submit([1], "d@v1")
