@@ -7,8 +7,6 @@ import inspect
 import io
 import os
 import sys
-import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -24,8 +22,6 @@ from cachelayer.cli import output
 from cachelayer.cli.options import OPTIONS
 from cachelayer.cli.output import Answer
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, FormatError, StorageError
-
-_PATIENCE = 1.0
 
 
 class Commands(TyperGroup):
@@ -147,17 +143,8 @@ def main() -> None:
         app(prog_name="cachelayer")
     except SystemExit as end:
         if end.code == output.INTERRUPTED:
-            _end_soon(output.INTERRUPTED)
+            # Threads that wait for the network would hold the process until their requests end.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(output.INTERRUPTED)
         raise
-
-
-def _end_soon(code: int) -> None:
-    """End the process even if threads of it wait for the network."""
-    deadline = time.monotonic() + _PATIENCE
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
-    for thread in others:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    if any(thread.is_alive() for thread in others):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)

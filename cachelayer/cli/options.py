@@ -21,11 +21,8 @@ from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
-_BYTES = {"": 1} | {
-    f"{letter}{unit}": base**power
-    for unit, base in (("b", 1000), ("ib", 1024))
-    for power, letter in enumerate("kmgt", 1)
-}
+_BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
