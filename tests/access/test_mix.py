@@ -6,16 +6,15 @@ import itertools
 import json
 import pickle
 import random
-import subprocess
-import sys
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, StateError, Storage
+from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError, Storage
 
 SIZES = (30, 100, 250)
 SCHEDULE = {0: (0.7, 0.2, 0.1), 300: (0.0, 0.5, 0.5), 1000: (0.25, 0.25, 0.5)}
@@ -85,7 +84,7 @@ EXACT, BLOCKS = True, cachelayer.Blocks(4, 16, 8)
 
 @pytest.mark.parametrize(
     ("shuffle", "shards"),
-    [*((EXACT, shards) for shards in (1, 2, 3, 4, 8)), *((BLOCKS, shards) for shards in (1, 3, 4))],
+    [(EXACT, 1), (EXACT, 3), (EXACT, 8), (BLOCKS, 4)],
 )
 def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(
     refs: list[Any], shuffle: Any, shards: int
@@ -120,22 +119,6 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
         at += steps
 
 
-@pytest.mark.slow
-def test_a_fresh_process_finds_any_position(refs: list[Any]) -> None:
-    code = (
-        "import cachelayer, json, sys\n"
-        "refs, schedule = json.loads(sys.argv[1])\n"
-        "refs = [cachelayer.open(ref) for ref in refs]\n"
-        "schedule = {int(start): weights for start, weights in schedule.items()}\n"
-        "stream = cachelayer.mix([(ref, 1) for ref in refs], schedule=schedule).stream(4, shuffle=True, seed=7)\n"
-        "print([stream.records(step).tolist() for step in (0, 10**15, 74, 75, 400)])\n"
-    )
-    argument = json.dumps([[ref.reference for ref in refs], SCHEDULE])
-    shown = subprocess.run([sys.executable, "-c", code, argument], capture_output=True, text=True, check=True).stdout
-    stream = cachelayer.mix(pairs(refs), schedule=SCHEDULE).stream(4, shuffle=True, seed=7)
-    assert json.loads(shown) == [stream.records(step).tolist() for step in (0, 10**15, 74, 75, 400)]
-
-
 def test_weights_are_compared_and_not_their_sum(refs: list[Any]) -> None:
     """Twice the weights are the same mixture, and weights without a schedule are those of a schedule of one stage."""
     expected = rows(cachelayer.mix([(refs[0], 0.5), (refs[1], 1.5)]).stream(8), 20)
@@ -165,13 +148,12 @@ def test_a_new_schedule_is_taken_if_it_agrees_up_to_the_state(refs: list[Any]) -
     for later in ({}, {500: (1, 0, 0)}, {777: (1, 2, 3), 900: (0, 0, 1)}):
         other = restored(refs, {**past, **later}, state)
         batch = next(other)
-        if not later or 500 not in later:
+        if 500 not in later:
             assert batch["n"].tolist() == stream[50]["n"].tolist()
         else:
             assert set(batch["part"].tolist()) == {0}
-        assert other.get_state()["order"]["mixture"] == {**state["order"]["mixture"], "stages": 2 + (500 in later)} or (
-            500 in later
-        )
+        if 500 not in later:
+            assert other.get_state()["order"]["mixture"] == {**state["order"]["mixture"], "stages": 2}
     # Parts go on with their turns: what came before the change comes again only after a whole epoch.
     seen = rows(stream, 50)
     changed = cachelayer.mix([(ref, 1) for ref in refs], schedule={**past, 500: (1, 0, 0)})
@@ -186,7 +168,6 @@ def test_a_new_schedule_is_taken_if_it_agrees_up_to_the_state(refs: list[Any]) -
         {0: (0.7, 0.2, 0.1)},
         {0: (0.7, 0.2, 0.1), 301: SCHEDULE[300]},
         {0: (0.7, 0.2, 0.1000001), 300: SCHEDULE[300]},
-        {0: (0.7, 0.2, 0.1), 300: (0.1, 0.5, 0.5)},
         {**SCHEDULE, 499: (1, 1, 1)},
     ],
 )
@@ -197,10 +178,11 @@ def test_another_past_is_refused_by_name(refs: list[Any], schedule: Any) -> None
         restored(refs, schedule, state)
 
 
-@pytest.mark.parametrize("edit", [{"stages": 1}, {"stages": None}, {"sha256": "0" * 64}, {"sha256": ["a"]}], ids=str)
-def test_an_edited_state_is_refused(refs: list[Any], edit: Any) -> None:
+def test_an_edited_state_is_refused(refs: list[Any]) -> None:
     state = iter(cachelayer.mix(pairs(refs), schedule=SCHEDULE).stream(10, shuffle=True, seed=1, start=500)).get_state()
-    for mixture in ({**state["order"]["mixture"], **edit}, edit, None, [], "x"):
+    good = state["order"]["mixture"]
+    edits = ({"stages": 1}, {"stages": None}, {"sha256": "0" * 64}, {"sha256": ["a"]})
+    for mixture in (*({**good, **edit} for edit in edits), edits[0], None, [], "x"):
         edited = {**state, "order": {**state["order"], "mixture": mixture}}
         with pytest.raises(StateError, match="mixture before position 500"):
             restored(refs, SCHEDULE, json.dumps(edited))
@@ -212,9 +194,8 @@ def test_an_edited_state_is_refused(refs: list[Any], edit: Any) -> None:
             restored(refs, SCHEDULE, {**state, "position": position})
 
 
-@pytest.mark.parametrize("weights", [(2, 1, 4), (0.5, 0.2, 0.3)])
-@pytest.mark.parametrize("stop", ["first", "all"])
-def test_a_mixture_ends_when_its_parts_have_been_read(refs: list[Any], weights: Any, stop: Any) -> None:
+@pytest.mark.parametrize(("stop", "weights"), [("first", (2, 1, 4)), ("all", (0.5, 0.2, 0.3))])
+def test_a_mixture_ends_when_its_parts_have_been_read(refs: list[Any], stop: Any, weights: Any) -> None:
     mixture = cachelayer.mix(list(zip(refs, weights, strict=True)), stop=stop)
     stream = mixture.stream(16, shuffle=True, seed=3)
     records = rows(stream, len(stream))
@@ -229,33 +210,26 @@ def test_a_mixture_ends_when_its_parts_have_been_read(refs: list[Any], weights: 
 
 
 def test_a_mixture_that_ends_has_shards_remainders_states_and_epochs(refs: list[Any]) -> None:
-    mixture = cachelayer.mix(pairs(refs), stop="first")
+    mixture, endless = cachelayer.mix(pairs(refs), stop="first"), cachelayer.mix(pairs(refs))
+    options: Any = {"shuffle": True, "seed": 5}
     end = sum(len(batch["n"]) for batch in mixture.stream(16))
     assert len(mixture.stream(16, remainder="drop")) == end // 16
-    padded = list(mixture.stream(16, remainder="pad"))
-    assert sum(int(mask.sum()) for _, mask in padded) == end
-    shards = [list(mixture.stream(16, shard=(shard, 4), shuffle=True, seed=5)) for shard in range(4)]
+    assert sum(int(mask.sum()) for _, mask in mixture.stream(16, remainder="pad")) == end
+    shards = [list(mixture.stream(16, shard=(shard, 4), **options)) for shard in range(4)]
     assert [len(batch["n"]) for batch in shards[0]][:-1] == [4] * (end // 16)
-    alone = list(mixture.stream(16, shuffle=True, seed=5))
-    for step, batches in enumerate(zip(*shards, strict=True)):
-        assert np.concatenate([batch["n"] for batch in batches]).tolist() == alone[step]["n"].tolist()
+    for batch, *parts in zip(mixture.stream(16, **options), *shards, strict=True):
+        assert np.concatenate([part["n"] for part in parts]).tolist() == batch["n"].tolist()
     # A state of the endless mixture fits, up to the end.
-    iterator = iter(mixture.stream(1, shuffle=True, seed=5))
-    iterator.set_state(iter(cachelayer.mix(pairs(refs)).stream(1, shuffle=True, seed=5, start=end - 2)).get_state())
+    iterator = iter(mixture.stream(1, **options))
+    iterator.set_state(iter(endless.stream(1, start=end - 2, **options)).get_state())
     assert len(list(iterator)) == 2
     with pytest.raises(StateError, match="past the end"):
         iterator.set_state({**iterator.get_state(), "position": end + 1})
-    endless = rows(cachelayer.mix(pairs(refs)).stream(1, shuffle=True, seed=5), 3 * end)
-    parts = [
-        sum(SIZES[: int(part)]) + int(n)
-        for e in (0, 1, 2)
-        for b in mixture.stream(16, shuffle=True, seed=5).epoch(e)
-        for part, n in zip(b["part"], b["n"], strict=True)
-    ]
-    assert parts == endless
-    assert [int(element["n"]) for element in mixture.stream()][:3] == [
-        int(e["n"]) for e in itertools.islice(cachelayer.mix(pairs(refs)).stream(), 3)
-    ]
+    epochs = [batch for epoch in range(3) for batch in mixture.stream(16, **options).epoch(epoch)]
+    found = [sum(SIZES[:part]) + int(n) for batch in epochs for part, n in zip(batch["part"], batch["n"], strict=True)]
+    assert found == rows(endless.stream(1, **options), 3 * end)
+    first = [int(element["n"]) for element in itertools.islice(mixture.stream(), 3)]
+    assert first == [int(element["n"]) for element in itertools.islice(endless.stream(), 3)]
 
 
 def test_the_end_of_a_mixture_in_blocks_is_the_same(refs: list[Any]) -> None:
@@ -267,61 +241,55 @@ def test_the_end_of_a_mixture_in_blocks_is_the_same(refs: list[Any]) -> None:
     assert sorted(set(rows(stream, len(stream)))) == list(range(sum(SIZES)))
 
 
-def test_weights_are_shares_of_tokens(documents: list[Any]) -> None:
-    mixture = cachelayer.mix(list(zip(documents, (0.5, 0.3, 0.2), strict=True)), by="tokens")
-    tokens, texts = np.zeros(3), np.zeros(3)
-    for element in itertools.islice(mixture.stream(), 60 * 80):
-        tokens[element["part"]] += len(element["tokens"])
-        texts[element["part"]] += len(element["text"])
-    np.testing.assert_allclose(tokens / tokens.sum(), [0.5, 0.3, 0.2], atol=0.002)
-    by_text = cachelayer.mix(list(zip(documents, (0.5, 0.3, 0.2), strict=True)), by="text")
-    assert rows(by_text.stream(8, shuffle=True, seed=1), 40) == rows(mixture.stream(8, shuffle=True, seed=1), 40)
+def test_weights_are_shares_of_tokens_and_of_bytes_as_stored_uncompressed(
+    documents: list[Any], storage: Storage
+) -> None:
+    def shares(parts: list[Any], weights: Any, by: str, count: Any) -> Any:
+        mixture = cachelayer.mix(list(zip(parts, weights, strict=True)), by=by)
+        counts = np.zeros(3)
+        for element in itertools.islice(mixture.stream(), 60 * 80):
+            counts[element["part"]] += count(element)
+        np.testing.assert_allclose(counts / counts.sum(), np.array(weights) / sum(weights), atol=0.002)
+        return rows(mixture.stream(8, shuffle=True, seed=1), 100)
 
-
-def test_weights_are_shares_of_bytes_as_they_are_stored_uncompressed(documents: list[Any], storage: Storage) -> None:
+    weights = (0.5, 0.3, 0.2)
+    by_tokens = shares(documents, weights, "tokens", lambda element: len(element["tokens"]))
+    assert shares(documents, weights, "text", lambda element: len(element["text"])) == by_tokens
     compressed = [
         storage.cache(list(ref), f"compressed{part}", "v1", compression="zstd", element_spec=ref.element_spec)
         for part, ref in enumerate(documents)
     ]
-    orders = []
-    for parts in (documents, compressed):
-        mixture = cachelayer.mix(list(zip(parts, (2, 1, 1), strict=True)), by="bytes")
-        orders.append(rows(mixture.stream(8, shuffle=True, seed=1), 100))
-        nbytes = np.zeros(3)
-        for element in itertools.islice(mixture.stream(), 60 * 80):
-            nbytes[element["part"]] += 4 + 4 * len(element["tokens"]) + len(element["text"])
-        np.testing.assert_allclose(nbytes / nbytes.sum(), [0.5, 0.25, 0.25], atol=0.002)
+    orders = [
+        shares(parts, (2, 1, 1), "bytes", lambda each: 4 + 4 * len(each["tokens"]) + len(each["text"]))
+        for parts in (documents, compressed)
+    ]
     assert orders[0] == orders[1]
 
 
-def test_windows_packs_padded_views_and_wrapped_objects_are_parts(documents: list[Any], tmp_path: Any) -> None:
+MAKERS: dict[str, Any] = {
+    "slices": lambda ref: ref[10:50],
+    "windows": lambda ref: ref.windows("tokens", 8),
+    "packs": lambda ref: ref.packed("tokens", 64),
+    "padded": lambda ref: ref.fields("tokens", "part").padded({"tokens": 16}, long="truncate"),
+    "wrapped": lambda ref: cachelayer.wrap([{"tokens": int(e["part"])} for e in ref], identity=ref.digest),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_views_of_every_kind_are_parts(documents: list[Any], tmp_path: Any, name: str) -> None:
     elsewhere = Storage(tmp_path).cache(documents[0], "copy", "v1")
-    makers: list[Any] = [
-        lambda ref: ref,
-        lambda ref: ref[10:50],
-        lambda ref: ref.windows("tokens", 8),
-        lambda ref: ref.packed("tokens", 64),
-        lambda ref: ref.fields("tokens", "part").padded({"tokens": 16}, long="truncate"),
-        lambda ref: cachelayer.wrap([int(e["part"]) for e in ref], identity=ref.digest),
-    ]
-    for make in makers:
-        parts = [make(documents[0]), make(documents[1]), make(elsewhere)]
-        mixture = cachelayer.mix(
-            list(zip(parts, (0.5, 0.3, 0.2), strict=True)), schedule={0: (0.5, 0.3, 0.2), 20: (1, 1, 1)}
-        )
-        stream = mixture.stream(6, shuffle=True, seed=1)
-        iterator = iter(stream)
-        for step in range(4):
-            batch, numbers = next(iterator), stream.records(step)
-            firsts = np.cumsum([0, *map(len, parts)])
-            of = np.searchsorted(firsts, numbers, side="right") - 1
-            expected = [parts[part][int(number - firsts[part])] for part, number in zip(of, numbers, strict=True)]
-            leaf = (lambda element: element) if isinstance(expected[0], int) else (lambda element: element["tokens"])
-            found = leaf(batch)
-            assert [np.asarray(row).tolist() for row in found] == [np.asarray(leaf(row)).tolist() for row in expected]
-        again = iter(mixture.stream(3, shuffle=True, seed=1, shard=(0, 3)))
-        again.set_state(json.loads(json.dumps(iterator.get_state())))
-        next(again)
+    parts = [MAKERS[name](ref) for ref in (documents[0], documents[1], elsewhere)]
+    weights = (0.5, 0.3, 0.2)
+    mixture = cachelayer.mix(list(zip(parts, weights, strict=True)), schedule={0: weights, 20: (1, 1, 1)})
+    stream = mixture.stream(6, shuffle=True, seed=1)
+    iterator = iter(stream)
+    elements = [element for part in parts for element in part]
+    for step in range(4):
+        for row, number in zip(next(iterator)["tokens"], stream.records(step), strict=True):
+            assert np.asarray(row).tolist() == np.asarray(elements[number]["tokens"]).tolist()
+    again = iter(mixture.stream(3, shuffle=True, seed=1, shard=(0, 3)))
+    again.set_state(json.loads(json.dumps(iterator.get_state())))
+    next(again)
 
 
 def test_one_part_and_the_same_part_twice(refs: list[Any]) -> None:
@@ -334,7 +302,7 @@ def test_one_part_and_the_same_part_twice(refs: list[Any]) -> None:
     assert mine != other
 
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -342,12 +310,10 @@ NAN, INF = float("nan"), float("inf")
     [
         ((0.5, -0.5, 1), {}, InvalidArgumentError, "-0.5"),
         ((0.5, NAN, 1), {}, InvalidArgumentError, "nan"),
-        ((0.5, np.float32("inf"), 1), {}, InvalidArgumentError, "inf"),
         ((0.0, 0.0, 0.0), {}, InvalidArgumentError, "position 0"),
         ((0.5, 0.5, 0), {}, InvalidArgumentError, "records=250"),
         ((1e-9, 1.0, 1.0), {}, InvalidArgumentError, "records=30.*65536"),
         ((0.5, None, 1), {}, InvalidTypeError, "None"),
-        ((0.5, True, 1), {}, InvalidTypeError, "True"),
         ((0.5, "0.5", 1), {}, InvalidTypeError, "'0.5'"),
         ((0.5, 1 << 5000, 1), {}, InvalidArgumentError, "5001 bits"),
         ((1, 1, 1), {"schedule": []}, InvalidTypeError, "schedule"),
@@ -355,14 +321,11 @@ NAN, INF = float("nan"), float("inf")
         ((1, 1, 1), {"schedule": {5: (1, 1, 1), 0: (1, 1, 1)}}, InvalidArgumentError, "begins at 5"),
         ((1, 1, 1), {"schedule": {0: (1, 1, 1), 9: (1, 1, 1), 4: (1, 2, 1)}}, InvalidArgumentError, "4 after 9"),
         ((1, 1, 1), {"schedule": {0: (1, 1)}}, InvalidArgumentError, "position 0 has 2 weights"),
-        ((1, 1, 1), {"schedule": {0: (1, 1, 1), 8: (1, NAN, 1)}}, InvalidArgumentError, "position 8: weight nan"),
         ((1, 1, 1), {"schedule": {0: (1, 1, 1), 8: (0, 0, 0)}}, InvalidArgumentError, "position 8"),
-        ((1, 1, 1), {"schedule": {0: (1, 1, 1), 8: (1, 1, 1e-6)}}, InvalidArgumentError, "records=250.*position 8"),
         ((1, 1, 1), {"schedule": {0: (1, 1, 0), 8: (1, 2, 0)}}, InvalidArgumentError, "records=250"),
         ((1, 1, 1), {"schedule": {0: "abc"}}, InvalidTypeError, "'abc'"),
         ((1, 1, 1), {"schedule": {0: (1, 1, "1")}}, InvalidTypeError, "position 0: weight '1'"),
         ((1, 1, 1), {"schedule": {0.5: (1, 1, 1)}}, InvalidTypeError, "0.5"),
-        ((1, 1, 1), {"schedule": {-1: (1, 1, 1)}}, InvalidArgumentError, "-1"),
         ((1, 1, 1), {"schedule": {0: (1, 1, 1), 2**62: (1, 1, 2)}}, InvalidArgumentError, str(2**62)),
         ((0.9, 0.05, 0.05), {"schedule": SCHEDULE}, InvalidArgumentError, "schedule"),
         ((1, 1, 1), {"schedule": {0: (1, 1, 1), 9: (1, 1, 0)}, "stop": "all"}, InvalidArgumentError, "records=250"),
@@ -421,3 +384,69 @@ def test_random_numbers_are_keyed_by_the_position_in_the_mixture(refs: list[Any]
     a = mixture.stream(4, seed=1).map(draw, rng=True)[3]["draw"]
     b = mixture.stream(2, seed=1, shard=(1, 2)).map(draw, rng=True)[7]["draw"]
     assert a[3] == b[0]
+
+
+def fails_at_times(element: Any, random: np.random.Generator) -> Any:
+    number, word = int(element["n"]), random.integers(1 << 40)
+    element["n"] = np.int64(-1)  # nobody else may see what a function does to its element
+    if number % 7 == 3:
+        raise ValueError(number)
+    return {"n": np.int64(number), "word": word}
+
+
+def started(make: Any, size: int, shards: int, state: Any = None) -> list[Any]:
+    """Iterators of all shards, which replace what fails."""
+    streams = [make(size, shard=(shard, shards), prefetch=0) for shard in range(shards)]
+    iterators = [iter(each.map(fails_at_times, rng=True, on_error="replace", max_failures=999)) for each in streams]
+    for iterator in iterators if state else ():
+        iterator.set_state(state)
+    return iterators
+
+
+def taken(iterators: list[Any], steps: int) -> list[tuple[int, int]]:
+    batches = [next(iterator) for _ in range(steps) for iterator in iterators]
+    return [pair for batch in batches for pair in zip(batch["n"].tolist(), batch["word"].tolist(), strict=True)]
+
+
+def failures(iterators: list[Any]) -> list[tuple[int, int, int]]:
+    return sorted((each.position, each.record, each.stand_in) for it in iterators for each in it.failures)
+
+
+@pytest.mark.parametrize("kind", ["mixture", "sample"])
+@pytest.mark.filterwarnings("ignore:record .* failed:cachelayer.CacheLayerWarning")
+def test_stand_ins_are_the_same_for_all_shards_and_after_restores(refs: list[Any], kind: str) -> None:
+    wrapped = cachelayer.wrap(list(refs[1]), identity="w", element_spec=refs[1].element_spec)
+    views = [refs[0].exclude([1, -1])[3:20], wrapped, refs[2].select([1, 1, 4, 4, 5])]
+    schedule = {0: (0.5, 0.3, 0.2), 13: (0, 1, 1e-4), 29: (1, 0, 0), 77: (0.25, 0.25, 0.5)}
+    joined = cachelayer.concat([refs[0], refs[2]]).exclude([0, 5])
+    make: Any = joined.sample(np.arange(len(joined)), seed=4).stream
+    if kind == "mixture":
+        make = partial(cachelayer.mix(pairs(views, schedule), schedule=schedule).stream, shuffle=True, seed=4)
+    alone, shards = started(make, 24, 1), started(make, 24, 3)
+    expected = taken(alone, 3)
+    plain = [number for batch in itertools.islice(make(24), 3) for number in batch["n"].tolist()]
+    places = [place for place, number in enumerate(plain) if number % 7 == 3]
+    assert places == [place for place, number in enumerate(plain) if number != expected[place][0]]
+    assert places == [position for position, *_ in failures(alone)]
+    assert taken(shards, 3) == expected
+    assert failures(shards) == failures(alone)
+    for position, count, size in ((13, 3, 12), (30, 1, 7)):
+        state = json.dumps(iter(make(1, start=position)).get_state())
+        assert taken(started(make, size, count, state), 2) == expected[position : position + 2 * size]
+    copied = pickle.loads(pickle.dumps(alone[0]))
+    assert copied.failures == []
+    assert taken([copied], 1) == taken(alone, 1)
+
+
+def test_a_step_past_the_largest_position_is_an_index_error(refs: list[Any]) -> None:
+    ref = refs[0]
+    for number, stream in (
+        (2**60, ref.stream(8, shuffle=True, seed=0, num_epochs=None)),
+        (2**60, cachelayer.mix([(ref, 2), (ref, 1)]).stream(8, shuffle=True, seed=0)),
+        (10**18 * 2, cachelayer.mix([(ref, 2), (ref, 1)], schedule={0: (2, 1)}).stream(8)),
+        (10**30, ref.sample(np.ones(30), seed=0).stream(8)),
+        (10**30, ref.stream(num_epochs=None)),
+    ):
+        for read in (stream.__getitem__, stream.records):
+            with pytest.raises(RecordIndexError, match=r"past 2\*\*62"):
+                read(number)

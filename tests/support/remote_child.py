@@ -37,11 +37,6 @@ def epoch(ref: Any, seed: int = 0) -> None:
     assert sorted(found) == list(range(len(ref)))
 
 
-def read_some(ref: Any) -> list[int]:
-    """Read a few records, in a process of its own perhaps."""
-    return check(ref.read([len(ref) - 1, 0, 5, 200, 5]))
-
-
 def wait(ref: Any) -> int:
     """Wait for the copies that reading asked for; how many there are."""
     copies = ref._base.shards.copies
@@ -63,7 +58,7 @@ def in_a_process(method: str, ref: Any) -> list[int]:
 
 
 def send_some(ref: Any, results: Any) -> None:
-    results.put(read_some(ref))
+    results.put(check(ref.read([len(ref) - 1, 0, 5, 200, 5])))
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
@@ -90,5 +85,3 @@ if __name__ == "__main__":
     result = main(json.loads(sys.argv[1]))
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
-    if json.loads(sys.argv[1]).get("stay"):
-        sys.stdin.read()
