@@ -34,6 +34,7 @@ from cachelayer.versions.stored_version import StoredVersion
 GRACE_SECONDS = 24 * 3600.0
 """The default age, in seconds, at which garbage is collected."""
 _PROBE = ".clock-"
+_FOLDERS = {paths.SHARDS, paths.MANIFESTS, paths.BUILDS, paths.temporary("").strip("/")}
 _WHILE, _LONG = 3600.0, 24 * 3600.0
 """Seconds after which a temporary file, and the working folder of a build, must have been left by a killed process."""
 
@@ -122,7 +123,12 @@ def _is_ours(store: Store, dataset_id: str) -> bool:
     if has_log(store, dataset_id):
         return True
     left = set(store.names(dataset_id))
-    return bool(left) and left <= {paths.SHARDS, paths.BUILDS, paths.temporary("").strip("/")}
+    if paths.MANIFESTS in left and left <= _FOLDERS:
+        warn(
+            f"nothing of {dataset_id!r} is collected: it has manifests and no log. If its log was lost, restore it; if "
+            "its first build was killed, build it again, and collect then"
+        )
+    return bool(left) and left <= _FOLDERS - {paths.MANIFESTS}
 
 
 def _is_of_claim(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.origin import Origin
-from cachelayer.versions.log import Log
+from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.stored_version import StoredVersion
 
 pytestmark = pytest.mark.slow
@@ -219,7 +220,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(client=CLIENTS)
     def collect(self, client: int) -> None:
-        self.clients[client].gc(grace=0.0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "nothing of 'd' is collected: it has manifests and no log")
+            self.clients[client].gc(grace=0.0)
+        if not has_log(self.store, "d"):
+            # A build that was killed before the first entry of the log leaves what a dataset without its log has.
+            return
         head = Log(self.store, "d").head()
         manifests = {name.partition(".")[0] for name in self.store.names(f"d/{paths.MANIFESTS}")}
         assert {f"{paths.MANIFESTS}/{name}" for name in manifests} == {info.file for info in head.versions.values()}

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,6 +173,15 @@ def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path
     assert [path.exists() for path in (old, new, claim, link)] == [False, True, False, False]
     named = named_files(storage) if has_log else set()
     assert stored_files(storage) - named == {f"shards/{new.name}"}
+
+
+def test_a_dataset_without_its_log_stays_with_a_warning(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    shutil.rmtree(tmp_path / "d/_log")
+    before = stored_files(storage)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
+        assert storage.gc(grace=0.0) == []
+    assert stored_files(storage) == before
 
 
 def foreign_files(folder: Path) -> set[Path]:
