@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from reference import Case
 from repository import ROOT
 from samples import examples
+from sink_conformance import ItemsConformance, SinkConformance
 
 import cachelayer
 from cachelayer.adapters.grain import Sampler, iter_dataset
@@ -163,6 +164,28 @@ def test_a_sampler_is_picklable_and_named_by_its_contents(ref: Any, other: Any) 
     assert " at 0x" not in repr(made)
     others = [make(other, shuffle=True, seed=3), make(ref, shuffle=True, seed=4), make(ref), make(ref, start=6)]
     assert len({repr(made), *map(repr, others)}) == 5
+
+
+class TestRandomAccess(ItemsConformance):
+    def sink(self, stream: Any) -> Any:
+        return grain.MapDataset.source(stream)
+
+
+class TestIterDataset(SinkConformance):
+    test_an_iteration_over_an_endless_stream_goes_on_after_the_last_one = None  # type: ignore[assignment]
+    test_each_iteration_has_the_epochs_that_follow = None  # type: ignore[assignment]
+    test_items_are_those_of_the_stream = None  # type: ignore[assignment]
+
+    def sink(self, stream: Any) -> Any:
+        return iter_dataset(stream)
+
+    def state(self, sink: Any, iterator: Any) -> Any:
+        return iterator.get_state()
+
+    def restored(self, make: Any, state: Any) -> Any:
+        iterator = iter(self.sink(make()))
+        iterator.set_state(state)
+        return iterator
 
 
 # The sampler.

@@ -10,8 +10,3 @@ from jax_process import assert_tests_pass
 @pytest.mark.sampled
 def test_global_batches_keep_their_promises_on_eight_devices() -> None:
     assert_tests_pass("jax_cases.py", devices=8)
-
-
-@pytest.mark.needs("jax")
-def test_documents_of_any_length_become_global_batches() -> None:
-    assert_tests_pass("jax_sequences_cases.py")

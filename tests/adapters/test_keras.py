@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from pages import run_page
+from sink_conformance import ENDLESS, ItemsConformance, Refs
 from source_conformance import SourceConformance
 
 import cachelayer
@@ -150,6 +151,32 @@ def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     numbers = np.arange(RECORDS)
     storage = Storage(tmp_path_factory.mktemp("keras"))
     return storage.submit({"x": np.stack([numbers, numbers], 1).astype("f4"), "y": numbers}, "numbers", "v1")
+
+
+class TestStreams(ItemsConformance):
+    without: ClassVar = {"epochs", "elements", "padded", "empty batches", "start"}
+
+    def sink(self, stream: Any) -> Any:
+        return to_keras(stream)
+
+
+def test_an_endless_stream_goes_on_with_the_next_epoch(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7, num_epochs=None))
+    read = list[list[int]]()
+    for epochs in (range(2), range(1), range(5, 6)):
+        callback = dataset.callback
+        callback.set_params({"steps": len(dataset)})
+        callback.on_train_begin()
+        for epoch in epochs:
+            callback.on_epoch_begin(epoch)
+            read += [dataset[number]["y"].tolist() for number in range(len(dataset))]
+    assert read == [batch for (batch,) in expected(ref) + expected(ref, epochs=6, start=5)]
+
+
+@pytest.mark.parametrize("name", ["mixture", "sample"])
+def test_what_has_no_epochs_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match="to_tf"):
+        to_keras(ENDLESS[name](Refs(Storage(tmp_path)))())
 
 
 def pair(batch: Any) -> Any:

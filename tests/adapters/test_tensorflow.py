@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from sink_conformance import SinkConformance
 from source_conformance import assert_resumes, assert_seeks, records_of, skipped, spec_of
 
 import cachelayer
@@ -258,18 +259,6 @@ def test_what_cannot_be_stored_is_refused_by_name(storage: cachelayer.Storage) -
         storage.cache(nested, "d", "v1")
 
 
-def test_to_tf_hands_out_batches(storage: cachelayer.Storage) -> None:
-    ref = storage.cache(PIPELINES["varying"](), "d", "v1")
-    stream = ref.stream(16, shuffle=True, seed=3)
-    batches = list(to_tf(stream))
-    assert [len(batch["id"]) for batch in batches] == [16, 16, 8]
-    for mine, theirs in zip(stream, batches, strict=True):
-        np.testing.assert_array_equal(mine["id"], theirs["id"].numpy())
-        assert mine["z"].to_list() == theirs["z"].to_list()
-        assert mine["words"].to_list() == theirs["words"].to_list()
-        assert mine["a"].tolist() == theirs["a"].numpy().tolist()
-
-
 def test_to_tf_batches_have_static_shapes_where_they_can(storage: cachelayer.Storage) -> None:
     ref = storage.cache(PIPELINES["images"](), "d", "v1")
     assert to_tf(ref.stream(100)).element_spec["image"].shape == (100, 8, 8, 3)
@@ -327,63 +316,27 @@ def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> Non
             storage.cache(elements, "e", "v1", unbatch=True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"shuffle": True, "seed": 5, "num_epochs": 3, "start": 701},
-        {"shuffle": True, "seed": 5, "shard": (1, 2), "num_epochs": 2},
-        {"shuffle": "blocks", "seed": 5},
-    ],
-    ids=["in order", "epochs from a start", "a shard", "blocks"],
-)
-def test_elements_and_their_positions_are_those_of_the_stream(
-    options: dict[str, Any], storage: cachelayer.Storage
-) -> None:
-    # More than two blocks, and the last one is not full.
-    arrays = {"n": np.arange(1300), "row": np.arange(2600, dtype=np.float32).reshape(1300, 2)}
-    words = [f"w{number}é" for number in range(1300)]
-    ref: Any = storage.cache(
-        [{"word": w, "n": n, "row": r} for w, n, r in zip(words, *arrays.values(), strict=True)], "d", "v1"
-    )
-    iterator = iter(ref.stream(**options))
-    expected = [
-        (element["word"], int(element["n"]), element["row"].tolist(), iterator.position) for element in iterator
-    ]
-    found = [
-        (item["word"].numpy().decode(), int(item["n"]), item["row"].numpy().tolist(), int(after))
-        for item, after in to_tf(ref.stream(**options), positions=True)
-    ]
-    assert found == expected
+class TestStreams(SinkConformance):
+    without: ClassVar = {"mapped batches"}
+    test_the_state_of_another_stream_is_refused_by_what_differs = None  # type: ignore[assignment]
+
+    def sink(self, stream: Any) -> Any:
+        return to_tf(stream, positions=True)
+
+    def items(self, iterator: Any) -> Iterator[Any]:
+        for item, position in iterator:
+            self.position = int(position)
+            yield item
+
+    def state(self, sink: Any, iterator: Any) -> Any:
+        return {"position": self.position}
+
+    def restored(self, make: Any, state: Any) -> Any:
+        return iter(self.sink(make(start=state["position"])))
 
 
 def numbers_of(dataset: Any) -> list[int]:
     return [int(number) for item in dataset for number in np.ravel(item.numpy())]
-
-
-@pytest.mark.parametrize("batch", [None, 4])
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_each_iteration_of_to_tf_has_the_epochs_that_follow(batch: int | None, epochs: int) -> None:
-    ref = cachelayer.wrap(np.arange(10), identity="ten")
-
-    def expected(iteration: int) -> list[int]:
-        whole = {"shuffle": True, "seed": 5, "num_epochs": (iteration + 1) * epochs, "start": iteration * epochs * 10}
-        return [int(number) for number in ref.stream(**whole)]
-
-    dataset = to_tf(ref.stream(batch, shuffle=True, seed=5, num_epochs=epochs))
-    assert numbers_of(dataset.take(1)) == expected(0)[: batch or 1]
-    assert numbers_of(dataset) == expected(1)
-    assert numbers_of(dataset.repeat(3)) == expected(2) + expected(3) + expected(4)
-    positions = [int(after) for _, after in to_tf(ref.stream(5, shuffle=True, seed=5), positions=True).repeat(3)]
-    assert positions == [5, 10, 15, 20, 25, 30]
-
-
-def test_each_iteration_of_to_tf_is_the_same_if_all_epochs_have_one_order() -> None:
-    ref = cachelayer.wrap(np.arange(10), identity="ten")
-    for options in ({}, {"shuffle": True, "seed": 5, "reshuffle": False}):
-        stream = ref.stream(4, start=3, num_epochs=2, **options)
-        expected = [int(number) for part in stream for number in part]
-        assert numbers_of(to_tf(stream).repeat(2)) == expected * 2
 
 
 def test_a_run_that_began_within_an_epoch_goes_on_with_the_next() -> None:
