@@ -229,37 +229,6 @@ def test_columns_are_chosen_by_name(storage: cachelayer.Storage, tmp_path: Path)
         storage.cache(from_parquet(tmp_path / "a.parquet", ["nope"]), "d", "v2")
 
 
-def test_files_are_read_through_fsspec(storage: cachelayer.Storage) -> None:
-    import fsspec
-
-    memory = fsspec.filesystem("memory")
-    for number in range(2):
-        with memory.open(f"/pyarrow/{number}.parquet", "wb") as file:
-            pq.write_table(table(10 * number, 10 * number + 10), file)
-        with memory.open(f"/pyarrow/{number}.arrow", "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-            writer.write_table(table(10 * number, 10 * number + 10))
-        memory.pipe(f"/pyarrow/{number}.csv", f"n\n{number}\n".encode())
-    for name, source in (
-        ("p", from_parquet("memory://pyarrow/*.parquet")),
-        ("a", from_ipc("memory://pyarrow/*.arrow")),
-    ):
-        assert [int(row["id"]) for row in storage.cache(source, name, "v1")] == list(range(20))
-    assert [row["n"] for row in storage.cache(from_csv("memory://pyarrow/*.csv"), "c", "v1")] == ["0", "1"]
-
-
-def test_a_parquet_file_cut_short_is_named_before_anything_is_built(
-    storage: cachelayer.Storage, tmp_path: Path
-) -> None:
-    for number in range(3):
-        pq.write_table(table(0, 50), tmp_path / f"{number}.parquet")
-    whole = (tmp_path / "1.parquet").read_bytes()
-    (tmp_path / "1.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SourceError, match="ArrowInvalid") as caught:
-        storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
-    assert isinstance(caught.value.__cause__, pa.ArrowInvalid)
-    assert storage.datasets() == []
-
-
 def test_a_parquet_file_whose_middle_is_damaged_is_named_with_the_record(
     storage: cachelayer.Storage, tmp_path: Path
 ) -> None:
@@ -270,15 +239,6 @@ def test_a_parquet_file_whose_middle_is_damaged_is_named_with_the_record(
     path.write_bytes(whole[:4] + b"\xff" * (len(whole) - 4 - 600) + whole[-600:])
     with pytest.raises(SourceError, match="record 4000"):
         storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
-
-
-@pytest.mark.parametrize("end", [3, 60, -20])
-def test_an_arrow_file_cut_short_is_named(storage: cachelayer.Storage, tmp_path: Path, end: int) -> None:
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-        writer.write_table(table(0, 50))
-    (tmp_path / "a.arrow").write_bytes((tmp_path / "a.arrow").read_bytes()[:end])
-    with pytest.raises(SourceError, match=r"a\.arrow is not an Arrow IPC file, or is cut short"):
-        storage.cache(from_ipc(tmp_path / "a.arrow"), "d", "v1")
 
 
 @pytest.mark.parametrize(
@@ -338,15 +298,6 @@ def test_lists_that_are_all_empty_take_the_declared_dtype(storage: cachelayer.St
 def test_types_without_a_dtype_are_refused_by_name(storage: cachelayer.Storage, column: Any, reason: str) -> None:
     with pytest.raises(InvalidTypeError, match=reason):
         cached(storage, column)
-
-
-@pytest.mark.parametrize("read", [from_parquet, from_ipc, from_csv, from_json])
-def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path, read: Any) -> None:
-    for paths in (tmp_path / "nope", str(tmp_path / "*.nope"), tmp_path, []):
-        with pytest.raises(InvalidArgumentError, match="file"):
-            storage.cache(read(paths), "d", "v1")
-    with pytest.raises(InvalidTypeError, match="PathLike"):
-        storage.cache(read([3]), "d", "v1")
 
 
 def test_a_declared_spec_says_lengths_and_how_bytes_are_decoded(storage: cachelayer.Storage, tmp_path: Path) -> None:

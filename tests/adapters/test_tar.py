@@ -33,20 +33,16 @@ def regular(name: str, data: bytes) -> tuple[str, bytes, str, bytes]:
 A, B = regular("a.txt", b"1"), regular("b.txt", b"2" * 600)
 WHOLE = archive(A, B)
 BROKEN = {
-    "no bytes": b"",
     "text": b"no tar file" * 100,
     "damage between two files": WHOLE[:1024] + b"\xff" * 8 + WHOLE[1032:],
     "a wrong sum between two files": WHOLE[: 1024 + 148] + b"0000000\0" + WHOLE[1024 + 156 :],
-    "no end mark": WHOLE[:-1024],
     "two archives": WHOLE + WHOLE,
     "two archives in gzip members": gzip.compress(WHOLE) + gzip.compress(WHOLE),
     "two archives in gzip": gzip.compress(WHOLE + WHOLE),
     "two archives in xz": lzma.compress(WHOLE + WHOLE),
     "gzip with a damaged checksum": gzip.compress(WHOLE)[:-6] + b"\xff" + gzip.compress(WHOLE)[-5:],
     "Zstandard": b"\x28\xb5\x2f\xfd" + bytes(600),
-    "gzip without its end": gzip.compress(WHOLE)[:-5],
     "gzip with more after it": gzip.compress(WHOLE) + b"more",
-    "bzip2 without its end": bz2.compress(WHOLE)[:-5],
     "a hard link": archive(A, ("b.txt", tarfile.LNKTYPE, "a.txt", b"")),
     "a symbolic link": archive(A, ("b.txt", tarfile.SYMTYPE, "a.txt", b"")),
     "a pipe": archive(A, ("b.txt", tarfile.FIFOTYPE, "", b"")),

@@ -73,16 +73,6 @@ def test_images_stay_the_bytes_of_their_files(storage: cachelayer.Storage, tmp_p
     assert ref.raw()[0]["left.png"] == png(3)
 
 
-def test_files_are_read_through_fsspec(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    import fsspec
-
-    for number in range(2):
-        write(tmp_path / f"{number}.tar", [sample(number)])
-        fsspec.filesystem("memory").pipe(f"/wds/{number}.tar", (tmp_path / f"{number}.tar").read_bytes())
-    ref = storage.cache(from_webdataset("memory://wds/{0..1}.tar"), "d", "v1")
-    assert [row["cls"] for row in ref] == [0, 1]
-
-
 def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
     ref = storage.cache(from_webdataset(tmp_path / "a.tar", ["txt"]), "d", "v1")

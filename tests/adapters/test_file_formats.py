@@ -1,0 +1,193 @@
+"""What every format of files keeps, wherever they lie: missing, cut short, or changed while they are read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+import cachelayer
+from cachelayer import InvalidArgumentError, InvalidTypeError, SourceError, Storage
+from cachelayer.adapters.folders import from_files
+from cachelayer.adapters.npy import from_npy, from_npz
+from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet
+from cachelayer.adapters.webdataset import from_webdataset
+
+ROWS = 3000
+NUMBERS = np.random.default_rng(0).permutation(ROWS)
+TABLE = pa.table({"x": NUMBERS})
+SCHEMA = pa.schema({"x": pa.int64()})
+CSV = b"x\n" + b"".join(b"%d\n" % number for number in NUMBERS)
+JSON = b"".join(b'{"x": %d}\n' % number for number in NUMBERS)
+
+
+def written(write: Callable[[Any], Any]) -> bytes:
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def archive(file: io.BytesIO) -> None:
+    with tarfile.open(fileobj=file, mode="w") as members:
+        for number in range(3):
+            info = tarfile.TarInfo(f"{number}.bin")
+            info.size = 600
+            members.addfile(info, io.BytesIO(NUMBERS.tobytes()[number : number + 600]))
+    file.truncate(3 * (512 + 1024) + 512)  # the blocks of the files, and half of the end mark
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files.
+
+    Args:
+        data: a whole file.
+        read: a path, or a list of paths, as a source.
+        is_framed: whether a file that is cut short is not a file of this format any more.
+        is_remote: whether files are read wherever fsspec finds them.
+    """
+
+    data: bytes
+    read: Callable[[Any], Any]
+    is_framed: bool = True
+    is_remote: bool = True
+
+
+FORTRAN = np.asfortranarray(NUMBERS.reshape(-1, 4))
+FORMATS = {
+    "csv": Format(CSV, from_csv, is_framed=False),
+    "csv.gz": Format(gzip.compress(CSV), from_csv),
+    "csv.bz2": Format(bz2.compress(CSV[:99]) + bz2.compress(CSV[99:]), from_csv, is_framed=False),
+    "jsonl": Format(JSON, from_json, is_framed=False),
+    "jsonl.gz": Format(gzip.compress(JSON[:99]) + gzip.compress(JSON[99:]), lambda path: from_json(path, SCHEMA)),
+    "parquet": Format(written(lambda file: pq.write_table(TABLE, file, row_group_size=100)), from_parquet),
+    "arrow": Format(written(lambda file: pa.feather.write_feather(TABLE, file, chunksize=100)), from_ipc),
+    "tar": Format(written(archive), from_webdataset),
+    "tar.gz": Format(gzip.compress(written(archive)), from_webdataset),
+    "tar.bz2": Format(bz2.compress(written(archive)), from_webdataset),
+    "tar.xz": Format(lzma.compress(written(archive)), from_webdataset),
+    "npz": Format(written(lambda file: np.savez(file, x=NUMBERS)), from_npz, is_remote=False),
+    "small.npz": Format(written(lambda file: np.savez_compressed(file, x=NUMBERS)), from_npz, is_remote=False),
+    "npy": Format(written(lambda file: np.save(file, NUMBERS)), from_npy, is_remote=False),
+    "fortran.npy": Format(written(lambda file: np.save(file, FORTRAN)), from_npy, is_remote=False),
+}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.is_remote])
+def test_files_are_read_wherever_fsspec_finds_them(name: str, storage: Storage, tmp_path: Path) -> None:
+    form, remote = FORMATS[name], f"memory://formats/{name}"
+    for number in range(2):
+        (tmp_path / f"{number}.{name}").write_bytes(form.data)
+        fsspec.filesystem("memory").pipe(f"/formats/{name}/{number}.{name}", form.data)
+    sources = [tmp_path / f"*.{name}", [f"{remote}/{number}.{name}" for number in range(2)], f"{remote}/*.{name}"]
+    refs = [storage.cache(form.read(paths), "d", f"v{number}") for number, paths in enumerate(sources)]
+    assert len(refs[0]) == (6 if "tar" in name else 2 * ROWS)
+    assert len({ref.digest for ref in refs}) == 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_not_there_is_an_error(name: str, storage: Storage, tmp_path: Path) -> None:
+    form = FORMATS[name]
+    for paths in (tmp_path / "nope", str(tmp_path / "*.nope") if form.is_remote else "nope"):
+        with pytest.raises(InvalidArgumentError, match="there is no file"):
+            storage.cache(form.read(paths), "d", "v1")
+    for paths in ([], [3]) if form.is_remote else (3,):
+        with pytest.raises((InvalidArgumentError, InvalidTypeError, TypeError)):
+            storage.cache(form.read(paths), "d", "v1")
+
+
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.is_framed])
+def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(name: str, storage: Storage, tmp_path: Path) -> None:
+    form, path = FORMATS[name], tmp_path / f"x.{name}"
+    end = len(form.data)
+    for cut in (0, 3, 60, end // 3, end // 2, end - 9, end - 1):
+        path.write_bytes(form.data[:cut])
+        with pytest.raises(SourceError, match=path.name):
+            storage.cache(form.read(path), "d", "v1")
+    assert storage.datasets() == []
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(0, 0))
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\n" * 8)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "written anew": (touch, "was written again"),
+    "longer": (grow, "has .* bytes, not"),
+    "gone": (Path.unlink, "is gone|changed while they were read"),
+}
+
+
+class Changed:
+    """A source that does something to its file when the last of its batches was given."""
+
+    def __init__(self, source: Any, change: Callable[[], Any]) -> None:
+        self.source = source
+        self.change = change
+        self.kind, self.length, self.element_spec = source.kind, source.length, source.element_spec
+
+    def file_facts(self) -> Any:
+        return self.source.file_facts()
+
+    def batches(self, limit: int | None) -> Iterator[Any]:
+        yield from self.source.batches(limit)
+        self.change()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", [*FORMATS, "file"])
+def test_a_file_that_changes_while_it_is_read_ends_the_build_by_name(
+    name: str, change: str, storage: Storage, tmp_path: Path
+) -> None:
+    path = tmp_path / f"x.{name}"
+    path.write_bytes(FORMATS[name].data if name in FORMATS else b"x")
+    read = FORMATS[name].read if name in FORMATS else lambda path: from_files(path.parent, "x.*")
+    spoil, reason = CHANGES[change]
+    with pytest.raises(SourceError, match=reason) as raised:
+        storage.submit(Changed(read(path), lambda: spoil(path)), "d", "v1")
+    assert str(path.parent) in str(raised.value)
+    assert storage.datasets() == []
+
+
+def test_a_remote_file_that_changes_while_it_is_read_ends_the_build() -> None:
+    with fsspec.open("memory://changing/x.csv", "wt") as file:
+        file.write("x\n1\n")
+
+    def change() -> None:
+        with closing(fsspec.open("memory://changing/x.csv", "wt").open()) as file:
+            file.write("x\n1\n2\n")
+
+    storage = cachelayer.Storage("memory://changing/cache")
+    with pytest.raises(SourceError, match=r"memory://.*x\.csv changed while it was read: it has 6 bytes, not 4"):
+        storage.submit(Changed(from_csv("memory://changing/x.csv"), change), "d", "v1")
+
+
+def test_a_file_that_comes_while_others_are_read_is_none_of_them(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    source = Changed(from_csv(tmp_path / "*.csv"), lambda: (tmp_path / "b.csv").write_text("x\n2\n"))
+    assert len(cachelayer.Storage(tmp_path / "cache").submit(source, "d", "v1")) == 1
