@@ -26,7 +26,7 @@ ELSEWHERE = {
     "clients": "test_clients.py",
     "files": "test_folders.py",
     "format": "test_format.py",
-    "frames": "test_polars.py",
+    "frames": "test_frames.py",
     "grain": "test_grain.py",
     "huggingface": "test_huggingface.py",
     "jax": "jax_cases.py",

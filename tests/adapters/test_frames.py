@@ -1,0 +1,481 @@
+"""Frames of pandas and Polars, and what only they or Arrow's tables have: in and out, unchanged or refused by name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pages import run_page
+from pandas.testing import assert_frame_equal
+from polars.testing import assert_frame_equal as assert_polars_equal
+from source_conformance import SourceConformance
+from values_across import Row, ValuesAcross, assert_same
+from values_table import BIG, NS
+
+from cachelayer import ArraySpec, ImageSpec, Storage, concat
+from cachelayer.adapters.pandas import to_pandas
+from cachelayer.adapters.polars import to_polars
+from cachelayer.builds.source import as_source
+from cachelayer.errors import (
+    CacheLayerWarning,
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    RecordIndexError,
+    SourceError,
+)
+
+NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    return Storage(tmp_path_factory.mktemp("values"))
+
+
+def pandas_frame(count: int) -> pd.DataFrame:
+    """Columns of every form, with missing values, of this many rows."""
+    i = np.arange(count)
+    return pd.DataFrame(
+        {
+            "id": i,
+            "half": np.where(i % 3 == 1, np.nan, i / 2).astype(np.float32),
+            "maybe": pd.array([None if n % 5 == 1 else n for n in range(count)], dtype="Int16"),
+            "text": pd.array([None if n % 7 == 3 else f"näme {n}" * (n % 3) for n in range(count)], dtype="str"),
+            "blob": pd.Series([bytes([n % 256]) * (n % 40) for n in range(count)], dtype=object),
+            "array": pd.Series([np.arange(n % 4, dtype=np.int8) for n in range(count)], dtype=object),
+            "kind": pd.Categorical(["even" if n % 2 == 0 else "odd" for n in range(count)]),
+            "flag": i % 2 == 0,
+            "day": np.datetime64("2020-01-01", "s") + i,
+            "arrow": pd.array([None if n % 5 == 2 else n for n in range(count)], dtype="int64[pyarrow]"),
+        }
+    )
+
+
+class TestPandas(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        return pandas_frame(count)
+
+    def element(self, number: int) -> Any:
+        return {
+            "id": np.int64(number),
+            "half": np.float32(np.nan if number % 3 == 1 else number / 2),
+            "maybe": None if number % 5 == 1 else np.int16(number),
+            "text": None if number % 7 == 3 else f"näme {number}" * (number % 3),
+            "blob": bytes([number % 256]) * (number % 40),
+            "array": np.arange(number % 4, dtype=np.int8),
+            "kind": "even" if number % 2 == 0 else "odd",
+            "flag": np.bool_(number % 2 == 0),
+            "day": np.datetime64("2020-01-01", "s") + number,
+            "arrow": None if number % 5 == 2 else np.int64(number),
+        }
+
+
+class TestStridedPandas(TestPandas):
+    def source(self, count: int, folder: Path) -> Any:
+        """Every other row of a frame, whose columns then lie apart in memory, and whose index has gaps."""
+        doubled = pandas_frame(count).loc[np.repeat(np.arange(count), 2)].reset_index(drop=True)
+        return doubled[::2]
+
+
+def polars_frame(count: int) -> pl.DataFrame:
+    """Columns of every form, with nulls, of this many rows."""
+    i = np.arange(count)
+    return pl.DataFrame(
+        {
+            "id": i,
+            "half": (i / 2).astype(np.float32),
+            "maybe": [None if n % 5 == 1 else n for n in range(count)],
+            "text": [None if n % 7 == 3 else f"näme {n}" * (n % 3) for n in range(count)],
+            "blob": [bytes([n % 256]) * (n % 40) for n in range(count)],
+            "list": [list(range(n % 4)) for n in range(count)],
+            "pair": pl.Series([[n, -n] for n in range(count)], dtype=pl.Array(pl.Int32, 2)),
+            "kind": pl.Series(["even" if n % 2 == 0 else "odd" for n in range(count)], dtype=pl.Categorical),
+            "inner": [{"x": n, "y": {"z": n % 2 == 0}} for n in range(count)],
+            "day": [dt.date(2020, 1, 1) + dt.timedelta(days=n) for n in range(count)],
+        },
+        schema_overrides={"maybe": pl.Int16, "text": pl.String, "list": pl.List(pl.Int64)},
+    )
+
+
+class TestPolars(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        return polars_frame(count)
+
+    def element(self, number: int) -> Any:
+        return {
+            "id": np.int64(number),
+            "half": np.float32(number / 2),
+            "maybe": None if number % 5 == 1 else np.int16(number),
+            "text": None if number % 7 == 3 else f"näme {number}" * (number % 3),
+            "blob": bytes([number % 256]) * (number % 40),
+            "list": np.arange(number % 4),
+            "pair": np.array([number, -number], np.int32),
+            "kind": "even" if number % 2 == 0 else "odd",
+            "inner": {"x": np.int64(number), "y": {"z": np.bool_(number % 2 == 0)}},
+            "day": np.datetime64("2020-01-01") + number,
+        }
+
+
+class TestLazyPolars(TestPolars):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        return polars_frame(count + 10).lazy().filter(pl.col("id") < count)
+
+
+class TestChunkedPolars(TestPolars):
+    def source(self, count: int, folder: Path) -> Any:
+        frame = polars_frame(count)
+        return pl.concat([frame[: count // 3], frame[count // 3 : count // 2], frame[count // 2 :]], rechunk=False)
+
+
+class TestPandasValues(ValuesAcross):
+    row = Row("pandas", out=to_pandas)
+
+
+class TestPolarsValues(ValuesAcross):
+    row = Row("polars", out=to_polars)
+
+
+TENSORS = pa.fixed_shape_tensor(pa.int8(), [2, 2])
+INVALID = pa.array([b"fine", b"\xff\xfe", b"", b"fine"]).view(pa.string())
+INVALID_TEXT = r"record {}, leaf .*x.*UTF-8"
+NATIVE: dict[str, tuple[Any, list[Any] | str]] = {
+    "invalid text": (INVALID, INVALID_TEXT.format(1)),
+    "invalid views": (
+        pa.array([b"fine", b"\xff" * 99], pa.binary_view()).view(pa.string_view()),
+        INVALID_TEXT.format(1),
+    ),
+    "invalid text in lists": (
+        pa.ListArray.from_arrays(pa.array([0, 0, 1, 4], pa.int32()), INVALID),
+        INVALID_TEXT.format(2),
+    ),
+    "invalid text in structs": (
+        pa.StructArray.from_arrays([INVALID], ["s"]),
+        r"record 1, leaf \['x'\]\['s'\]: .*UTF-8",
+    ),
+    "invalid text in dictionaries": (
+        pa.DictionaryArray.from_arrays([0, 0, 1], INVALID),
+        r"record 2, leaf \['x'\]: .*UTF-8",
+    ),
+    "invalid JSON": (pa.ExtensionArray.from_storage(pa.json_(), INVALID), r"record 1, leaf \['x'\]: .*UTF-8"),
+    "surrogates": (pa.array([b"\xed\xa0\x80"]).view(pa.string()), r"record 0, leaf \['x'\]: .*UTF-8"),
+    "null over invalid text": (pa.array([b"a", None]).view(pa.string()), ["a", None]),
+    "zero-width lists": (pa.array([[], None], pa.list_(pa.int8(), 0)), [np.zeros(0, "i1"), None]),
+    "zero-width tensors": (
+        pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.int8(), (3, 0)), pa.array([[], []], pa.list_(pa.int8(), 0))
+        ),
+        [np.zeros((3, 0), "i1")] * 2,
+    ),
+    "empty structs": (pa.array([{}, {}], pa.struct([])), [{}, {}]),
+    "empty structs or null": (
+        pa.array([{}, None], pa.struct([])),
+        r"record 1, leaf \['x'\]: expected a struct, got null",
+    ),
+    "null structs": (
+        pa.array([{"a": None}, None], pa.struct([("a", pa.int8())])),
+        r"record 1, leaf \['x'\]: expected a struct, got null.*its leaves may be",
+    ),
+    "null structs within structs": (
+        pa.array([{"a": {"b": 1}}, {"a": None}]),
+        r"record 1, leaf \['x'\]\['a'\]: expected a struct, got null",
+    ),
+    "null structs within lists": (
+        pa.array([[{"a": 1}], [], [{"a": 1}, None]]),
+        r"record 2, leaf \['x'\]: expected a struct, got null",
+    ),
+    "structs of nulls": (pa.array([{"a": None}, {"a": 1}]), [{"a": None}, {"a": np.int64(1)}]),
+    "lists of empty structs": (
+        pa.array([[{}], []], pa.list_(pa.struct([]))),
+        r"leaf \['x'\].*its length would be lost",
+    ),
+    "run-end": (pc.run_end_encode(pa.array([5, 5, 6])), [np.int64(n) for n in (5, 5, 6)]),
+    "bytes of fixed width": (pa.array([b"ab", b"cd"], pa.binary(2)), [b"ab", b"cd"]),
+    "times of day": (pa.array([7], pa.time32("ms")), [np.timedelta64(7, "ms")]),
+    "tensors or null": (
+        pa.ExtensionArray.from_storage(TENSORS, pa.array([[1, 2, 3, 4], None], TENSORS.storage_type)),
+        [np.array([[1, 2], [3, 4]], "i1"), None],
+    ),
+    "decimals": (pa.array([Decimal("1.5")]), r"leaf \['x'\] has Arrow's type decimal128"),
+    "decimals in structs": (pa.array([{"y": [Decimal(1)]}]), r"leaf \['x'\]\['y'\] has Arrow's type decimal128"),
+    "months": (pa.array([pa.scalar((1, 2, 3), pa.month_day_nano_interval())]), r"leaf \['x'\] .*month_day"),
+    "2^64 - 1": (pa.array([2**64 - 1, None], pa.uint64()), [np.uint64(2**64 - 1), None]),
+    "pandas: big integers": (pd.Series([2**64 - 1, 0], dtype=object), [np.uint64(2**64 - 1), np.uint64(0)]),
+    "pandas: big-endian": (pd.Series(np.array([1, 2], ">i4")), [np.int32(1), np.int32(2)]),
+    "pandas: big-endian arrays": (pd.Series([np.array([1, 2], ">i4")]), [np.array([1, 2], "i4")]),
+    "pandas: NaN in arrays": (pd.Series([np.array([1, np.nan])]), [np.array([1, np.nan])]),
+    "pandas: NaN in lists": (pd.Series([[1.0, np.nan]]), [np.array([1, np.nan])]),
+    "pandas: NaN in dicts": (pd.Series([{"a": np.nan}]), [{"a": np.float64(np.nan)}]),
+    "pandas: null dicts": (pd.Series([{"a": 1}, None]), "record 1, .*x"),
+    "polars: null structs": (pl.Series([{"a": 1}, None]), r"record 1, leaf \['x'\]: expected a struct, got null"),
+    "pandas: surrogates": (pd.Series(["fine", "\ud800"], dtype=object), ["fine", "\ud800"]),
+    "pandas: surrogates in strings": (
+        pd.Series(["fine", None, "\ud800"], dtype="string[python]"),
+        r"record 2, leaf \['x'\]: expected text in UTF-8",
+    ),
+    "pandas: surrogates in lists": (
+        pd.Series([["a"], ["\ud800"]]),
+        [np.array(["a"], object), np.array(["\ud800"], object)],
+    ),
+    "pandas: surrogates in dicts": (pd.Series([{"a": "\ud800"}]), [{"a": "\ud800"}]),
+    "pandas: integers among numbers": (pd.Series([[1, 0.5]]), [np.array([1, 0.5])]),
+    "pandas: Timestamps": (
+        pd.Series([pd.Timestamp(NS), None, pd.Timestamp("2020").as_unit("s")], dtype=object),
+        [np.datetime64(NS, "ns"), None, np.datetime64("2020", "ns")],
+    ),
+    "pandas: Timedeltas": (pd.Series([pd.Timedelta(NS)], dtype=object), [np.timedelta64(NS, "ns")]),
+    "pandas: Timestamps in lists": (pd.Series([[pd.Timestamp(NS)]]), [np.array([NS]).view("M8[ns]")]),
+    "pandas: numpy's moments": (pd.Series([np.datetime64(NS, "ns")], dtype=object), [np.datetime64(NS, "ns")]),
+    "pandas: empty dicts": (pd.Series([{}, {}]), [{}, {}]),
+    "pandas: matrices": (pd.Series([np.eye(2), None, np.ones((0, 2))]), [np.eye(2), None, np.ones((0, 2))]),
+    "pandas: far apart": (
+        pd.Series([pd.Timestamp(NS), pd.Timestamp(10**11, unit="s")], dtype=object),
+        "record 1, leaf .*x",
+    ),
+    "polars: empty structs": (pl.Series([{}, {}]), [{}, {}]),
+    "polars: zero-width": (pl.Series([[], None], dtype=pl.Array(pl.Int8, 0)), [np.zeros(0, "i1"), None]),
+    "pandas: strings": (pd.Series(["a", "b"], dtype="string"), ["a", "b"]),
+    "pandas: text or missing": (pd.Series(["a", None, np.nan], dtype=object), ["a", None, None]),
+    "pandas: integers or null": (pd.Series([1, None, 2], dtype=object), [np.int64(1), None, np.int64(2)]),
+    "pandas: days": (pd.Series([dt.date(2020, 1, 1)], dtype=object), [np.datetime64("2020-01-01")]),
+    "polars: enums": (pl.Series(["a", "b"], dtype=pl.Enum(["b", "a"])), ["a", "b"]),
+    "polars: times of day": (pl.Series([dt.time(0, 0, 1)]), [np.timedelta64(10**9, "ns")]),
+    **{
+        f"pandas refused {number}": (column, "'x'")
+        for number, column in enumerate(
+            [
+                pd.Series([NOON]),
+                pd.Series([NOON], dtype=object),
+                pd.Series([[NOON]], dtype=object),
+                pd.Series(pd.to_datetime(["2020"], utc=True)).astype("category"),
+                pd.Series([Decimal("1.25")], dtype=object),
+                pd.Series([{"a": Decimal("1.25")}], dtype=object),
+                pd.Series(pd.period_range("2020", periods=1)),
+                pd.Series(pd.interval_range(0, 1)),
+                pd.Series(pd.arrays.SparseArray([0, 1])),
+                pd.Series([1j]),
+                pd.Series([object()]),
+                pd.Series([{1}]),
+            ]
+        )
+    },
+    **{
+        f"polars refused {number}": (column, "column 'x'")
+        for number, column in enumerate(
+            [
+                pl.Series([NOON.replace(tzinfo=None)], dtype=pl.Datetime("us", "Europe/Paris")),
+                pl.Series([Decimal("1.25")]),
+                pl.Series([{1}], dtype=pl.Object),
+                pl.Series([1], dtype=pl.Int128),
+                pl.Series([[Decimal("1.25")]]),
+                pl.Series([{"a": Decimal("1.25")}]),
+            ]
+        )
+    },
+}
+
+
+def framed(column: Any) -> Any:
+    if isinstance(column, pl.Series):
+        return pl.DataFrame({"x": column})
+    return pd.DataFrame({"x": column}) if isinstance(column, pd.Series) else pa.table({"x": column})
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_what_only_a_framework_has_goes_in_unchanged_or_is_refused(name: str, storage: Storage, tmp_path: Path) -> None:
+    column, wanted = NATIVE[name]
+    if isinstance(wanted, str):
+        with pytest.raises((ElementError, InvalidTypeError), match=wanted):
+            Storage(tmp_path).submit(framed(column), "refused", "v1")
+        assert Storage(tmp_path).datasets() == []
+        return
+    elements = list(storage.submit(framed(column), "".join(filter(str.isalnum, name)), "native"))
+    assert len(elements) == len(wanted)
+    for got, value in zip(elements, wanted, strict=True):
+        assert_same(got["x"], value)
+
+
+def test_rows_of_a_table_that_do_not_fit_are_left_out_and_the_others_kept(storage: Storage) -> None:
+    lists = pa.array([[0], [None], [2], [3]])
+    with pytest.warns(CacheLayerWarning, match="record 1,"):
+        ref = storage.submit(pa.table({"x": INVALID, "y": lists[::-1]}), "skipped", "v1", on_error="skip")
+    assert [(element["x"], element["y"].tolist()) for element in ref] == [("fine", [3]), ("fine", [0])]
+
+
+def test_rows_of_a_frame_with_surrogates_are_left_out_and_the_others_kept(storage: Storage) -> None:
+    frame = pd.DataFrame({"x": pd.Series(["fine", "\ud800", None], dtype="string[python]")})
+    with pytest.warns(CacheLayerWarning, match="record 1,"):
+        ref = storage.submit(frame, "skipped-strings", "v1", on_error="skip")
+    assert [element["x"] for element in ref] == ["fine", None]
+
+
+def test_integers_within_dicts_and_arrays_do_not_depend_on_the_rows_that_are_asked_for(storage: Storage) -> None:
+    rows = [{"x": {"a": np.int64(BIG), "b": np.array([BIG])}}, {"x": {"a": None, "b": None}}]
+    ref = storage.submit(rows, "nullable-within", "v1")
+    for frame in (to_pandas(ref), to_pandas(ref, [0])):
+        assert_same(frame["x"][0], rows[0]["x"])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(library: str, tmp_path: Path) -> None:
+    code = (
+        "import importlib.abc, sys\n"
+        "class NoPyarrow(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'pyarrow': raise ModuleNotFoundError('no pyarrow', name=name)\n"
+        "sys.meta_path.insert(0, NoPyarrow())\n"
+        f"import {library} as library, cachelayer\n"
+        f"storage = cachelayer.Storage({str(tmp_path)!r})\n"
+        "print(len(storage.cache([1, 2, 3], 'list', 'v1')))\n"
+        "try:\n    storage.cache(library.DataFrame({'x': [1]}), 'frame', 'v1')\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert found[0] == "3"
+    assert "cachelayer[" in found[1]
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame({"x": [1]}), pl.DataFrame({"x": [1]}), pa.table({"x": [1]})], ids=type)
+def test_rows_are_no_batches(frame: Any, storage: Storage) -> None:
+    with pytest.raises(InvalidArgumentError, match="unbatch=True"):
+        storage.cache(frame, "batches", "v1", unbatch=True)
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "odd"),
+    [
+        *[("a", 1), (1, 1.5), ("a", b"a"), (True, 1), ([1], "a"), (b"a", [1])],
+        *[(1, 2**70), (-1, 2**63), ([1], [1, "a"]), ([1], [2**53 + 1, 0.5]), ([1], [1, None])],
+        *[({"a": 1}, {"a": "x"}), ({"a": 1}, {"b": 1}), ({"a": 1}, {})],
+        (np.zeros(2), np.zeros((2, 4))),
+        (np.array([1]), np.array([1.5])),
+        (np.datetime64(1, "s"), np.datetime64(1, "ns")),
+    ],
+)
+def test_an_object_that_does_not_fit_is_refused_by_record_and_column(ordinary: Any, odd: Any, tmp_path: Path) -> None:
+    column = pd.Series([*[ordinary] * 500, odd, ordinary], dtype=object)
+    with pytest.raises(ElementError, match=r"record 500, leaf .*bad"):
+        Storage(tmp_path).cache(pd.DataFrame({"ok": 1, "bad": column}), "d", "v1")
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame(index=range(3)), pl.DataFrame(), pl.LazyFrame()], ids=type)
+def test_a_frame_without_columns_is_refused(frame: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="no columns"):
+        as_source(frame)
+
+
+def test_frames_come_out_as_they_went_in(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    for back, frame in ((to_pandas, pandas_frame(50)), (to_polars, polars_frame(50))):
+        ref: Any = storage.cache(frame, frame.__module__.partition(".")[0], "v1")
+        if isinstance(frame, pd.DataFrame):
+            expected: Any = frame.astype({"kind": "str", "arrow": "Int64"})
+            assert_frame_equal(back(ref), expected)
+            assert_frame_equal(back(ref, [-1, 3, 3]), expected.iloc[[49, 3, 3]].reset_index(drop=True))
+            assert_frame_equal(back(ref[10:20]), expected[10:20].reset_index(drop=True))
+        else:
+            expected = frame.with_columns(pl.col("kind").cast(pl.String))
+            assert_polars_equal(back(ref), expected)
+            assert_polars_equal(back(ref, [-1, 3, 3]), expected[[49, 3, 3]])
+            assert_polars_equal(back(ref[10:20]), expected[10:20])
+        assert len(back(ref, [])) == 0
+        with pytest.raises(RecordIndexError):
+            back(ref, [50])
+
+
+def test_a_frame_without_rows_keeps_its_columns(storage: Storage) -> None:
+    table = pa.table({"id": pa.array([], pa.int64()), "pair": pa.array([], pa.list_(pa.int16(), 2))})
+    for frame in (pandas_frame(3).drop(columns=["blob", "array"])[:0], polars_frame(3).clear(), table):
+        ref: Any = storage.cache(frame, type(frame).__module__.partition(".")[0], "empty", allow_empty=True)
+        assert len(ref) == 0
+        columns = list(table.column_names if frame is table else frame.columns)
+        assert [*to_pandas(ref)] == to_polars(ref).columns == columns
+
+
+def test_images_come_out_as_the_bytes_of_their_files(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"image": pd.Series([b"not decoded"], dtype=object)})
+    ref = Storage(tmp_path).cache(frame, "d", "v1", element_spec={"image": ImageSpec("RGB")})
+    for records in (ref, concat([ref]), concat([ref.raw()])):
+        assert to_pandas(records)["image"].tolist() == [b"not decoded"]
+
+
+@pytest.mark.parametrize("element", [1, {"x": (1, 2)}, {"x": np.complex64(1)}], ids=str)
+def test_elements_that_make_no_columns_are_refused(element: Any, tmp_path: Path) -> None:
+    ref: Any = Storage(tmp_path).cache([element] * 2, "d", "v1")
+    for back in (to_pandas, to_polars):
+        with pytest.raises(InvalidTypeError, match=r"needs dicts|\['x'\]"):
+            back(ref)
+
+
+def test_a_column_of_nothing_but_none_needs_a_spec(storage: Storage) -> None:
+    frame = pd.DataFrame({"x": [1, 2], "y": pd.Series([None, None], dtype=object)})
+    with pytest.raises(InvalidArgumentError, match=r"\['y'\]"):
+        storage.cache(frame, "d", "v1")
+    ref = storage.cache(frame, "d", "v1", element_spec={"x": ArraySpec("int64"), "y": ArraySpec("float32")})
+    assert ref[1] == {"x": 2, "y": None}
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pd.Index([3, 4], name="id"),
+        pd.Index(["a", "b"]),
+        pd.MultiIndex.from_tuples([(1, 2), (3, 4)]),
+        pd.to_datetime(["2020", "2021"]),
+    ],
+)
+def test_an_index_that_holds_something_is_never_dropped_in_silence(index: Any) -> None:
+    frame = pd.DataFrame({"x": [1, 2]}, index=index)
+    with pytest.raises(InvalidArgumentError, match="reset_index"):
+        as_source(frame)
+    source = as_source(frame.reset_index(drop=True))
+    assert source.length == 2
+
+
+def test_names_of_columns_are_str_and_differ() -> None:
+    with pytest.raises(InvalidTypeError, match=r"frame\.columns"):
+        as_source(pd.DataFrame([[1, 2]]))
+    with pytest.raises(InvalidTypeError, match="'b'"):
+        as_source(pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", "b")])))
+    with pytest.raises(InvalidTypeError, match=r"\['a'\]"):
+        as_source(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+def test_a_lazy_frame_that_fails_says_so(storage: Storage) -> None:
+    broken = pl.LazyFrame({"x": ["1", "two"]}).select(pl.col("x").cast(pl.Int64))
+    with pytest.raises(SourceError, match="two"):
+        storage.cache(broken, "d", "lazy")
+    with pytest.raises(SourceError, match="ColumnNotFoundError"):
+        storage.cache(pl.LazyFrame({"x": [1]}).select("y"), "d", "lazy")
+    with pytest.raises(InvalidTypeError, match="column 'x'"):
+        as_source(pl.LazyFrame({"x": [Decimal("1.25")]}))
+
+
+def test_a_lazy_frame_is_computed_when_it_is_built_and_no_sooner(storage: Storage) -> None:
+    asked: list[int] = []
+
+    def counted(frame: pl.DataFrame) -> pl.DataFrame:
+        asked.append(frame.height)
+        return frame
+
+    source = pl.LazyFrame({"x": [1, 2, 3]}).map_batches(counted, schema={"x": pl.Int64})
+    as_source(source)
+    assert asked == []
+    assert len(storage.cache(source, "lazy", "v1")) == 3
+    assert asked == [3]
+
+
+def test_the_page_is_right() -> None:
+    run_page("frames.md")
