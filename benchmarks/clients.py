@@ -1,10 +1,10 @@
-"""The programs of docs/clients.md, before and after: lines changed, records a second of the data alone, and resuming.
+"""The programs of examples/, before and after: lines changed, records a second of the data alone, and resuming.
 
 Run: ``tests/clients/run python benchmarks/clients.py``, which brings transformers, accelerate, Lightning and
 Flax. Names, such as ``lightning keras``, choose programs; of those whose packages are missing, the table says so.
 
-The programs before are those of the page with the replacements below. They are killed at a step in the second epoch and
-started again, as the tests do with those of the page.
+The programs before are those of `examples/` with the replacements below. They are killed at a step in the second epoch
+and started again, as the tests do with those of `examples/`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from clients_rates import RATES
 from harness import machine, table
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r'^```python title="(\w+)\.py"\n(.*?)^```$', re.M | re.S)
 NEEDS = {"trainer": "transformers", "lightning": "lightning", "keras": "keras", "nanogpt": "torch"}
 KILL_AT = 18
-# What stands in the programs without cachelayer: pairs of a text of the page, and what stands there instead.
+# What stands in the programs without cachelayer: pairs of a text of the program, and what stands there instead.
 POINTS = "from corpus import points\n"
 BEFORE = {
     "trainer": [
@@ -90,9 +89,8 @@ for number, each in enumerate(pictures()):
 
 
 def programs(folder: Path) -> dict[str, tuple[str, str]]:
-    """Write the programs of the page, and return each before and after."""
-    page = (ROOT / "docs" / "clients.md").read_text().replace('"/data', f'"{folder}/data')
-    found = dict(BLOCK.findall(page))
+    """Write the programs, and return each before and after."""
+    found = {path.stem: path.read_text() for path in (ROOT / "examples").glob("*.py")}
     for name, text in found.items():
         (folder / f"{name}.py").write_text(text)
     both = {}
@@ -100,7 +98,7 @@ def programs(folder: Path) -> dict[str, tuple[str, str]]:
         after = before = found[f"{name}_train"]
         for text, instead in replacements:
             if text not in before:
-                raise SystemExit(f"{name}: the page does not have {text!r}")
+                raise SystemExit(f"{name}: the program does not have {text!r}")
             before = before.replace(text, instead)
         (folder / f"{name}_before.py").write_text(before)
         both[name] = before, after

@@ -23,20 +23,19 @@ CHILD = SUPPORT / "page_child.py"
 # Pages whose code other tests run, beside what they test.
 ELSEWHERE = {
     "cli": "test_cli_page.py",
-    "clients": "test_clients.py",
     "files": "test_folders.py",
     "format": "test_format.py",
-    "frames": "test_frames.py",
     "grain": "test_grain.py",
     "huggingface": "test_huggingface.py",
     "jax": "jax_cases.py",
     "keras": "test_keras.py",
     "loaders": "test_tfds.py",
-    "orbax": "orbax_cases.py",
     "torch": "test_torch.py",
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-HERE = [page for page in PAGES if page.stem not in ELSEWHERE and FENCE.search(page.read_text())]
+# It quotes programs of examples/, which tests/clients runs.
+CLIENTS = ROOT / "docs" / "clients.md"
+HERE = [page for page in PAGES if page.stem not in ELSEWHERE and page != CLIENTS and FENCE.search(page.read_text())]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.Com
 
 
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)
-@pytest.mark.needs("gcsfs", "jax", "tensorflow")
+@pytest.mark.needs("gcsfs", "jax", "polars", "tensorflow")
 def test_the_code_of_a_page_does_what_stands_there(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     done = run(page, tmp_path, environment)
     assert done.returncode == 0, done.stderr
@@ -77,6 +76,18 @@ def test_the_code_of_a_page_does_what_stands_there(page: Path, tmp_path: Path, e
 def test_no_block_escapes_the_runner(page: Path) -> None:
     text = GIVEN.sub("", page.read_text())
     assert len(re.findall(r"```+\s*(?:python|py)\b", text)) == sum(kind == "python" for kind, *_ in FENCE.findall(text))
+
+
+def test_what_the_page_of_programs_quotes_stands_in_them() -> None:
+    def lines(text: str) -> str:
+        return "\n".join(line.strip() for line in text.splitlines())
+
+    quotes = [(title, body) for _, title, body, _ in FENCE.findall(CLIENTS.read_text())]
+    assert len(quotes) == 9
+    for title, body in quotes:
+        program = lines((ROOT / "examples" / title).read_text())
+        for part in re.split("\n{2,}", body):
+            assert lines(part) in program
 
 
 def file_of_tests(name: str) -> Path:

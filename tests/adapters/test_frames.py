@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pages import run_page
 from pandas.testing import assert_frame_equal
 from polars.testing import assert_frame_equal as assert_polars_equal
 from source_conformance import SourceConformance
@@ -475,7 +474,3 @@ def test_a_lazy_frame_is_computed_when_it_is_built_and_no_sooner(storage: Storag
     assert asked == []
     assert len(storage.cache(source, "lazy", "v1")) == 3
     assert asked == [3]
-
-
-def test_the_page_is_right() -> None:
-    run_page("frames.md")

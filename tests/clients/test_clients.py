@@ -1,4 +1,4 @@
-"""The programs of `docs/clients.md`, "clients.md": killed in mid-epoch, resumed, and compared with a run that lived."""
+"""The programs of `examples/`: killed in mid-epoch, resumed, and compared with a run that lived."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from page_child import FENCE
 from repository import ROOT, SUPPORT
 
 CHILD = SUPPORT / "client_child.py"
+EXAMPLES = ROOT / "examples"
 ENVIRONMENT = {"KERAS_BACKEND": "torch", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 # `tests/clients/run` installs them. Some programs need less, but these tests take minutes, so they run there alone.
 pytestmark = [pytest.mark.slow, pytest.mark.needs("accelerate", "flax", "lightning")]
@@ -33,14 +33,10 @@ class Line:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the programs of the page, and the versions that they read."""
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the versions that the programs read."""
     folder = tmp_path_factory.mktemp("clients")
-    page = (ROOT / "docs" / "clients.md").read_text().replace('"/data', f'"{folder}/data')
-    for _, title, body, _ in FENCE.findall(page):
-        if title:
-            (folder / title).write_text(body)
-    subprocess.run([sys.executable, "corpus.py"], cwd=folder, check=True)
+    subprocess.run([sys.executable, EXAMPLES / "corpus.py"], cwd=folder, check=True)
     return folder
 
 
@@ -48,7 +44,7 @@ class Program:
     """A program that runs, and prints to files: worker processes that outlive it would keep a pipe open."""
 
     def __init__(self, folder: Path, name: str, kill_at: int, *arguments: str) -> None:
-        command = [sys.executable, str(CHILD), str(kill_at), f"{name}_train.py", *arguments]
+        command = [sys.executable, str(CHILD), str(kill_at), str(EXAMPLES / f"{name}_train.py"), *arguments]
         self._printed = folder / f"{arguments[0]}-{kill_at}-{arguments[-1]}.out"
         self._complaints = self._printed.with_suffix(".err")
         self._ended = kill_at
@@ -106,10 +102,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(programs: Path, name: str) -> None:
+def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(cached: Path, name: str) -> None:
     kill_at, checkpoint, per_epoch = CASES[name]
     hosts = ["0", "1"] if name.startswith("maxtext") else []
-    whole, before, after = run(programs, name, kill_at, *hosts)
+    whole, before, after = run(cached, name, kill_at, *hosts)
     assert before == whole[:kill_at]
     assert after == whole[checkpoint:]
     assert [line.step for line in whole] == list(range(1, len(whole) + 1))
@@ -121,14 +117,14 @@ def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(progra
 
 
 @pytest.mark.parametrize("name", ["maxtext_packs", "maxtext_olmo"])
-def test_maxtexts_pipelines_go_on_on_two_hosts(programs: Path, name: str) -> None:
-    with Program(programs, name, 0, f"{name}-one", "0", "1") as lived:
-        with Program(programs, name, 78, f"{name}-two-0", "0", "1") as died:
+def test_maxtexts_pipelines_go_on_on_two_hosts(cached: Path, name: str) -> None:
+    with Program(cached, name, 0, f"{name}-one", "0", "1") as lived:
+        with Program(cached, name, 78, f"{name}-two-0", "0", "1") as died:
             died.lines()
-        (programs / f"{name}-two-1.json").write_bytes((programs / f"{name}-two-0.json").read_bytes())
+        (cached / f"{name}-two-1.json").write_bytes((cached / f"{name}-two-0.json").read_bytes())
         with (
-            Program(programs, name, 0, f"{name}-two-0", "0", "2") as first,
-            Program(programs, name, 0, f"{name}-two-1", "1", "2") as second,
+            Program(cached, name, 0, f"{name}-two-0", "0", "2") as first,
+            Program(cached, name, 0, f"{name}-two-1", "1", "2") as second,
         ):
             whole, *parts = lived.lines(), first.lines(), second.lines()
     together = [sorted([*first.records, *second.records]) for first, second in zip(*parts, strict=True)]
@@ -141,9 +137,9 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_flax_on_two_processes_goes_on_where_both_were_killed(programs: Path) -> None:
+def test_flax_on_two_processes_goes_on_where_both_were_killed(cached: Path) -> None:
     def both(folder: str, kill_at: int) -> list[list[Line]]:
-        job = (programs, "nnx", kill_at, folder, free_address(), "2")
+        job = (cached, "nnx", kill_at, folder, free_address(), "2")
         with Program(*job, "0") as first, Program(*job, "1") as second:
             return [first.lines(), second.lines()]
 
@@ -154,7 +150,3 @@ def test_flax_on_two_processes_goes_on_where_both_were_killed(programs: Path) ->
         assert rest == mine[15:]
     rows = [record for mine in whole for line in mine[12:24] for record in line.records]
     assert len(set(rows)) == len(rows) == 384
-
-
-def test_a_finite_corpus_has_each_record_once_an_epoch_on_any_number_of_ranks(programs: Path) -> None:
-    subprocess.run([sys.executable, "finite.py"], cwd=programs, check=True)

@@ -16,7 +16,6 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1
-from pages import run_page
 
 import cachelayer
 from cachelayer import StateError, Stream
@@ -132,8 +131,3 @@ def test_the_second_api_takes_iterators_as_they_are(tmp_path: Path, iterate: Any
     assert other.get_state() == state
     assert loaded["model"]["w"].tolist() == [0, 1, 2, 3]
     assert [path.name for path in (tmp_path / "v1/data").iterdir() if path.suffix == ".json"] == ["state.json"]
-
-
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_page("orbax.md")
