@@ -29,6 +29,7 @@ from cachelayer.access.sequences import packs
 from cachelayer.access.sequences.pack_planner import Packing, plan
 from cachelayer.arrayrecord.pack_plan import Plan, read_plan, write_plan
 from cachelayer.objects import paths
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 
 SPEC = {"tokens": ArraySpec("int32", (None,))}
@@ -53,28 +54,14 @@ def values(view: Any) -> Any:
     return [batch[key].tolist() for key in sorted(batch)]
 
 
-@pytest.fixture
-def never_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no plan be made."""
-
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a plan was made again")
-
-    monkeypatch.setattr(packs, "plan", refuse)
-
-
 def test_a_plan_is_made_once_for_its_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ref = built(Storage(tmp_path))
-    views = [ref.packed("tokens", LENGTH), ref.packed("tokens", LENGTH, seed=1), ref[10:].packed("tokens", LENGTH)]
-    expected = [values(view) for view in views]
+    def views(ref: Any) -> list[Any]:
+        return [ref.packed("tokens", LENGTH), ref.packed("tokens", LENGTH, seed=1), ref[10:].packed("tokens", LENGTH)]
+
+    expected = [values(view) for view in views(built(Storage(tmp_path)))]
     assert len(plans_in(tmp_path)) == 3
     monkeypatch.setattr(packs, "plan", None)
-    again = Storage(tmp_path).fetch("d", "v1")
-    opened = [
-        again.packed("tokens", LENGTH),
-        again.packed("tokens", LENGTH, seed=1),
-        again[10:].packed("tokens", LENGTH),
-    ]
+    opened = views(Storage(tmp_path).fetch("d", "v1"))
     assert [values(view) for view in opened] == expected
     assert values(pickle.loads(pickle.dumps(opened[0]))) == expected[0]
     assert len(plans_in(tmp_path)) == 3
@@ -131,29 +118,28 @@ def test_gc_keeps_the_plans_of_versions_and_deletes_those_of_others(tmp_path: Pa
     assert plans_in(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda raw: raw[:-8], lambda raw: raw[:100], lambda raw: b"", lambda raw: raw + b"x"]
-)
-def test_a_plan_that_is_no_such_plan_is_made_again_with_a_warning(tmp_path: Path, damage: Any) -> None:
+DAMAGE: dict[str, Any] = {
+    "cut": lambda raw, _: raw[:-8],
+    "its head alone": lambda raw, _: raw[:100],
+    "empty": lambda *_: b"",
+    "longer": lambda raw, _: raw + b"x",
+    "another record, that there is": lambda raw, _: raw[:192] + bytes([raw[192] ^ 1]) + raw[193:],
+    "the plan of other packs": lambda _, other: other,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_plan_is_made_again_with_a_warning(tmp_path: Path, how: str) -> None:
     ref = built(Storage(tmp_path))
+    ref.packed("tokens", LENGTH + 1)
+    (other,) = plans_in(tmp_path)
     expected = values(ref.packed("tokens", LENGTH))
-    (path,) = plans_in(tmp_path)
+    (path,) = {*plans_in(tmp_path)} - {other}
     whole = path.read_bytes()
-    path.write_bytes(damage(whole))
+    path.write_bytes(DAMAGE[how](whole, other.read_bytes()))
     with pytest.warns(CacheLayerWarning, match="made again"):
-        assert values(ref.packed("tokens", LENGTH)) == expected
+        assert values(Storage(tmp_path).fetch("d", "v1").packed("tokens", LENGTH)) == expected
     assert path.read_bytes() == whole
-
-
-def test_the_plan_of_other_packs_is_not_taken(tmp_path: Path) -> None:
-    ref = built(Storage(tmp_path))
-    ref.packed("tokens", LENGTH)
-    (first,) = plans_in(tmp_path)
-    expected = values(ref.packed("tokens", LENGTH + 1))
-    (second,) = [path for path in plans_in(tmp_path) if path != first]
-    second.write_bytes(first.read_bytes())
-    with pytest.warns(CacheLayerWarning, match="checksum"):
-        assert values(ref.packed("tokens", LENGTH + 1)) == expected
 
 
 def test_a_storage_that_takes_no_plan_gets_one_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,60 +228,36 @@ def test_the_file_is_this_and_an_array(tmp_path: Path, stored: bytes) -> None:
 GOLDEN = "bfcd0df24db9eae1401f86ea31837a426d82af3185a2de6b82685d8a4a35e7d7"
 
 
-@pytest.mark.parametrize("verify", ["open", "always", "never"])
-def test_one_flipped_bit_of_a_plan_makes_it_again(tmp_path: Path, verify: Any) -> None:
-    ref = built(Storage(tmp_path, verify=verify))
-    expected = values(ref.packed("tokens", LENGTH))
-    (path,) = plans_in(tmp_path)
-    whole = bytearray(path.read_bytes())
-    damaged = whole.copy()
-    damaged[192] ^= 1  # another record, that there is
-    path.write_bytes(damaged)
-    with pytest.warns(CacheLayerWarning, match="made again: .*checksum"):
-        assert values(Storage(tmp_path, verify=verify).fetch("d", "v1").packed("tokens", LENGTH)) == expected
-    assert path.read_bytes() == whole
-
-
-def test_a_plan_in_a_bucket_is_made_once(gcs: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"storage_options": gcs.storage_options(), "local_cache_bytes": 0}
-    storage = Storage(gcs.url(new_bucket(gcs), "caches"), **options)
-    ref = built(storage)
-    expected = values(built(Storage(tmp_path)).packed("tokens", LENGTH))
-    assert values(ref.packed("tokens", LENGTH)) == expected
-    assert values(ref.windows("tokens", 5)) == values(Storage(tmp_path).fetch("d", "v1").windows("tokens", 5))
-    monkeypatch.setattr(packs, "plan", None)
-    again = cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)
-    assert values(again) == expected
-    assert storage.verify("d", "v1").ok
-    assert storage.gc(grace=0) == []
-    assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
-
-
-def test_a_damaged_plan_from_a_bucket_is_made_again_with_a_warning(gcs: Server) -> None:
-    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
-    ref = built(storage)
-    expected = values(ref.packed("tokens", LENGTH))
-    store = ref._base.version.store
-    name = paths.plan("d", ref.digest, ref.packed("tokens", LENGTH).digest)
-    raw = bytearray(store.read(name))
-    raw[192] ^= 1  # another record, that there is
-    store.put(name, bytes(raw))
-    with pytest.warns(CacheLayerWarning, match="made again: .*does not match its checksum"):
-        view = storage.fetch("d", "v1").packed("tokens", LENGTH)
-    assert values(view) == expected
-
-
-@pytest.mark.parametrize("name", ["windows", "windows of a slice", "packed"])
-def test_the_first_batch_from_a_bucket_takes_eight_round_trips(
-    gcs: Server, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_plan_in_a_bucket_is_made_once_and_again_if_it_comes_damaged(
+    gcs: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"storage_options": gcs.storage_options(), "local_cache_bytes": 0}
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), **options)
+    ref = built(storage)
+    near = built(Storage(tmp_path))
+    expected = values(near.packed("tokens", LENGTH))
+    view = ref.packed("tokens", LENGTH)
+    assert values(view) == expected
+    assert values(ref.windows("tokens", 5)) == values(near.windows("tokens", 5))
+    with monkeypatch.context() as patch:
+        patch.setattr(packs, "plan", None)
+        assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
+    assert storage.verify("d", "v1").ok
+    assert storage.gc(grace=0) == []
+    store, name = ref._base.version.store, paths.plan("d", ref.digest, view.digest)
+    raw = store.read(name)
+    store.put(name, raw[:192] + bytes([raw[192] ^ 1]) + raw[193:])
+    with pytest.warns(CacheLayerWarning, match="made again: .*does not match its checksum"):
+        assert values(storage.fetch("d", "v1").packed("tokens", LENGTH)) == expected
+
+
+@pytest.mark.parametrize("name", ["windows", "packed"])
+def test_the_first_batch_from_a_bucket_takes_eight_round_trips(gcs: Server, name: str) -> None:
     rng = np.random.default_rng(0)
     long = [{"tokens": rng.integers(0, 99, rng.integers(0, 100)).astype(np.int32)} for _ in range(1500)]
-    storage = Storage(gcs.url(new_bucket(gcs), "caches"), **options)
-    ref = storage.cache(long, "d", "v1", element_spec=SPEC, shard_bytes=60_000)
+    url, options = gcs.url(new_bucket(gcs), "caches"), gcs.storage_options()
+    ref = Storage(url, storage_options=options).cache(long, "d", "v1", element_spec=SPEC, shard_bytes=60_000)
     ref.packed("tokens", 64)
-    store = type(ref._base.version.store)
     trips = []
 
     def counted(method: Any) -> Any:
@@ -305,15 +267,12 @@ def test_the_first_batch_from_a_bucket_takes_eight_round_trips(
 
         return call
 
-    # ``exists`` asks for the size.
-    for method in ("read", "read_ranges", "size"):
-        monkeypatch.setattr(store, method, counted(getattr(store, method)))
-    far = cachelayer.open(ref.reference, **options)
-    view = {
-        "windows": lambda: far.windows("tokens", 64),
-        "windows of a slice": lambda: far[100:-100].windows("tokens", 64),
-        "packed": lambda: far.packed("tokens", 64),
-    }[name]()
-    batch = next(iter(view.stream(32, shuffle=True, seed=1, prefetch=0)))
+    with pytest.MonkeyPatch.context() as patch:
+        # ``exists`` asks for the size.
+        for method in ("read", "read_ranges", "size"):
+            patch.setattr(BucketStore, method, counted(getattr(BucketStore, method)))
+        far = cachelayer.open(ref.reference, storage_options=options, local_cache_bytes=0)
+        view = far.packed("tokens", 64) if name == "packed" else far[100:-100].windows("tokens", 64)
+        batch = next(iter(view.stream(32, shuffle=True, seed=1, prefetch=0)))
     assert batch["tokens"].shape == (32, 64)
     assert len(trips) <= 8
