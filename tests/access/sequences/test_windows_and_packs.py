@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from document_views import ELEMENTS, KINDS, LEAVES, STORED, document_views, same, values_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import examples
@@ -25,80 +25,16 @@ from cachelayer import (
     Storage,
 )
 
-SPEC = {
-    "id": ArraySpec("int64"),
-    "tokens": ArraySpec("int32", (None,)),
-    "meta": {"weights": ArraySpec("float32", (None,)), "text": ArraySpec(str)},
-    "maybe": ArraySpec("uint16", (None,), nullable=True),
-}
-BUILDS = {
-    "one": {},
-    "many": {"shard_bytes": 1500},
-    "zstd": {"shard_bytes": 4000, "compression": "zstd"},
-}
 Ref = Any
-STORED: dict[str, Any] = {}
-"""The elements of each version, by its reference."""
-
-
-def element(number: int) -> dict[str, Any]:
-    rng = np.random.default_rng(number)
-    length = int(rng.integers(0, 30)) if number % 5 else 0
-    tokens = rng.integers(1, 1000, length).astype(np.int32)
-    maybe = None if number % 3 == 0 else rng.integers(1, 99, number % 7).astype(np.uint16)
-    text = "".join(rng.choice(list("aé雪"), number % 9))
-    weights = (tokens / 2).astype(np.float32)
-    return {"id": number, "tokens": tokens, "meta": {"weights": weights, "text": text}, "maybe": maybe}
-
-
-ELEMENTS = [element(number) for number in range(90)]
 
 
 @pytest.fixture(scope="module")
 def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ref, list[dict[str, Any]]]]:
-    """Every kind of view, and the elements that it has."""
-    storage = Storage(tmp_path_factory.mktemp("storage"))
-    built = {
-        name: storage.cache(ELEMENTS, "docs", name, element_spec=SPEC, **options) for name, options in BUILDS.items()
-    }
-    many = built["many"]
-    found = {name: (ref, ELEMENTS) for name, ref in built.items()}
-    found["slice"] = many[7:81], ELEMENTS[7:81]
-    found["backwards"] = many[::-2], ELEMENTS[::-2]
-    chosen = [5, 88, 3, 3, 40, 0, 41]
-    found["chosen"] = many.select(chosen), [ELEMENTS[number] for number in chosen]
-    found["fields"] = many.fields("meta", "tokens", "maybe"), ELEMENTS
-    found["joined"] = cachelayer.concat([built["zstd"], many[10:20]])[2:95], (ELEMENTS + ELEMENTS[10:20])[2:95]
-    fields = ("tokens", "meta", "maybe")
-    others = [{"score": np.float32(1), **{name: each[name] for name in fields}} for each in ELEMENTS[10:40]]
-    other_spec = {"score": ArraySpec("float32"), **{name: SPEC[name] for name in fields}}
-    other = storage.cache(others, "docs", "other", element_spec=other_spec, shard_bytes=1000)
-    both = cachelayer.concat([many.fields(*fields)[::-1], other.fields(*fields)])
-    found["joined fields"] = both[:110], (ELEMENTS[::-1] + ELEMENTS[10:40])[:110]
-    STORED.update({ref.reference: ELEMENTS for ref in built.values()} | {other.reference: ELEMENTS[10:40]})
-    return found
+    return document_views(tmp_path_factory.mktemp("storage"))
 
 
-KINDS = ["one", "many", "zstd", "slice", "backwards", "chosen", "fields", "joined", "joined fields"]
-LEAVES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
-    "tokens": ("tokens", lambda each: each["tokens"]),
-    "meta/weights": ("weights", lambda each: each["meta"]["weights"]),
-    "meta/text": ("text", lambda each: np.frombuffer(each["meta"]["text"].encode(), np.uint8)),
-    "maybe": ("maybe", lambda each: np.empty(0, np.uint16) if each["maybe"] is None else each["maybe"]),
-}
 leaf_names = st.sampled_from(list(LEAVES))
 kinds = st.sampled_from(KINDS)
-
-
-def documents(elements: list[dict[str, Any]], leaf: str) -> list[Any]:
-    return [LEAVES[leaf][1](each) for each in elements]
-
-
-def same(found: Any, expected: Any) -> None:
-    assert found.keys() == expected.keys()
-    for key, values in expected.items():
-        assert found[key].dtype == values.dtype, key
-        assert np.array_equal(found[key], values), key
 
 
 @given(
@@ -114,7 +50,7 @@ def test_windows_are_cut_from_the_concatenation(
     refs: Any, kind: str, leaf: str, length: int, stride: int | None, separator: int | None, pads: bool
 ) -> None:
     ref, elements = refs[kind]
-    docs, key = documents(elements, leaf), LEAVES[leaf][0]
+    docs, key = values_of(elements, leaf), LEAVES[leaf][0]
     if separator is not None:
         docs = [np.append(each, each.dtype.type(separator)) for each in docs]
     flat, step = np.concatenate(docs), stride or length
@@ -139,7 +75,7 @@ def test_windows_are_cut_from_the_concatenation(
         row = np.zeros(length, flat.dtype)
         row[: sizes[number]] = separator or 0
         for dataset, record, begin, end, offset in view.sources(number):
-            row[offset : offset + end - begin] = documents([STORED[dataset][record]], leaf)[0][begin:end]
+            row[offset : offset + end - begin] = values_of([STORED[dataset][record]], leaf)[0][begin:end]
         assert np.array_equal(row, rows[number])
 
 
@@ -151,7 +87,7 @@ def test_packs_hold_each_document_once(
     refs: Any, kind: str, leaf: str, length: int, long: Any, seed: int | None
 ) -> None:
     ref, elements = refs[kind]
-    docs, key = documents(elements, leaf), LEAVES[leaf][0]
+    docs, key = values_of(elements, leaf), LEAVES[leaf][0]
     view = ref.packed(leaf, length, long=long, seed=seed)
     batch = view.read(range(len(view)))
     tokens, ids, positions = batch[key], batch[f"{key}_segment_ids"], batch[f"{key}_positions"]
@@ -172,7 +108,7 @@ def test_packs_hold_each_document_once(
         for number, piece in enumerate(pieces, 1):
             assert positions[row][ids[row] == number].tolist() == list(range(len(piece)))
         for (dataset, record, begin, end, offset), piece in zip(view.sources(row), pieces, strict=True):
-            assert np.array_equal(documents([STORED[dataset][record]], leaf)[0][begin:end], piece)
+            assert np.array_equal(values_of([STORED[dataset][record]], leaf)[0][begin:end], piece)
             assert np.array_equal(tokens[row][offset : offset + len(piece)], piece)
         found += pieces
     assert sorted(piece.tobytes() for piece in found) == sorted(piece.tobytes() for piece in expected)
@@ -205,7 +141,7 @@ def test_long_documents_are_split_below_the_length_of_a_row(refs: Any) -> None:
         for row, ids in zip(batch["tokens"], batch["tokens_segment_ids"], strict=True)
         for number in range(1, ids.max() + 1)
     ]
-    expected = [doc[at : at + 10].tolist() for doc in documents(elements, "tokens") for at in range(0, len(doc), 10)]
+    expected = [doc[at : at + 10].tolist() for doc in values_of(elements, "tokens") for at in range(0, len(doc), 10)]
     assert sorted(pieces) == sorted(expected)
     assert max(batch["tokens_segment_ids"].max(axis=1)) > 2
 
@@ -262,7 +198,7 @@ def test_padded_records_hold_their_values_and_the_rest_of_the_element(
     found = view.__getitems__(range(len(view)))
     for row, each in enumerate(elements):
         for leaf, size, fill in (("tokens", length, value), ("maybe", other, 3)):
-            kept = documents([each], leaf)[0][:size]
+            kept = values_of([each], leaf)[0][:size]
             padded = np.concatenate([kept, np.full(size - len(kept), fill, kept.dtype)])
             for one in (found[row], {key: batch[key][row] for key in (leaf, f"{leaf}_length", f"{leaf}_mask")}):
                 assert np.array_equal(one[leaf], padded)
