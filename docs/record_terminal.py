@@ -26,7 +26,6 @@ COMMANDS = {
     "build": ("build", "digits:digits", "cache/digits@v1", "--arg", "brightness=255"),
     "show": ("show", "cache/digits"),
     "stats": ("stats", "cache/digits"),
-    "sample": ("sample", "cache/digits", "-n", "2"),
 }
 
 
