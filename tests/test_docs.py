@@ -24,7 +24,6 @@ CHILD = SUPPORT / "page_child.py"
 ELSEWHERE = {
     "cli": "test_cli_page.py",
     "files": "test_folders.py",
-    "format": "test_format.py",
     "grain": "test_grain.py",
     "huggingface": "test_huggingface.py",
     "jax": "jax_cases.py",

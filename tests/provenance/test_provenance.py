@@ -159,8 +159,8 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
 
     make = cachelayer.Storage(tmp_path).cacheable("d", "v1", description="rows", metadata={"a": 1})(rows)
     page = (ROOT / "docs" / "format.md").read_text()
-    table = page.split("### Provenance")[1].split("\n\n")[2]
-    documented = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    fields = re.findall(r"^- (.*?):", page.split("### Provenance")[1].split("\n## ")[0], re.MULTILINE)
+    documented = {name for names in fields for name in re.findall(r"`(\w+)`", names)}
     assert set(make(3).provenance) == documented - {"base", "erasures", "left_out"}
 
 
