@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, DataRef, InvalidArgumentError, InvalidTypeError, Nullable, StateError, Storage
@@ -48,24 +45,6 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[DataRef[Any]]:
 
 def numbers_of(refs: Sequence[Any]) -> list[int]:
     return [int(item["n"]) for ref in refs for item in ref.stream()]
-
-
-@given(st.data())
-@settings(deadline=None, max_examples=examples(60))
-def test_a_join_reads_like_its_parts_one_after_another(refs: list[DataRef[Any]], data: st.DataObject) -> None:
-    parts = data.draw(
-        st.lists(st.sampled_from([*refs, refs[0][5:20:2], refs[3].select([3, 1, 1])]), min_size=1, max_size=5)
-    )
-    joined = cachelayer.concat(parts)
-    numbers = numbers_of(parts)
-    assert len(joined) == len(numbers)
-    indices = data.draw(st.lists(st.integers(0, len(numbers) - 1), max_size=20)) if numbers else []
-    batch = joined.read(indices)
-    assert batch["n"].tolist() == [numbers[index] for index in indices]
-    assert batch["text"].tolist() == [element(numbers[index])["text"] for index in indices]
-    assert [int(item["n"]) for item in joined.__getitems__(indices)] == batch["n"].tolist()
-    assert [int(joined[index]["n"]) for index in indices] == batch["n"].tolist()
-    assert joined.read(indices, fields=("v",))["v"].tolist() == batch["v"].tolist()
 
 
 def test_joins_of_the_same_records_have_the_same_digest(refs: list[DataRef[Any]]) -> None:
@@ -163,33 +142,6 @@ def test_a_damaged_record_of_a_join_is_named_in_its_own_version(tmp_path: Path) 
     fresh = cachelayer.concat([cachelayer.open(f"{tmp_path}/d{size}@v1") for size in (10, 100)])
     with pytest.raises(cachelayer.CorruptionError, match=r"d100.*"):
         fresh.read([0, 79, 5, 41])
-
-
-@pytest.mark.parametrize("compression", [None, "zstd"])
-@pytest.mark.parametrize("uniform", [True, False])
-def test_records_of_all_kinds_of_views_are_those_of_their_versions(
-    tmp_path: Path, compression: str | None, *, uniform: bool
-) -> None:
-    every = [
-        [np.random.default_rng([v, n]).bytes(1000 if uniform else v * 300 + n * 37) for n in range(40)]
-        for v in range(3)
-    ]
-    storage = Storage(tmp_path)
-    a, b, c = (
-        storage.submit(records, "d", f"v{number}", shard_bytes=12_000, compression=compression)
-        for number, records in enumerate(every)
-    )
-    drawn = np.random.default_rng(0)
-    shuffled = drawn.integers(0, 40, 50)
-    for joined, expected in (
-        (cachelayer.concat([a, b, c]), every[0] + every[1] + every[2]),
-        (cachelayer.concat([c, a[7:31], b[3:]]), every[2] + every[0][7:31] + every[1][3:]),
-        (cachelayer.concat([a, b.select(shuffled), a]), every[0] + [every[1][n] for n in shuffled] + every[0]),
-        (cachelayer.concat([c[::-1], b]), every[2][::-1] + every[1]),
-    ):
-        for size in (1, 5, 60):
-            numbers = drawn.integers(0, len(expected), size)
-            assert list(joined.read(numbers)) == [expected[number] for number in numbers.tolist()]
 
 
 def test_a_selection_outside_of_its_version_does_not_reach_into_the_next(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -114,27 +113,12 @@ def test_classes_are_drawn_equally_often(ref: Ref, name: str) -> None:
         assert ((own - expected) ** 2 / expected).sum() < len(own) + 6 * np.sqrt(2 * len(own))
 
 
-@pytest.mark.parametrize("shards", [1, 3, 8])
-def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(ref: Ref, shards: int) -> None:
+def test_elements_come_one_by_one_as_the_positions_of_all_shards(ref: Ref) -> None:
     sample = ref.sample("weight", seed=9)
-    whole = drawn(sample, 24 * 40).tolist()
-    states: list[Any] = []
-    for shard in range(shards):
-        stream = sample.stream(24, shard=(shard, shards))
-        found = [batch["id"].tolist() for batch in itertools.islice(stream, 12)]
-        share = 24 // shards
-        assert found == [whole[24 * t + share * shard : 24 * t + share * (shard + 1)] for t in range(12)]
-        elements = itertools.islice(sample.stream(shard=(shard, shards)), 10)
-        assert [int(element["id"]) for element in elements] == whole[shard::shards][:10]
-        iterator = iter(stream)
-        list(itertools.islice(iterator, 5))
-        states.append(json.loads(json.dumps(iterator.get_state())))
-    assert all(state == states[0] for state in states)
-    for position in np.random.default_rng(shards).integers(0, 700, 3).tolist():
-        iterator = iter(sample.stream(8))
-        iterator.set_state(states[0] | {"position": position})
-        assert numbers(iterator, 3) == whole[position : position + 24]
-        assert numbers(sample.stream(6, start=position), 2) == whole[position : position + 12]
+    whole = drawn(sample, 30).tolist()
+    for shard in range(3):
+        elements = itertools.islice(sample.stream(shard=(shard, 3)), 10)
+        assert [int(element["id"]) for element in elements] == whole[shard::3]
 
 
 def test_a_stream_has_no_end_and_any_step_is_found_at_once(ref: Ref) -> None:

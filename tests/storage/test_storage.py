@@ -67,17 +67,6 @@ def test_a_ref_of_a_build_is_the_one_that_is_fetched(storage: Storage, how: str)
     assert type(made[0]) is type(fetched[0])
 
 
-def test_elements_are_the_callers_own(storage: Storage) -> None:
-    ref = storage.cache(numbered(100), "d", "v1")
-    for elements in ([ref[3], ref[4]], ref.__getitems__([3, 4]), list(ref.stream(start=3))[:2]):
-        elements[0]["x"][:] = -1
-        assert elements[1]["x"].tolist() == [4, 4, 4]
-    batch = ref.read([3, 4])
-    batch["x"][0] = -1
-    assert batch["x"][1].tolist() == [4, 4, 4]
-    assert ref[3]["x"].tolist() == [3, 3, 3]
-
-
 def test_references_open_what_they_name(storage: Storage) -> None:
     first = storage.submit(numbered(10), "d", "v1", metadata={"a": [1]}, description="ten")
     second = storage.submit(numbered(20), "d", "v2")

@@ -1,0 +1,223 @@
+"""Every kind of view reads, streams, shards and resumes as its elements say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from document_views import ELEMENTS, SPEC, document_views, values_of
+
+import cachelayer
+from cachelayer import Nullable, Ragged, RecordIndexError, Storage
+
+Views = dict[str, tuple[Any, list[Any]]]
+Make = Callable[..., Any]
+
+
+def plain(value: Any) -> Any:
+    """An element or a batch as lists and numbers."""
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(child) for child in value]
+    if isinstance(value, Nullable):
+        return [plain(value.values), plain(value.valid)]
+    if isinstance(value, Ragged):
+        return value.to_list()
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def rows_of(flat: Any, length: int, key: str) -> list[Any]:
+    return [{key: flat[at : at + length]} for at in range(0, len(flat) - length + 1, length)]
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
+    views = document_views(tmp_path_factory.mktemp("views"))
+    many: Any = views["many"][0]
+    far = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    flat, score = np.concatenate(values_of(ELEMENTS, "tokens")), np.arange(90) / 4
+    wide = many._base.version.store.url
+    padded = [
+        {
+            "tokens": np.resize(np.append(each, np.zeros(12, np.int32))[:12], 12),
+            "tokens_length": np.int32(min(len(each), 12)),
+            "tokens_mask": np.arange(12) < len(each),
+        }
+        for each in values_of(ELEMENTS, "tokens")
+    ]
+    numbers = [n for n in range(90) if n % 4 == 1]
+    packs, rests = many.packed("tokens", 40), many.windows("tokens", 9, remainder="pad")
+    return views | {
+        "always checked": (Storage(wide, verify="always").fetch("docs@many"), ELEMENTS),
+        "far": (Storage(wide).copy("docs@zstd", to=far), ELEMENTS),
+        "far fields": (
+            far.fetch("docs@zstd").fields("id", "meta"),
+            [{k: e[k] for k in ("id", "meta")} for e in ELEMENTS],
+        ),
+        "excluded": (many.exclude(range(0, 90, 3)), [each for each in ELEMENTS if each["id"] % 3]),
+        "where": (many.where("id % 4 == 1"), [ELEMENTS[number] for number in numbers]),
+        "nested": (many[80:3:-1].select(range(0, 70, 2))[5:], ELEMENTS[80:3:-1][0:70:2][5:]),
+        "derived": (Storage(wide).derive("docs@many", new="derived", keep=numbers), [ELEMENTS[n] for n in numbers]),
+        "columns": (
+            Storage(wide).add_columns("docs@many", new="wide", columns={"score": score}),
+            [{**each, "score": value} for each, value in zip(ELEMENTS, score, strict=True)],
+        ),
+        "wrapped": (cachelayer.wrap(ELEMENTS, identity="e", element_spec=SPEC), ELEMENTS),
+        "windows": (many.windows("tokens", 8), rows_of(flat, 8, "tokens")),
+        "padded": (many.fields("tokens").padded({"tokens": 12}, long="truncate"), padded),
+        "packs": (packs, list(packs)),
+        "padded windows": (rests, list(rests)),
+        "joined windows": (
+            cachelayer.concat([many.windows("tokens", 8), many[::-1].windows("tokens", 8)[::2]]),
+            rows_of(flat, 8, "tokens") + rows_of(np.concatenate(values_of(ELEMENTS[::-1], "tokens")), 8, "tokens")[::2],
+        ),
+    }
+
+
+KINDS = [
+    *("one", "many", "zstd", "always checked", "far", "far fields", "slice", "backwards", "chosen", "fields", "joined"),
+    *("joined fields", "excluded", "where", "nested", "derived", "columns", "wrapped", "windows", "padded"),
+    *("joined windows", "packs", "padded windows"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_view_is_its_elements(views: Views, kind: str) -> None:
+    view, elements = views[kind]
+    count, expected = len(elements), plain(elements)
+    assert len(view) == count
+    assert plain(list(view)) == expected
+    numbers = np.random.default_rng(0).integers(-count, count, 9).tolist()
+    assert plain(view.__getitems__(numbers)) == [expected[number] for number in numbers]
+    assert plain([view[number] for number in numbers]) == [expected[number] for number in numbers]
+    stacked = cachelayer.wrap(elements, identity="stacked", element_spec=view.element_spec)
+    for chosen in (numbers, []):
+        assert plain(view.read(chosen)) == plain(stacked.read(chosen))
+    key = next(iter(view.element_spec))
+    assert plain(view.read(numbers, fields=[key])) == {key: plain(stacked.read(numbers))[key]}
+    for rows in (slice(2, 9, 3), slice(None, None, -2), slice(3, 3)):
+        assert plain(list(view[rows])) == expected[rows]
+    assert plain(list(view.select([4, 1, 4]))) == [expected[4], expected[1], expected[4]]
+    stream = view.stream(4, shuffle=True, seed=3)
+    assert [plain(batch) for batch in stream] == [
+        plain(stacked.read(stream.records(step))) for step in range(len(stream))
+    ]
+    again = pickle.loads(pickle.dumps(view[1:]))
+    assert again.digest == view[1:].digest != view.digest
+    assert plain(again[3]) == expected[4]
+    assert kind == "wrapped" or len(pickle.dumps(view)) < 10_000
+    for read in (view.__getitem__, lambda number: view.read([0, number]), lambda number: view.__getitems__([number])):
+        with pytest.raises(RecordIndexError):
+            read(count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_elements_and_batches_are_the_callers_own(views: Views, kind: str) -> None:
+    view, elements = views[kind]
+    for first, second in (view.__getitems__([0, 1]), list(itertools.islice(view.stream(), 2)), (view[0], view[1])):
+        for value in (first.get("tokens"), first.get("meta", {}).get("weights")):
+            if value is not None:
+                value[:] = 99
+        assert plain(second) == plain(elements[1])
+    assert plain(view[0]) == plain(elements[0])
+
+
+def fails_at_times(element: Any, random: np.random.Generator) -> Any:
+    word, tokens = random.integers(1 << 40), element["tokens"].tolist()
+    element["tokens"][:] = -1  # nobody else may see what a function does to its element
+    if sum(tokens) % 7 == 3:
+        raise ValueError(tokens)
+    return {"sum": np.int64(sum(tokens)), "word": word}
+
+
+def mapped(make: Make) -> Make:
+    options = {"rng": True, "on_error": "replace", "max_failures": 10_000}
+    return lambda *size, **more: make(*size, **more).map(fails_at_times, **options)
+
+
+SHUFFLED: dict[str, Any] = {"shuffle": True, "seed": 3}
+IN_BLOCKS: dict[str, Any] = {"shuffle": cachelayer.Blocks(records=4, window=8, lanes=8), "seed": 3}
+SCHEDULE = {0: (0.5, 0.3, 0.2), 13: (0, 1, 1e-4), 129: (1, 0, 0), 177: (0.25, 0.25, 0.5)}
+
+
+def mixture(views: Views, **options: Any) -> Any:
+    parts = [views[kind][0].fields("tokens") for kind in ("excluded", "where", "many")]
+    return cachelayer.mix([(part, weight) for part, weight in zip(parts, SCHEDULE[0], strict=True)], **options)
+
+
+def bucketed(views: Views, **options: Any) -> Make:
+    buckets = {"buckets": ("tokens", [4, 8, 16, 30]), "num_epochs": 2}
+    return partial(views["many"][0].fields("id", "tokens").stream, **SHUFFLED, **buckets, **options)
+
+
+STREAMS: dict[str, Callable[[Views], Make]] = {
+    "windows": lambda views: partial(views["windows"][0].stream, **SHUFFLED, num_epochs=None),
+    "windows in blocks": lambda views: partial(views["windows"][0].stream, **IN_BLOCKS, num_epochs=None),
+    "packs": lambda views: partial(views["many"][0].packed("tokens", 40, seed=1).stream, **SHUFFLED, num_epochs=9),
+    "padded": lambda views: partial(views["padded"][0].stream, **SHUFFLED, num_epochs=3, remainder="pad"),
+    "joined": lambda views: partial(views["joined windows"][0].stream, **IN_BLOCKS, num_epochs=2, remainder="keep"),
+    "mixture": lambda views: partial(mixture(views, schedule=SCHEDULE).stream, **SHUFFLED),
+    "mixture that ends": lambda views: partial(mixture(views, stop="all", by="tokens").stream, **SHUFFLED),
+    "mixture in blocks": lambda views: partial(mixture(views).stream, **IN_BLOCKS),
+    "mixture with stand-ins": lambda views: mapped(partial(mixture(views, schedule=SCHEDULE).stream, **SHUFFLED)),
+    "sample": lambda views: views["joined"][0].sample(np.arange(93), seed=4).stream,
+    "sample with stand-ins": lambda views: mapped(views["many"][0].sample(np.arange(90), seed=4).stream),
+    "buckets": lambda views: bucketed(views, remainder="keep"),
+    "whole buckets": lambda views: mapped(bucketed(views, remainder="drop")),
+    "padded buckets": lambda views: mapped(bucketed(views, remainder="pad")),
+}
+STEPS = 9
+
+
+def joined(parts: list[list[Any]]) -> list[Any]:
+    """The global batches whose parts the shards have, as lists; each may have a mask beside it."""
+    return [
+        [[*itertools.chain(*column)] for column in zip(*map(columns, step), strict=True)]
+        for step in zip(*parts, strict=True)
+    ]
+
+
+def columns(item: Any) -> list[Any]:
+    """The values of a batch, one list for each leaf."""
+    if isinstance(item, tuple):
+        return [*columns(item[0]), item[1].tolist()]
+    return [plain(item[key]) for key in sorted(item) if key in ("tokens", "tokens_mask", "sum", "word")]
+
+
+def failures(iterators: list[Any]) -> list[Any]:
+    return sorted((each.position, each.record, each.stand_in) for it in iterators for each in it.failures)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.filterwarnings("ignore:.*shards? share", "ignore:record .* failed:cachelayer.CacheLayerWarning")
+def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(views: Views, kind: str) -> None:
+    make = STREAMS[kind](views)
+    alone = iter(make(24))
+    whole, states = [], [alone.get_state()]
+    for item in itertools.islice(alone, STEPS):
+        whole.append(columns(item))
+        states.append(json.loads(json.dumps(alone.get_state())))
+    assert [columns(make(24)[step]) for step in range(len(whole))] == whole
+    for shards in (3, 8):
+        iterators = [iter(make(24, shard=(shard, shards), prefetch=0)) for shard in range(shards)]
+        assert joined([list(itertools.islice(iterator, STEPS)) for iterator in iterators]) == whole
+        assert all(iterator.get_state() == states[-1] for iterator in iterators)
+        # Each shard that pads repeats the last record, which may fail.
+        assert "padded" in kind or failures(iterators) == failures([alone])
+    for step in (1, 4, len(whole) - 1):
+        rest = whole[step:]
+        started = make(24, start=states[step]["position"])
+        assert [columns(item) for item in itertools.islice(started, len(rest))] == rest
+        iterators = [iter(make(24, shard=(shard, 3))) for shard in range(3)]
+        for iterator in iterators:
+            iterator.set_state(states[step])
+        copies = [pickle.loads(pickle.dumps(iterator)) for iterator in iterators]
+        assert joined([list(itertools.islice(iterator, len(rest))) for iterator in copies]) == rest
