@@ -57,7 +57,6 @@ LONGEST = [
     "browser",
     "remote_processes",
     "jax",
-    "values_jax",
 ]
 # They take longest to compile.
 FRAMEWORKS = ["tensorflow", "torch", "grain"]

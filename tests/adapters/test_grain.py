@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
-import json
 import pickle
 import re
 import subprocess
@@ -125,17 +124,6 @@ def streams(draw: st.DrawFn) -> tuple[int, int, dict[str, Any]]:
         "start": draw(st.integers(0, n * epochs)),
     }
     return n, shards * draw(st.integers(1, 5)), arguments
-
-
-@given(streams())
-@settings(deadline=None, max_examples=examples(60))
-def test_elements_are_the_steps_of_the_stream(drawn: tuple[int, int, dict[str, Any]]) -> None:
-    n, size, arguments = drawn
-    stream = numbers(n).stream(size, **arguments)
-    dataset = grain.MapDataset.source(stream)
-    assert len(dataset) == len(stream)
-    assert plain(dataset[step] for step in range(len(stream))) == plain(stream)
-    assert plain(dataset.to_iter_dataset(HERE)) == plain(stream)
 
 
 @pytest.mark.parametrize("options", [None, HERE, grain.ReadOptions(num_threads=3, prefetch_buffer_size=5)])
@@ -311,6 +299,9 @@ def test_what_workers_and_iterators_cannot_do_is_refused(ref: Any) -> None:
     iterator.close()
     with pytest.raises(ValueError, match="closed"):
         next(iterator)
+    junk: Any = ["junk"]
+    with pytest.raises(ValueError, match="not a sampler state"):
+        iter(dataset).set_state(junk)
 
 
 def test_output_is_the_same_after_a_restore(ref: Any) -> None:
@@ -329,26 +320,6 @@ def test_output_is_the_same_after_a_restore(ref: Any) -> None:
         same_after_restore(dataset)
 
 
-def test_states_are_those_of_the_stream_on_any_number_of_shards(ref: Any) -> None:
-    whole = labels(ref.stream(12, shuffle=True, seed=3, num_epochs=2))
-    halves = [
-        iter(iter_dataset(ref.stream(12, shuffle=True, seed=3, num_epochs=2, shard=(shard, 2)))) for shard in range(2)
-    ]
-    found = [[label for half in halves for label in next(half)["label"].tolist()] for _ in range(3)]
-    states = [half.get_state() for half in halves]
-    assert states[0] == states[1]
-
-    plain_stream = iter(ref.stream(12, shuffle=True, seed=3, num_epochs=2))
-    plain_stream.set_state(states[0])
-    assert found + labels(plain_stream) == whole
-
-    quarter = iter(iter_dataset(ref.stream(12, shuffle=True, seed=3, num_epochs=2, shard=(2, 4))))
-    quarter.set_state(plain_stream.get_state())
-    assert list(quarter) == []
-    quarter.set_state(json.loads(json.dumps(states[1])))
-    assert labels(quarter) == [batch[6:9] for batch in whole[3:]]
-
-
 def test_a_mixture_is_shared_out_by_turns(ref: Any) -> None:
     mixture: Any = cachelayer.mix([(ref[:20], 2), (ref[20:], 1)])
     stream = mixture.stream(6, shuffle=True, seed=3)
@@ -356,16 +327,6 @@ def test_a_mixture_is_shared_out_by_turns(ref: Any) -> None:
     assert found == labels(stream[step] for step in range(20))
     changing = cachelayer.mix([(ref[:20], 1), (ref[20:], 1)], schedule={0: (2, 1), 30: (1, 3)}).stream(6)
     assert labels(itertools.islice(in_threads(iter_dataset(changing), 2), 20)) == labels(changing[t] for t in range(20))
-
-
-def test_a_state_of_other_records_or_another_order_is_refused(ref: Any, other: Any) -> None:
-    state = iter(iter_dataset(ref.stream(8, shuffle=True, seed=3))).get_state()
-    for stream, named in ((ref.stream(8, shuffle=True, seed=4), "seed is 4"), (other.stream(8), "digest is")):
-        with pytest.raises(ValueError, match=named):
-            iter(iter_dataset(stream)).set_state(state)
-    junk: Any = ["junk"]
-    with pytest.raises(ValueError, match="not a sampler state"):
-        iter(iter_dataset(ref.stream(8))).set_state(junk)
 
 
 def test_an_iterator_saves_one_state_for_all_processes(ref: Any, tmp_path: Path) -> None:

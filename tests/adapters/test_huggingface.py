@@ -623,11 +623,11 @@ def _unpacked(leaf: Any) -> Any:
     return np.split(leaf.flat_values, leaf.row_splits[1:-1]) if len(leaf) else []
 
 
-class TestDatasets(ValuesAcross):
+class TestDatasetsValues(ValuesAcross):
     row = Row("datasets", out=_dataset)
 
 
-class TestRowsOfPython(ValuesAcross):
+class TestRowsOfPythonValues(ValuesAcross):
     row = Row("datasets_rows", make=_generated)
 
 

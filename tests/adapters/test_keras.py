@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pages import run_page
 from sink_conformance import ENDLESS, ItemsConformance, Refs
-from source_conformance import SourceConformance
+from source_conformance import FallibleSource
 
 import cachelayer
 from cachelayer import Storage
@@ -30,31 +30,20 @@ RECORDS, BATCH = 40, 16
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
-    """``count`` elements in batches of 8."""
+    """``count`` elements in batches of 8, of which batch 2 may raise an error."""
 
-    def __init__(self, count: int, **options: Any) -> None:
+    def __init__(self, count: int, error: Exception | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.count = count
+        self.count, self.error = count, error
 
     def __len__(self) -> int:
         return -(-self.count // 8)
 
     def __getitem__(self, index: int) -> Any:
+        if index == 2 and self.error is not None:
+            raise self.error
         rows = np.arange(8 * index, min(8 * index + 8, self.count))
         return {"x": np.stack([rows, rows / 2], 1), "name": [f"n{row}" for row in rows]}, rows.astype(np.int32)
-
-
-class Ending(Batches):
-    """Its batch 3 fails."""
-
-    def __init__(self, count: int, error: type[Exception], **options: Any) -> None:
-        super().__init__(count, **options)
-        self.error = error
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 3:
-            raise self.error
-        return super().__getitem__(index)
 
 
 class Endless(Batches):
@@ -64,44 +53,29 @@ class Endless(Batches):
 # In.
 
 
-class OfKeras(SourceConformance):
+class TestPyDataset(FallibleSource):
     seeks = False
+    named = "record 16"
     workers: ClassVar[dict[str, Any]] = {}
 
     def source(self, count: int, folder: Path) -> Any:
-        return Batches(count, **self.workers)
+        return Batches(count, self.error, **self.workers)
 
     def element(self, number: int) -> Any:
         return {"x": np.array([number, number / 2]), "name": f"n{number}"}, np.int32(number)
 
 
-class TestPyDataset(OfKeras):
-    pass
-
-
-class TestPyDatasetInThreads(OfKeras):
+class TestPyDatasetInThreads(TestPyDataset):
     workers: ClassVar = {"workers": 3, "max_queue_size": 4}
 
 
-class TestPyDatasetInProcesses(OfKeras):
+class TestPyDatasetInProcesses(TestPyDataset):
     workers: ClassVar = {"workers": 2, "use_multiprocessing": True}
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     return Storage(tmp_path)
-
-
-@pytest.mark.parametrize("error", [ValueError, IndexError, StopIteration])
-@pytest.mark.parametrize(
-    "options", [{}, {"workers": 2}, {"workers": 2, "use_multiprocessing": True}], ids=["plain", "threads", "processes"]
-)
-def test_a_failure_names_the_record_at_which_its_batch_begins(
-    storage: Storage, options: dict[str, Any], error: type[Exception]
-) -> None:
-    with pytest.raises(cachelayer.SourceError, match="record 24"):
-        storage.cache(Ending(80, error, **options), "d", "v1")
-    assert storage.datasets() == []
 
 
 def test_an_endless_dataset_needs_a_number_of_records(storage: Storage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
+import pyarrow.feather
 import pyarrow.feather as pa_feather
+import pyarrow.parquet
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from source_conformance import SourceConformance
+from values_across import NoSuchValue, Row, ValuesAcross
 
 import cachelayer
-from cachelayer import ArraySpec, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, Ragged, SourceError
+from cachelayer import (
+    ArraySpec,
+    CacheLayerError,
+    CacheLayerWarning,
+    DataRef,
+    ElementError,
+    ImageSpec,
+    InvalidArgumentError,
+    InvalidTypeError,
+    Ragged,
+    SourceError,
+)
+from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
 from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet, partition_of
 
 
@@ -366,3 +382,48 @@ def test_only_folders_right_above_a_file_are_partitions() -> None:
     assert partition_of("bucket/a=/=b/c==d/k=1.parquet") == {"c": "=d"}
     with pytest.raises(InvalidArgumentError, match="a=2"):
         partition_of("/a=1/a=2/0.parquet")
+
+
+def _table(ref: DataRef[Any], _: Path | None = None) -> pa.Table:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            schema, batch, rows = read_columns(ref, None)
+            return pa.table({f.name: to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema})
+        except (CacheLayerError, CacheLayerWarning) as error:
+            raise NoSuchValue from error
+
+
+def _reader(ref: DataRef[Any], _: Path) -> pa.RecordBatchReader:
+    return _table(ref).to_reader(max_chunksize=1)
+
+
+def _parquet(ref: DataRef[Any], folder: Path) -> Any:
+    try:
+        pyarrow.parquet.write_table(_table(ref), folder / "x.parquet", row_group_size=2)
+        # pyarrow writes null lists of fixed size, and lists of none, that it does not read.
+        pyarrow.parquet.read_table(folder / "x.parquet")
+    except pa.ArrowException as error:
+        raise NoSuchValue from error
+    return from_parquet(folder / "x.parquet")
+
+
+def _feather(ref: DataRef[Any], folder: Path) -> Any:
+    pyarrow.feather.write_feather(_table(ref), str(folder / "x.arrow"))
+    return from_ipc(folder / "x.arrow")
+
+
+class TestTableValues(ValuesAcross):
+    row = Row("pyarrow", make=_table)
+
+
+class TestReaderValues(ValuesAcross):
+    row = Row("pyarrow_reader", make=_reader)
+
+
+class TestParquetValues(ValuesAcross):
+    row = Row("parquet", make=_parquet)
+
+
+class TestFeatherValues(ValuesAcross):
+    row = Row("feather", make=_feather)

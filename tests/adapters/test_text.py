@@ -20,9 +20,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from samples import examples
+from values_across import NoSuchValue, Row, ValuesAcross
 
 import cachelayer
-from cachelayer import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer import DataRef, ElementError, InvalidArgumentError, InvalidTypeError, Ragged, SourceError, Storage
 from cachelayer.adapters.pyarrow import from_csv, from_json
 from cachelayer.errors import CacheLayerError
 
@@ -212,22 +213,6 @@ def test_a_file_without_rows_tells_no_types(storage: cachelayer.Storage, tmp_pat
             rows(storage, read(tmp_path / f"a.{name}"))
 
 
-def test_json_values_are_those_of_python(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    records = [
-        {"id": 2**63, "day": "2024-01-02T03:04:05Z", "x": 0.1, "in": {"a": [1, 2], "b": None}, "l": [{"z": "a"}]},
-        {"id": 2**64 - 1, "day": "\ud800", "x": 5, "in": {"a": [], "b": "ü\n"}, "l": []},
-        {"id": 0, "x": math.inf, "in": {"a": [2**53 + 1]}, "l": [{"z": "b"}, {"z": "c"}]},
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
-    one, two, three = rows(storage, from_json(tmp_path / "a.jsonl"))
-    assert [row["id"] for row in (one, two, three)] == [2**63, 2**64 - 1, 0]
-    assert [row["day"] for row in (one, two, three)] == ["2024-01-02T03:04:05Z", "\ud800", None]
-    assert [row["x"] for row in (one, two, three)] == [0.1, 5.0, math.inf]
-    assert [row["in"]["a"].tolist() for row in (one, two, three)] == [[1, 2], [], [2**53 + 1]]
-    assert [row["in"]["b"] for row in (one, two, three)] == [None, "ü\n", None]
-    assert [row["l"]["z"].tolist() for row in (one, two, three)] == [["a"], [], ["b", "c"]]
-
-
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
@@ -313,3 +298,88 @@ def test_a_json_key_that_comes_late_is_refused_and_other_keys_than_those_of_a_sc
     ]
     with pytest.raises(ElementError, match=r"record 5000, .*'x'.*str"):
         rows(storage, from_json(tmp_path / "a.jsonl", pa.schema({"x": pa.timestamp("s")})))
+
+
+def _scalars(ref: DataRef[Any]) -> list[list[Any]]:
+    """The values of the records, none of which has parts."""
+    rows = [list(element.values()) for element in ref]
+    if any(isinstance(value, (dict, np.ndarray, Ragged)) for row in rows for value in row):
+        raise NoSuchValue("there is no scalar")
+    return rows
+
+
+def _declared(ref: DataRef[Any]) -> dict[str, Any]:
+    return {"element_spec": ref.element_spec}
+
+
+def _type_of(spec: Any) -> pa.DataType:
+    if spec is None:
+        return pa.null()
+    if isinstance(spec, dict):
+        return pa.struct([(name, _type_of(child)) for name, child in spec.items()])
+    if isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "mM" and np.datetime_data(spec.dtype)[1] != 1:
+        raise NoSuchValue("Arrow has no such unit")
+    try:
+        kind = {str: pa.string(), bytes: pa.binary(), np.dtype("M8[D]"): pa.date32()}.get(spec.dtype)
+        kind = kind or pa.from_numpy_dtype(spec.dtype)
+    except (pa.ArrowException, TypeError) as error:
+        raise NoSuchValue from error
+    for _ in getattr(spec, "splits", ()) or spec.shape:
+        kind = pa.list_(kind)
+    return kind
+
+
+def _csv(ref: DataRef[Any], folder: Path) -> Any:
+    rows = _scalars(ref)
+    spec = ref.element_spec
+    texts = [[_text(value, leaf) for value, leaf in zip(row, spec.values(), strict=True)] for row in rows]
+    with (folder / "x.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        try:
+            writer.writerows([list(spec), *texts])
+        except UnicodeEncodeError as error:
+            raise NoSuchValue from error
+    return from_csv(folder / "x.csv", pa.schema({name: _type_of(leaf) for name, leaf in spec.items()}))
+
+
+def _text(value: Any, leaf: Any) -> str:
+    if isinstance(value, (bytes, np.complexfloating, np.timedelta64)):
+        raise NoSuchValue("CSV has text, numbers and moments")
+    if value is None and leaf is not None and leaf.dtype is str:
+        raise NoSuchValue("CSV does not tell null from text")
+    return "" if value is None else str(value)
+
+
+def _json(ref: DataRef[Any], folder: Path) -> Any:
+    unknown = [name for name, leaf in ref.element_spec.items() if None in getattr(leaf, "shape", ())[1:]]
+    if any(isinstance(element[name], np.ndarray) and not len(element[name]) for element in ref for name in unknown):
+        raise NoSuchValue("an empty list does not show its inner dimensions")
+    lines = (json.dumps(element, default=_plain) for element in ref)
+    (folder / "x.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return from_json(folder / "x.jsonl", pa.schema({name: _type_of(leaf) for name, leaf in ref.element_spec.items()}))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ragged) and value.flat_values.dtype.kind in "biuf":
+        return value.to_list()
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "biufUO":
+        raise NoSuchValue(f"JSON has no {type(value).__name__}")
+    return value.tolist()
+
+
+class TestCsvValues(ValuesAcross):
+    row = Row("csv", make=_csv)
+
+
+class TestJsonValues(ValuesAcross):
+    row = Row("json", make=_json, options=_declared)
+    # JSON has one NaN; those that are drawn have signs and payloads.
+    test_drawn_values_of_all_dtypes_cross_unchanged = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.date32()])
+def test_a_csv_cell_that_is_no_declared_moment_is_refused_by_its_record_and_leaf(kind: Any, tmp_path: Path) -> None:
+    zone = "T00:00:00Z" if getattr(kind, "tz", None) else ""
+    (tmp_path / "x.csv").write_text(f"x,y\n2020-01-01{zone},1\n2020-01-32{zone},2\n")
+    with pytest.raises(ElementError, match=r"record 1, .*x.*2020-01-32"):
+        Storage(tmp_path / "a").cache(from_csv(tmp_path / "x.csv", pa.schema({"x": kind})), "d", "v1")

@@ -20,14 +20,18 @@ from hypothesis import strategies as st
 from pages import run_page
 from samples import examples
 from sink_conformance import SinkConformance
-from source_conformance import SourceConformance
+from source_conformance import FallibleSource, SourceConformance
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - PyTorch has its backend then
 from torch.utils import data
+from torchdata.stateful_dataloader import StatefulDataLoader
+from values_across import Row, ValuesAcross, assert_same
 
 import cachelayer
-from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
+from cachelayer import ArraySpec, DataRef, InvalidTypeError, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
 from cachelayer.adapters.torch import BatchSampler, Sampler, loader, tensors, to_torch
 from cachelayer.builds.source import as_source
+from cachelayer.records import tree
+from cachelayer.records.tree import leaves
 
 # Forks beside threads are what DataLoader does, and what these tests are about.
 pytestmark = pytest.mark.filterwarnings(
@@ -97,44 +101,45 @@ class Each(data.Dataset[Any]):
 # In.
 
 
-class OfTorch(SourceConformance):
+class TestDataset(FallibleSource):
+    # PyTorch's loaders take a StopIteration of an item for the end.
+    named = "17|after 1 "
+
+    def source(self, count: int, folder: Path) -> Any:
+        return Items(count, self.error)
+
     def element(self, number: int) -> Any:
         return stored(number)
 
 
-class TestDataset(OfTorch):
-    def source(self, count: int, folder: Path) -> Any:
-        return Items(count)
-
-
-class TestIterableDataset(OfTorch):
+class TestIterableDataset(TestDataset):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:
-        return Stream(Items(count))
+        return Stream(Items(count, self.error))
 
 
-class TestUnbatchedLoader(OfTorch):
+class TestUnbatchedLoader(TestDataset):
     seeks = False
 
     def source(self, count: int, folder: Path) -> Any:
         # Each tensor of each element travels from a worker by a file of its own: seconds for thousands.
-        return data.DataLoader(Items(count), batch_size=None, num_workers=2 if count < 100 else 0)
+        return data.DataLoader(Items(count, self.error), batch_size=None, num_workers=2 if count < 100 else 0)
 
 
-class TestBatchedLoader(OfTorch):
+class TestBatchedLoader(TestDataset):
     seeks = False
     options: ClassVar = {"unbatch": True}
 
     def source(self, count: int, folder: Path) -> Any:
-        return data.DataLoader(Items(count), batch_size=16, num_workers=2)
+        return data.DataLoader(Items(count, self.error), batch_size=17, num_workers=2)
 
     def element(self, number: int) -> Any:
         # A DataLoader's own collate makes lists of tuples.
         return stored(number) | {"pair": list(stored(number)["pair"])}
 
 
-class TestTensorDataset(OfTorch):
+class TestTensorDataset(SourceConformance):
     def source(self, count: int, folder: Path) -> Any:
         return data.TensorDataset(torch.arange(3 * count).view(count, 3), torch.arange(count).to(torch.bfloat16))
 
@@ -176,27 +181,6 @@ def test_a_tensor_that_numpy_cannot_hold_is_refused_with_its_leaf(storage: Stora
     for good in range(2):
         with pytest.raises(cachelayer.ElementError, match=rf"record {good}, leaf \['x'\]"):
             storage.cache(Each([{"x": torch.ones(3)}] * good + [{"x": bad}]), "d", "v1")
-
-
-FAILING: dict[str, tuple[Any, dict[str, Any]]] = {
-    "dataset": (Items, {}),
-    "two workers": (Items, {"workers": 2}),
-    "iterable dataset": (lambda *given: Stream(Items(*given)), {}),
-    "loader": (lambda *given: data.DataLoader(Items(*given), batch_size=None), {}),
-    "loader with workers": (lambda *given: data.DataLoader(Items(*given), batch_size=None, num_workers=2), {}),
-    "rows": (lambda *given: data.DataLoader(Items(*given), batch_size=17), {"unbatch": True}),
-}
-
-
-@pytest.mark.parametrize("error", [ValueError("no item today"), IndexError(), StopIteration()], ids=repr)
-@pytest.mark.parametrize("case", FAILING)
-def test_an_item_that_fails_is_named_and_is_no_end(storage: Storage, case: str, error: Exception) -> None:
-    make, options = FAILING[case]
-    # PyTorch's loaders take a StopIteration of an item for the end.
-    found = "17" if not isinstance(error, StopIteration) else "17|after 1 "
-    with pytest.raises(cachelayer.SourceError, match=found):
-        storage.cache(make(40, error), "d", "v1", **options)
-    assert storage.datasets() == []
 
 
 class Saying(data.IterableDataset[Any]):
@@ -282,24 +266,8 @@ def test_tensors_share_the_memory_of_arrays_that_may_be_written(ref: Any) -> Non
 
 
 def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind(storage: Storage) -> None:
-    rows = [
-        Ragged.from_nested(np.arange(3.0), (np.array([0, 2, 3]),)),
-        Ragged.from_nested(np.arange(1.0), (np.array([0, 0, 1]),)),
-    ]
-    elements = [
-        {
-            "image": np.full((2 + i, 3, 1), i, np.uint8),
-            "empty": np.zeros((0, 4), np.float32),
-            "words": np.array(["a", "b"][: i + 1], object),
-            "ragged": rows[i],
-            "sparse": Sparse([[i, 1]], [5.0], [2, 2]),
-            "maybe": None if i else np.int32(4),
-            "raw": b"x" * i,
-        }
-        for i in range(2)
-    ]
     spec = {
-        "image": ArraySpec("u1", (None, None, 1)),
+        "image": ArraySpec("u1", (None, 1)),
         "empty": ArraySpec("f4", (None, 4)),
         "words": ArraySpec(str, (None,)),
         "ragged": RaggedSpec("f8", (2, None)),
@@ -307,23 +275,34 @@ def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind
         "maybe": ArraySpec("i4"),
         "raw": ArraySpec(bytes),
     }
+    elements = [
+        {
+            "image": np.full((1 + i, 1), i, np.uint8),
+            "empty": np.zeros((0, 4), np.float32),
+            "words": np.array(["a", "b"][: i + 1], object),
+            "ragged": Ragged(np.arange(2.0), np.array([0, i, 2])),
+            "sparse": Sparse([[i, 1]], [5.0], [2, 2]),
+            "maybe": None if i else np.int32(4),
+            "raw": b"x" * i,
+        }
+        for i in range(2)
+    ]
+    wanted: list[dict[str, Any]] = [
+        {"image": [[0]], "empty": [], "words": ["a"], "ragged": [[], [0, 1]], "maybe": 4, "raw": b""},
+        {"image": [[1], [1]], "empty": [], "words": ["a", "b"], "ragged": [[0], [1]], "maybe": None, "raw": b"x"},
+    ]
+    dense = [[[0, 5], [0, 0]], [[0, 0], [0, 5]]]
     dataset = to_torch(storage.cache(elements, "d", "v1", element_spec=spec))
+    for found in ([dataset[0], dataset[1]], dataset.__getitems__([0, 1])):
+        assert [each.pop("sparse").to_dense().tolist() for each in found] == dense
+        assert plain(found) == wanted
     batch = dataset[[0, 1]]
-    assert [tuple(image.shape) for image in batch["image"]] == [(2, 3, 1), (3, 3, 1)]
-    assert [tuple(empty.shape) for empty in batch["empty"]] == [(0, 4), (0, 4)]
-    assert batch["words"] == [["a"], ["a", "b"]]
-    assert plain(batch["ragged"]) == [[[0, 1], [2]], [[], [0]]]
-    assert batch["sparse"].to_dense()[1].tolist() == [[0, 0], [0, 5]]
-    assert isinstance(batch["maybe"], Nullable)
-    assert (batch["maybe"].values.tolist(), batch["maybe"].valid.tolist()) == ([4, 0], [True, False])
-    assert batch["raw"] == [b"", b"x"]
-    for element in (dataset[1], dataset.__getitems__([0, 1])[1]):
-        assert tuple(element["image"].shape) == (3, 3, 1)
-        assert element["words"] == ["a", "b"]
-        assert plain(element["ragged"]) == [[], [0]]
-        assert element["sparse"].to_dense().tolist() == [[0, 0], [0, 5]]
-        assert element["maybe"] is None
-        assert element["raw"] == b"x"
+    maybe = batch.pop("maybe")
+    assert isinstance(maybe, Nullable)
+    assert (maybe.values.tolist(), maybe.valid.tolist()) == ([4, 0], [True, False])
+    assert batch.pop("sparse").to_dense().tolist() == dense
+    assert tuple(batch["empty"][1].shape) == (0, 4)
+    assert plain(batch) == {name: [each[name] for each in wanted] for name in batch}
 
 
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "forkserver")])
@@ -336,6 +315,100 @@ def test_a_loader_of_torch_reads_whole_batches_in_our_order(ref: Any, workers: i
         sampler.set_epoch(epoch)
         expected = ref.stream(16, shuffle=True, seed=3, num_epochs=2, start=epoch * RECORDS)
         assert plain(list(batches)) == plain(list(itertools.islice(expected, len(sampler))))
+
+
+def read(dataset: Any) -> Iterator[Any]:
+    """The items as a ref has them."""
+    spec = dataset._ref.element_spec
+    for item in dataset:
+        yield tree.packer(spec)(map(_leaf, [leaf for _, leaf in leaves(spec)], tree.flatten_like(spec, item)))
+
+
+def _leaf(spec: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return array[()] if (array := value.numpy()).ndim == 0 else array
+    if not isinstance(value, list):
+        return value
+    if isinstance(spec, RaggedSpec):
+        rows = [np.asarray(row) for row in value]
+        flat = np.concatenate(rows) if rows else np.empty(0, spec.dtype)
+        return Ragged(flat, np.cumsum([0, *map(len, rows)]))
+    return np.array(value, object)
+
+
+def spec(ref: DataRef[Any]) -> dict[str, Any]:
+    """What tells lists that are rows from lists that are structure."""
+    has_width = any(isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "U" for _, leaf in leaves(ref.element_spec))
+    return {} if has_width else {"element_spec": ref.element_spec}
+
+
+class TestTorchValues(ValuesAcross):
+    row = Row("torch", out=to_torch, read=read, options=spec)
+
+
+SMALL = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+def test_every_pattern_of_a_small_float_crosses_in_items_and_batches(dtype: str, storage: Storage) -> None:
+    kind = np.dtype(getattr(ml_dtypes, dtype))
+    patterns = np.arange(256, dtype="u1" if kind.itemsize == 1 else "u2").view(kind)
+    ref = storage.cache([{"x": value, "y": patterns[::-1]} for value in patterns], "d", "v1")
+    given = to_torch(ref)
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
+        "items": (given, {}),
+        "batches": (data.DataLoader(given, batch_size=100), {"unbatch": True}),
+    }
+    for name, (source, options) in ways.items():
+        again = storage.cache(source, name, "v1", **options)
+        assert again.element_spec == ref.element_spec
+        for got, wanted in zip(again, ref, strict=True):
+            assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float4_e2m1fn", "float8_e3m4", "complex"])
+def test_a_dtype_that_torch_has_not_is_refused_before_anything_is_read(dtype: str, storage: Storage) -> None:
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    ref = storage.cache([{"x": np.zeros(2, kind)}], "d", "v1")
+    if dtype == "complex":
+        assert to_torch(ref)[0]["x"].dtype == torch.complex128
+        return
+    with pytest.raises(InvalidTypeError, match=rf"leaf \['x'\] has dtype {kind}, which PyTorch does not have"):
+        to_torch(ref)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dtype_that_torch_has_not_is_refused_with_the_fields_to_choose(workers: int, storage: Storage) -> None:
+    element = {"n": 1, "meta": {"when": np.datetime64("2026-01-01", "s"), "url": "a"}, "took": np.timedelta64(1, "s")}
+    ref = storage.cache([element] * 4, "d", "v1")
+    for use in (to_torch, lambda ref: loader(ref.stream(2), num_workers=workers)):
+        with pytest.raises(InvalidTypeError, match=r"\['when'\] has dtype datetime64.*fields\('n', 'meta/url'\)"):
+            use(ref)
+    chosen = loader(ref.fields("n", "meta/url").stream(2), num_workers=workers)
+    assert next(iter(chosen))["meta"] == {"url": ["a", "a"]}
+    converted = ref.stream(2).map(lambda element: {"when": element["meta"]["when"].astype(int)})
+    assert next(iter(loader(converted, num_workers=workers)))["when"].dtype == torch.int64
+
+
+def test_batches_of_our_own_with_lists_that_may_be_rows_or_columns_are_refused(storage: Storage) -> None:
+    rows = [{"x": np.array(["a", "b"], object)}, {"x": np.array(["c", "d"], object)}]
+    spec = {"x": ArraySpec(str, (2,))}
+    ref: DataRef[Any] = storage.cache(rows, "d", "v1", element_spec=spec)
+    whole = data.DataLoader(to_torch(ref), batch_size=None, sampler=[[0, 1]])
+    with pytest.raises(InvalidTypeError, match="DataRef"):
+        storage.cache(whole, "again", "v1", unbatch=True)
+    assert len(storage.cache(ref.stream(2), "again", "v1", unbatch=True, element_spec=spec)) == 2
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_dtypes_of_ml_dtypes_come_in_by_lists_and_dicts_too(storage: Storage, name: str) -> None:
+    rows = torch.arange(6.0).reshape(3, 2).to(getattr(torch, name))
+    expected = np.arange(6.0).reshape(3, 2)
+    for number, source in enumerate([list(rows), {"x": rows}, [{"x": row} for row in rows], iter(rows), [[rows]]]):
+        ref = storage.submit(source, "rows", f"v{number}")
+        leaves = [leaf for element in ref for _, leaf in tree.leaf_values(element)]
+        assert {leaf.dtype.name for leaf in leaves} == {name}
+        np.testing.assert_array_equal(np.concatenate(leaves).reshape(3, 2).astype(float), expected)
 
 
 # Streams.
@@ -530,6 +603,55 @@ def test_a_loader_of_torch_goes_on_at_a_loaded_place_and_then_with_whole_epochs(
     assert whole_epoch == order(RECORDS, 1, 0)
     sampler.set_epoch(1)
     assert labels(batches) == order(RECORDS, 1, 1)
+
+
+ORDERS: dict[str, Any] = {
+    "whole reads": lambda ref: {"batch_size": None, "sampler": BatchSampler(ref, 4, seed=1)},
+    "our records": lambda ref: {"batch_size": 4, "sampler": Sampler(ref, seed=1)},
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "workers", "every"),
+    [("whole reads", 2, 3), ("whole reads", 0, 1), ("our records", 2, 1), ("our records", 0, 1)],
+)
+def test_a_stateful_data_loader_goes_on_in_the_middle_of_any_epoch(
+    order: str, workers: int, every: int, storage: Storage
+) -> None:
+    ref = storage.cache(np.arange(21), "d", "v1")
+
+    def loaded() -> Any:
+        options = ORDERS[order](ref)
+        return options["sampler"], StatefulDataLoader(
+            to_torch(ref), num_workers=workers, snapshot_every_n_steps=every, **options
+        )
+
+    def epoch(sampler: Any, batches: Any, number: int) -> Iterator[Any]:
+        sampler.set_epoch(number)
+        return (batch.tolist() for batch in batches)
+
+    sampler, batches = loaded()
+    list(epoch(sampler, batches, 0))
+    second = epoch(sampler, batches, 1)
+    for _ in range(2):
+        next(second)
+    state, rest = batches.state_dict(), list(second)
+    sampler, batches = loaded()
+    batches.load_state_dict(state)
+    assert list(epoch(sampler, batches, 1)) == rest
+    assert len(rest) == 4
+
+
+def test_a_stateful_data_loader_refuses_the_state_of_other_records(storage: Storage) -> None:
+    states = []
+    for name in ("one", "other"):
+        ref = storage.cache(np.arange(9) + len(name), name, "v1")
+        batches = StatefulDataLoader(to_torch(ref), batch_size=None, sampler=BatchSampler(ref, 4, seed=1))
+        next(iter(batches))
+        states.append(batches.state_dict())
+    batches.load_state_dict(states[0])
+    with pytest.raises(ValueError, match="another stream: digest is"):
+        next(iter(batches))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
