@@ -92,13 +92,17 @@ class LeafSpec:
     def describe(self) -> str:
         """Return the spec as text for an error message, such as ``uint8[32, 32, 3]``."""
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
-        return f"{dtypes.to_name(self.dtype)}[{dims}]" if self.shape else dtypes.to_name(self.dtype)
+        return f"{self._dtype_name}[{dims}]" if self.shape else self._dtype_name
+
+    @property
+    def _dtype_name(self) -> str:
+        is_time = isinstance(self.dtype, np.dtype) and self.dtype.kind in "Mm"
+        return np.dtype(self.dtype).name if is_time else dtypes.to_name(self.dtype)
 
     def __repr__(self) -> str:
         nullable = ", nullable=True" if self.nullable else ""
-        dtype = dtypes.to_name(self.dtype) if isinstance(self.dtype, np.dtype) else self.dtype.__name__
         shape = f", {self.shape}" if self.shape else ""
-        return f"{type(self).__name__}({dtype}{shape}{nullable})"
+        return f"{type(self).__name__}({self._dtype_name}{shape}{nullable})"
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,9 +27,15 @@ def statistics_text(statistics: Statistics) -> str:
         lines.append(f"{name}  {about}".rstrip())
         for of, numbers in distributions:
             if numbers is not None:
-                shown = "  ".join(f"{label} {value}" for label, value in _numbers(numbers))
-                lines.append(f"    {f'{of}: ' if of else ''}{shown}  {bars(_counts(numbers))}".rstrip())
+                lines.append(f"    {f'{of}: ' if of else ''}{_line(numbers)}")
     return "\n".join(lines)
+
+
+def _line(numbers: NumberStats) -> str:
+    if numbers.minimum is not None and numbers.minimum == numbers.maximum:
+        return f"all {number_text(numbers.minimum)}"
+    shown = "  ".join(f"{label} {value}" for label, value in _numbers(numbers))
+    return f"{shown}  {bars(_counts(numbers))}".rstrip()
 
 
 def statistics_html(statistics: Statistics) -> str:

@@ -126,7 +126,7 @@ def columns_of(ref: DataRef[Any], running: RunningSurvey | None) -> list[Column]
     """Return the fields of a version, with their charts as soon as all is read."""
     leaves = tree.leaves(ref.raw().element_spec)
     if running is None or running.is_running or running.error:
-        return [Column(path, _spec(leaf), [], []) for path, leaf in leaves]
+        return [Column(path, leaf.describe(), [], []) for path, leaf in leaves]
     names = class_names(ref.metadata)
     stats = running.survey.result().leaves
     return [_column(path, leaf, one, names) for (path, leaf), one in zip(leaves, stats, strict=True)]
@@ -149,11 +149,7 @@ def _column(path: str, leaf: LeafSpec, stats: LeafStats, names: Names) -> Column
         many = "many" if strings.distinct is None else f"{strings.distinct:,}"
         charts.append(Chart("", f"{many} different", []))
     charts += map(lengths_chart, stats.lengths)
-    return Column(path, _spec(leaf), charts, [bar for bar in others if bar.count])
-
-
-def _spec(leaf: LeafSpec) -> str:
-    return leaf.describe().replace("<M8", "datetime64").replace("<m8", "timedelta64")
+    return Column(path, leaf.describe(), charts, [bar for bar in others if bar.count])
 
 
 def _facts(bars: list[Bar]) -> str:

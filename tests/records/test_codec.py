@@ -357,7 +357,7 @@ WRONG: list[tuple[Any, Any, str, str, str]] = [
     (ArraySpec("float32", (2, None)), np.zeros((3, 1), "f"), "", "float32[2, None]", "float32[3, 1]"),
     (ArraySpec("float32", (None,)), np.zeros((1, 1), "f"), "", "float32[None]", "float32[1, 1]"),
     (ArraySpec("float32", (None,)), [[1.0]], "", "float32[None]", "lists of 2 levels or more"),
-    (ArraySpec("M8[s]"), np.datetime64(1, "ms"), "", "<M8[s]", "datetime64[ms][]"),
+    (ArraySpec("M8[s]"), np.datetime64(1, "ms"), "", "datetime64[s]", "datetime64[ms][]"),
     (ArraySpec("S2", (1,)), np.array([b"abc"]), "", "|S2[1]", "|S3[1]"),
     (ArraySpec(str, (None,)), np.array(["a", None]), "", "str[None]", "an array that holds NoneType None"),
     (ArraySpec(str, (None,)), np.array(["a", np.nan], object), "", "str[None]", "an array that holds float nan"),

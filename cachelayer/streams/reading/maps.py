@@ -84,7 +84,10 @@ class ElementMap:
                 with lock:
                     out.append(called(self.fn, element, *drawn))
             except Exception as error:
-                error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
+                error.add_note(
+                    f"raised by a function passed to map(), of the element at global position {position}; "
+                    "map_batches() passes whole batches"
+                )
                 if self.max_failures is not None:
                     # A failure keeps no traceback.
                     error.add_note(f"raised at {_line(error)}")
