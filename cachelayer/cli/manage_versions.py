@@ -35,6 +35,8 @@ from cachelayer.objects.store import Store
 from cachelayer.storage.storage import AS_BASE
 from cachelayer.versions.gc import Pending, pending
 
+_DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")
+
 
 @command(
     "Manage",
@@ -277,9 +279,9 @@ def local(
     if clear:
         copies.clear()
     groups = copies.copies()
-    rows = table("copies of a dataset", "files", "size", "last used", right=("files", "size"))
+    rows = table("copies of", "files", "size", "last used", right=("files", "size"))
     for group in groups:
-        rows.add_row(group.name, count(group.files), size(group.nbytes), ago(group.idle))
+        rows.add_row(group.url, count(group.files), size(group.nbytes), ago(group.idle))
     total = sum(group.nbytes for group in groups)
     state = "left in use by other programs" if clear else "of copies"
     document = {"folder": str(folder), "nbytes": total, "groups": [*map(asdict, groups)]}
@@ -309,7 +311,8 @@ def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     names = {"cachelayer"}
     with suppress(PackageNotFoundError):
-        names |= {re.split(r"[^\w.-]", requirement)[0] for requirement in requires("cachelayer") or ()}
+        used = [text for text in requires("cachelayer") or () if not _DEVELOPMENT.search(text)]
+        names |= {re.split(r"[^\w.-]", text)[0] for text in used}
     for name in sorted(names):
         with suppress(PackageNotFoundError):
             versions[name] = version(name)

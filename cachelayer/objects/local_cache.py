@@ -58,7 +58,9 @@ class CacheFolder:
 
     def group(self, url: str) -> CopyGroup:
         """Return the copies of what lies below a URL."""
-        return CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
+        group = CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
+        group.note_url(url)
+        return group
 
     def of_dataset(self, url: str, dataset_id: str) -> CopyGroup:
         """Return the copies of the shards of a dataset in a storage; see :meth:`group`."""
@@ -80,7 +82,7 @@ class CacheFolder:
         """Return what is there of each group, those that were used last first."""
         now = time.time()
         groups = [
-            Copies(group.name, len(files) - 1, sum(files.values()), now - (group / _IN_USE).stat().st_mtime)
+            Copies(_url_of(group), len(files) - 1, sum(files.values()), now - (group / _IN_USE).stat().st_mtime)
             for group, files in self.sizes().items()
             if len(files) > 1
         ]
@@ -127,13 +129,13 @@ class Copies:
     """The local copies of a group.
 
     Args:
-        name: the group, a hash of where the dataset lies.
+        url: where the dataset lies.
         files: their number.
         nbytes: their bytes.
         idle: seconds since a program began to use them.
     """
 
-    name: str
+    url: str
     files: int
     nbytes: int
     idle: float
@@ -167,6 +169,11 @@ class CopyGroup:
             # A process that removes copies holds the lock exclusively, for a moment.
             fcntl.flock(self._in_use, fcntl.LOCK_SH)
             os.utime(self._path / _IN_USE)
+
+    def note_url(self, url: str) -> None:
+        """Write down for people what this is a copy of."""
+        with storage_errors(_WRITING, self._path):
+            os.pwrite(self._in_use, url.encode(), 0)
 
     def path(self, name: str) -> Path:
         """Return the path of the copy of an object, whether or not it exists yet."""
@@ -285,8 +292,12 @@ def _sizes(group: Path) -> dict[str, int]:
         for entry in entries:
             with suppress(OSError):
                 if entry.is_file(follow_symlinks=False):
-                    sizes[entry.name] = entry.stat().st_size
+                    sizes[entry.name] = 0 if entry.name == _IN_USE else entry.stat().st_size
     return sizes
+
+
+def _url_of(group: Path) -> str:
+    return (group / _IN_USE).read_text().removesuffix(f"/{paths.SHARDS}") or group.name
 
 
 def _make_private(folder: Path, status_of: Callable[[], os.stat_result]) -> None:

@@ -144,7 +144,8 @@ def test_local_copies_are_listed_and_cleared(tmp_path: Path) -> None:
     assert document("local", "--local-cache", folder)["nbytes"] == 0
     used = CacheFolder(folder).of_dataset("gs://bucket/caches", "d")
     used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
-    assert "2.0 kB" in invoke("local", "--local-cache", folder).stdout
+    listed = invoke("local", "--local-cache", folder).stdout
+    assert all(text in listed for text in ("gs://bucket/caches/d ", "2.0 kB"))
     assert "2.0 kB left in use" in invoke("local", "--clear", "--local-cache", folder).stdout
     del used
     assert document("local", "--clear", "--local-cache", folder)["groups"] == []

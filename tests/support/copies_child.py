@@ -21,11 +21,11 @@ def say(text: str) -> None:
 
 
 def total(folder: Path) -> int:
-    """Bytes of all files of all groups of a folder."""
+    """Bytes of all copies of all groups of a folder."""
     sizes = []
     for path in folder.glob("*/*"):
         try:
-            sizes.append(path.stat().st_size if path.is_file() else 0)
+            sizes.append(path.stat().st_size if path.is_file() and path.name != "in-use" else 0)
         except FileNotFoundError:
             continue
     return sum(sizes)
