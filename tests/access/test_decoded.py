@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,10 @@ def test_records_their_digest_and_states_stay_as_they_are(ref: DataRef[Any]) -> 
     assert sized.digest == ref.digest
     assert sized.raw()[3] == ref.raw()[3]
     assert sized.raw().element_spec == ref.raw().element_spec
-    assert ref.decoded(size=SIZE).read([1])["image"].shape == (1, 24, 40, 3)
-    small = iter(sized.stream(2, shuffle=True, seed=1, num_epochs=1))
+    small = iter(sized.stream(2, shuffle=True, seed=1))
     next(small)
-    state = small.get_state()
-    large = iter(ref.decoded(size=(48, 48)).stream(2, shuffle=True, seed=1, num_epochs=1))
-    large.set_state(state)
+    large = iter(ref.decoded(size=(48, 48)).stream(2, shuffle=True, seed=1))
+    large.set_state(small.get_state())
     assert next(large)["meta"]["label"].tolist() == next(small)["meta"]["label"].tolist()
 
 
@@ -122,43 +121,43 @@ def test_a_copy_of_a_view_stores_files_unless_pixels_are_declared(
 
 @pytest.mark.parametrize("mode", IMAGE_MODES)
 def test_every_mode_can_be_resized(storage: cachelayer.Storage, mode: str) -> None:
-    file = io.BytesIO()
-    gray = picture(90, 70).convert("L")
-    depth = {"I": lambda: gray.convert("I"), "F": lambda: gray.convert("F")}
+    file, image = io.BytesIO(), picture(90, 70)
     if mode == "I;16":
-        Image.fromarray(np.asarray(gray).astype(np.uint16) * 256).save(file, "PNG")
-    elif mode in depth:
-        depth[mode]().save(file, "TIFF")
+        Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 256).save(file, "PNG")
+    elif mode in ("I", "F"):
+        image.convert("L").convert(mode).save(file, "TIFF")
     else:
-        picture(90, 70).save(file, "PNG")
-    found = one(storage, file.getvalue(), mode).decoded(size=SIZE)
+        image.save(file, "PNG")
+    whole = one(storage, file.getvalue(), mode)
+    found = whole.decoded(size=SIZE)
     dtype, channels = IMAGE_MODES[mode]
     assert found.element_spec == ArraySpec(dtype, (*SIZE, *channels))
     assert found[0].shape == (*SIZE, *channels)
     # The mean of a picture hardly changes with its size, even if its pixels are only black and white.
-    whole = storage.submit([file.getvalue()], "whole", "v", element_spec=ImageSpec(mode))[0]
-    np.testing.assert_allclose(found[0].mean(), whole.mean(), rtol=0.1 if mode == "1" else 0.03)
+    np.testing.assert_allclose(found[0].mean(), whole[0].mean(), rtol=0.1 if mode == "1" else 0.03)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+TURNS: dict[int, Callable[[Any], Any]] = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
+    8: lambda a: np.rot90(a),
+}
+
+
+@pytest.mark.parametrize("orientation", TURNS)
 def test_images_are_turned_as_the_camera_was_held(storage: cachelayer.Storage, orientation: int) -> None:
     exif = Image.Exif()
     exif[274] = orientation
     size = (50, 20) if orientation >= 5 else (20, 50)
     # So large that the decoder makes it smaller, by another factor if width and height were taken for each other.
     found = one(storage, jpeg(picture(210, 90), exif=exif)).decoded(size=size)[0].astype(int)
-    expected = resized(jpeg(picture(210, 90)), size=(20, 50))
-    turns: dict[int, Any] = {
-        1: lambda a: a,
-        2: lambda a: a[:, ::-1],
-        3: lambda a: a[::-1, ::-1],
-        4: lambda a: a[::-1],
-        5: lambda a: a.transpose(1, 0, 2),
-        6: lambda a: np.rot90(a, -1),
-        7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
-        8: lambda a: np.rot90(a),
-    }
-    assert np.abs(found - turns[orientation](expected.astype(int))).max() <= 12
+    expected = resized(jpeg(picture(210, 90)), size=(20, 50)).astype(int)
+    assert np.abs(found - TURNS[orientation](expected)).max() <= 12
 
 
 def test_crop_keeps_proportions_and_the_middle(storage: cachelayer.Storage) -> None:
@@ -185,41 +184,41 @@ def test_rounding_never_moves_the_middle_of_an_image_out_of_it(
     assert (ref.read([0, 1, 2]) == 77).all()
 
 
+def several(image: Image.Image) -> dict[str, Any]:
+    return {"save_all": True, "append_images": [Image.new("RGB", image.size, "red")]}
+
+
 @pytest.mark.parametrize(
-    "name", ["CMYK", "gray", "palette", "transparent palette", "animated GIF", "animated PNG", "MPO"]
+    ("kind", "converted", "options"),
+    [
+        ("JPEG", lambda image: image.convert("CMYK"), lambda _: {"quality": 95}),
+        ("JPEG", lambda image: image.convert("L"), lambda _: {"quality": 95}),
+        ("PNG", lambda image: image.quantize(64), lambda _: {}),
+        ("PNG", lambda image: image.quantize(64), lambda _: {"transparency": 3}),
+        *((kind, lambda image: image, several) for kind in ("GIF", "PNG", "MPO")),
+    ],
+    ids=["CMYK", "gray", "palette", "transparent palette", "animated GIF", "animated PNG", "MPO"],
 )
-def test_files_of_all_kinds_are_resized_as_they_are_decoded(storage: cachelayer.Storage, name: str) -> None:
+def test_files_of_all_kinds_are_resized_as_they_are_decoded(
+    storage: cachelayer.Storage, kind: str, converted: Any, options: Any
+) -> None:
     file, image = io.BytesIO(), picture(90, 54)
-    others = [Image.new("RGB", image.size, "red")]
-    if name == "CMYK":
-        image.convert("CMYK").save(file, "JPEG", quality=95)
-    elif name == "gray":
-        image.convert("L").save(file, "JPEG", quality=95)
-    elif name == "palette":
-        image.quantize(64).save(file, "PNG")
-    elif name == "transparent palette":
-        image.quantize(64).save(file, "PNG", transparency=3)
-    else:
-        kind = {"animated GIF": "GIF", "animated PNG": "PNG", "MPO": "MPO"}[name]
-        image.save(file, kind, save_all=True, append_images=others)
+    converted(image).save(file, kind, **options(image))
     ref = one(storage, file.getvalue())
-    whole = Image.fromarray(ref[0])
-    expected = np.asarray(whole.resize(SIZE[::-1], Image.Resampling.BILINEAR)).astype(int)
+    expected = np.asarray(Image.fromarray(ref[0]).resize(SIZE[::-1], Image.Resampling.BILINEAR)).astype(int)
     # JPEG decoders make files smaller before colours are converted.
     assert np.abs(ref.decoded(size=SIZE)[0].astype(int) - expected).max() <= 12
 
 
-def test_files_that_are_cut_short_are_named_by_their_record(storage: cachelayer.Storage) -> None:
-    data = jpeg(picture(400, 240))
-    ref = storage.submit([data, data[: len(data) // 2]], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
-    with pytest.raises(ElementError, match="record 1"):
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [(FILES[1][: len(FILES[1]) // 2], "record 1"), (png(np.full((30, 30), 5000, np.uint16)), "I;16")],
+    ids=["cut short", "deep pixels"],
+)
+def test_files_that_do_not_decode_are_refused(storage: cachelayer.Storage, damaged: bytes, message: str) -> None:
+    ref = storage.submit([FILES[0], damaged], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
+    with pytest.raises(ElementError, match=message):
         ref.read([0, 1])
-
-
-def test_deep_pixels_are_refused_never_cut_off(storage: cachelayer.Storage) -> None:
-    ref = one(storage, png(np.full((30, 30), 5000, np.uint16))).decoded(size=SIZE)
-    with pytest.raises(ElementError, match="I;16"):
-        ref[0]
 
 
 @pytest.mark.parametrize(
@@ -229,10 +228,8 @@ def test_deep_pixels_are_refused_never_cut_off(storage: cachelayer.Storage) -> N
         ((), (224,), False, InvalidArgumentError, "224"),
         ((), (224, 0), False, InvalidArgumentError, "0"),
         ((), (8, 2**70), False, InvalidArgumentError, "65535"),
-        ((), (224, 1.5), False, InvalidTypeError, "1.5"),
         ((), SIZE, 1, InvalidTypeError, "crop"),
         (("meta/label",), SIZE, False, InvalidArgumentError, "meta/label"),
-        (("imag",), SIZE, False, InvalidArgumentError, "imag"),
         ((3,), SIZE, False, InvalidTypeError, "field 3"),
     ],
 )

@@ -62,19 +62,18 @@ def test_records_are_named_in_any_way() -> None:
     assert list(ref.select([1, 1, 2]).exclude([0])) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "message"),
-    [
+def test_records_that_do_not_exist_are_refused_with_their_number() -> None:
+    ref = cachelayer.wrap(list(range(10)), identity="ten")
+    wrong: Any
+    for wrong, error, message in (
         ([3, 10], RecordIndexError, "record 10 of 10"),
         (range(5, 12), RecordIndexError, "record 11 of 10"),
         ([1.5], InvalidTypeError, "1.5"),
         ({3}, InvalidTypeError, "indices"),
         (np.zeros(9, bool), InvalidArgumentError, "mask"),
-    ],
-)
-def test_records_that_do_not_exist_are_refused_with_their_number(wrong: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        cachelayer.wrap(list(range(10)), identity="ten").exclude(wrong)
+    ):
+        with pytest.raises(error, match=message):
+            ref.exclude(wrong)
 
 
 def test_a_version_without_some_records_shares_the_shards(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
         "wrapped": (cachelayer.wrap(ELEMENTS, identity="e", element_spec=SPEC), ELEMENTS),
         "windows": (many.windows("tokens", 8), rows_of(flat, 8, "tokens")),
         "padded": (many.fields("tokens").padded({"tokens": 12}, long="truncate"), padded),
+        "far windows": (far.fetch("docs@zstd").windows("tokens", 8), rows_of(flat, 8, "tokens")),
         "packs": (packs, list(packs)),
         "padded windows": (rests, list(rests)),
         "joined windows": (
@@ -85,7 +86,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
 KINDS = [
     *("one", "many", "zstd", "always checked", "far", "far fields", "slice", "backwards", "chosen", "fields", "joined"),
     *("joined fields", "excluded", "where", "nested", "derived", "columns", "wrapped", "windows", "padded"),
-    *("joined windows", "packs", "padded windows"),
+    *("far windows", "joined windows", "packs", "padded windows"),
 ]
 
 
@@ -153,14 +154,16 @@ def mixture(views: Views, **options: Any) -> Any:
     return cachelayer.mix([(part, weight) for part, weight in zip(parts, SCHEDULE[0], strict=True)], **options)
 
 
-def bucketed(views: Views, **options: Any) -> Make:
+def bucketed(views: Views, kind: str = "many", **options: Any) -> Make:
     buckets = {"buckets": ("tokens", [4, 8, 16, 30]), "num_epochs": 2}
-    return partial(views["many"][0].fields("id", "tokens").stream, **SHUFFLED, **buckets, **options)
+    return partial(views[kind][0].fields("id", "tokens").stream, **SHUFFLED, **buckets, **options)
 
 
 STREAMS: dict[str, Callable[[Views], Make]] = {
     "windows": lambda views: partial(views["windows"][0].stream, **SHUFFLED, num_epochs=None),
     "windows in blocks": lambda views: partial(views["windows"][0].stream, **IN_BLOCKS, num_epochs=None),
+    "far windows in blocks": lambda views: partial(views["far windows"][0].stream, **IN_BLOCKS, num_epochs=None),
+    "far packs": lambda views: partial(views["far"][0].packed("tokens", 40).stream, **SHUFFLED, num_epochs=9),
     "packs": lambda views: partial(views["many"][0].packed("tokens", 40, seed=1).stream, **SHUFFLED, num_epochs=9),
     "padded": lambda views: partial(views["padded"][0].stream, **SHUFFLED, num_epochs=3, remainder="pad"),
     "joined": lambda views: partial(views["joined windows"][0].stream, **IN_BLOCKS, num_epochs=2, remainder="keep"),
@@ -171,6 +174,10 @@ STREAMS: dict[str, Callable[[Views], Make]] = {
     "sample": lambda views: views["joined"][0].sample(np.arange(93), seed=4).stream,
     "sample with stand-ins": lambda views: mapped(views["many"][0].sample(np.arange(90), seed=4).stream),
     "buckets": lambda views: bucketed(views, remainder="keep"),
+    "far buckets": lambda views: bucketed(views, "far", remainder="drop"),
+    "buckets of joined fields": lambda views: partial(
+        views["joined fields"][0].stream, **SHUFFLED, buckets=("tokens", [9, 30]), num_epochs=3
+    ),
     "whole buckets": lambda views: mapped(bucketed(views, remainder="drop")),
     "padded buckets": lambda views: mapped(bucketed(views, remainder="pad")),
 }
