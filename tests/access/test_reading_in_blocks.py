@@ -28,7 +28,6 @@ import cachelayer
 from cachelayer import Blocks, CacheLayerWarning, CorruptionError, Storage, StorageError, VersionNotFoundError
 from cachelayer.access.record_elements import ViewBlocks
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
-from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.records.record_buffers import FetchedBlock
 from cachelayer.streams.ahead import block_feed
@@ -117,17 +116,13 @@ def of_every_kind(ref: Any, near: Any) -> dict[str, Any]:
     return {
         "elements": in_blocks(ref[:50], num_epochs=2),
         "whole steps": in_blocks(ref, 32, num_epochs=2, remainder="drop"),
-        "short steps": in_blocks(ref, 32, num_epochs=2, remainder="keep"),
         "padded": in_blocks(ref, 32, remainder="pad", start=45),
         "a shard": in_blocks(ref, 33, num_epochs=2, shard=(1, 3), remainder="keep"),
-        "a padded shard": in_blocks(ref, 60, num_epochs=2, shard=(2, 3), remainder="pad"),
         "endless": in_blocks(ref, 32, num_epochs=None, remainder="drop"),
         "fewer steps than workers": in_blocks(ref[:40], 32, remainder="keep"),
         "read when needed": in_blocks(ref, 32, prefetch=0),
-        "exact": ref.stream(32, shuffle=True, seed=1),
         "reversed slice": in_blocks(ref[30:-25][::-1], 32),
         "select": in_blocks(ref.select(chosen[:300]), 32),
-        "split": in_blocks(ref.split({"a": 0.7, "b": 0.3}, seed=0)["a"], 32),
         "joined with local records": in_blocks(cachelayer.concat([ref[:100], near, ref[50:]]), 32),
         "mixture": cachelayer.mix([(ref[:500], 3), (ref[500:], 1)]).stream(32, shuffle=sizes, seed=1),
         "local": in_blocks(near, 32, num_epochs=2),
@@ -429,21 +424,6 @@ def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on
             found = proxy.totals()["GET"]
             assert records / hosts / found.requests >= 80
             assert found.received <= 1.05 * records * nbytes / hosts
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_records_whose_index_rows_came_alone_are_those_that_were_written(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    # As if all indices together were too large to be kept.
-    monkeypatch.setattr(RangedShards.__init__, "__defaults__", (None, 0))
-    make, compression = KINDS[kind]
-    ref = published(make(3 * RECORDS), compression=compression, shard_bytes=1 << 30)
-    # A host that is one of eight reads about six blocks of each shard.
-    few = Blocks(records=BLOCK, window=32, lanes=32)
-    stream = ref.stream(64, shuffle=few, seed=3, shard=(1, 8), num_epochs=2)
-    for step, batch in enumerate(stream):
-        assert_same(batch, ref.read(stream.records(step)))
 
 
 def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,15 +163,6 @@ def test_once_copied_nothing_is_fetched_and_every_process_has_it(seen: Seen, tmp
     assert other._base.shards.copies.count == SHARDS
 
 
-def test_processes_at_once_copy_each_shard_once(seen: Seen, tmp_path: Path) -> None:
-    # One that comes late may find all copies but one: then it reads too few other records in an epoch to want a copy.
-    order = seen.order(options={"local_cache": str(tmp_path)}, epochs=2)
-    with ThreadPoolExecutor(3) as threads:
-        outcomes = list(threads.map(outcome, [order] * 3))
-    assert outcomes == [{"local": SHARDS, "warnings": []}] * 3
-    assert sorted(seen.copied()) == sorted({Path(shard.name).stem for shard in seen.shards})
-
-
 def test_a_few_records_copy_nothing_and_a_part_the_shards_that_it_touches(memory: Any, tmp_path: Path) -> None:
     ref = cachelayer.open(memory.reference, local_cache=tmp_path)
     for number in SOME:

@@ -169,6 +169,7 @@ STREAMS: dict[str, Callable[[Views], Make]] = {
     "joined": lambda views: partial(views["joined windows"][0].stream, **IN_BLOCKS, num_epochs=2, remainder="keep"),
     "mixture": lambda views: partial(mixture(views, schedule=SCHEDULE).stream, **SHUFFLED),
     "mixture that ends": lambda views: partial(mixture(views, stop="all", by="tokens").stream, **SHUFFLED),
+    "mixture in blocks that ends": lambda views: partial(mixture(views, stop="first").stream, **IN_BLOCKS),
     "mixture in blocks": lambda views: partial(mixture(views).stream, **IN_BLOCKS),
     "mixture with stand-ins": lambda views: mapped(partial(mixture(views, schedule=SCHEDULE).stream, **SHUFFLED)),
     "sample": lambda views: views["joined"][0].sample(np.arange(93), seed=4).stream,
