@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import itertools
 import pickle
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +21,8 @@ from grain._src.python.dataset.transformations import process_prefetch
 from grain_steps import Noisy, doubled, noisy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import run_page
 from reference import Case
-from repository import ROOT
 from samples import examples
 from sink_conformance import ItemsConformance, SinkConformance
 
@@ -35,7 +32,6 @@ from cachelayer.adapters.grain import Sampler, iter_dataset
 # What Grain hands out is compared with the stream itself, again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:this stream is iterated over again")
 
-DOCS = ROOT / "docs" / "grain.md"
 RECORDS = 60
 HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 TWO_WORKERS = grain.MultiprocessingOptions(num_workers=2)
@@ -50,7 +46,7 @@ def parsed_flags() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _forks() -> Iterator[None]:
-    """Worker processes are forked off one that has imported Grain; the program of the page starts them afresh."""
+    """Worker processes are forked off one that has imported Grain; one test starts them afresh."""
     with importing("grain", "cachelayer.adapters.grain"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_prefetch, "mp", SimpleNamespace(get_context=lambda _: FORKS))
         yield
@@ -343,22 +339,35 @@ def test_an_iterator_saves_one_state_for_all_processes(ref: Any, tmp_path: Path)
     assert labels(alone) == labels(ref.stream(12, shuffle=True, seed=3))[2:]
 
 
-def test_the_documented_code_runs(tmp_path: Path) -> None:
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", DOCS.read_text(), re.DOTALL)
-    assert len(blocks) >= 6
-    for code, output in blocks:
-        if "__main__" not in code:
-            printed = io.StringIO()
-            with redirect_stdout(printed):
-                exec(compile(code, str(DOCS), "exec"), names)
-            assert printed.getvalue() == output
-            continue
-        program = tmp_path / "program.py"
-        program.write_text(code)
-        folder = names["ref"].reference.partition("/images@")[0].removeprefix("file://")
-        done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, check=False)
-        assert (done.stdout, done.returncode) == (output, 0), done.stderr
+def test_the_page_shows_what_happens() -> None:
+    run_page("grain.md")
+
+
+WORKERS = """
+import sys
+import grain
+from absl import flags
+import cachelayer
+from cachelayer.adapters.grain import iter_dataset
+
+def brighter(element, rng):
+    return {**element, "image": element["image"] * rng.uniform(0.8, 1.2)}
+
+if __name__ == "__main__":
+    flags.FLAGS.mark_as_parsed()
+    ref = cachelayer.open(sys.argv[1])
+    stream = ref.stream(12, shuffle=True, seed=7).map(brighter, rng=True)
+    workers = grain.MultiprocessingOptions(num_workers=2)
+    steps = list(iter_dataset(stream).mp_prefetch(workers))
+    assert all((s["image"] == t["image"]).all() for s, t in zip(steps, stream, strict=True))
+"""
+
+
+def test_workers_that_grain_starts_afresh_keep_the_order(ref: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WORKERS)
+    done = subprocess.run([sys.executable, program, ref.reference], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def mostly(n: int) -> int:
