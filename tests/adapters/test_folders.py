@@ -183,4 +183,4 @@ def test_a_second_array_in_a_file_is_not_left_out_in_silence(storage: cachelayer
 
 
 def test_the_page_shows_what_its_code_prints() -> None:
-    run_page("files.md", 7)
+    run_page("files.md", 4)
