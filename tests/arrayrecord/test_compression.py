@@ -27,20 +27,12 @@ def stored(record: bytes, **options: bool) -> bytes:
     return varint(len(record)) + frame
 
 
-@pytest.mark.parametrize("sized", [True, False])
-@pytest.mark.parametrize("checksum", [True, False])
-def test_records_decompress_to_what_was_compressed(*, sized: bool, checksum: bool) -> None:
+@pytest.mark.parametrize(("sized", "checksum"), [(True, False), (False, True)])
+def test_records_decompress_to_what_was_compressed_or_are_named(*, sized: bool, checksum: bool) -> None:
     parts = [stored(record, write_content_size=sized, write_checksum=checksum) for record in RECORDS]
-    assert decompress(Records.of(parts)).to_list() == RECORDS
     assert decompress(Records.of(parts * 20)).to_list() == RECORDS * 20
-
-
-@pytest.mark.parametrize("sized", [True, False])
-def test_a_record_of_another_size_than_it_says_is_named(*, sized: bool) -> None:
-    parts = [stored(record, write_content_size=sized) for record in RECORDS]
     frame = parts[3][len(varint(len(RECORDS[3]))) :]
-    wrong = [varint(len(RECORDS[3]) + more) + frame for more in (-1, 1)]
-    for damaged in (*wrong, parts[3][:-1]):
+    for damaged in (varint(len(RECORDS[3]) - 1) + frame, varint(len(RECORDS[3]) + 1) + frame, parts[3][:-1]):
         with pytest.raises(CorruptionError, match="record 3"):
             decompress(Records.of([*parts[:3], damaged, *parts[4:]]))
 

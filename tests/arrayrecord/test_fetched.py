@@ -61,8 +61,9 @@ def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str,
     found = Records.gathered(blocks, *np.divmod(numbers, 12))
     assert found.to_list() == [values[number] for number in numbers]
     middle = min(found.lengths.tolist()) // 2
-    assert found.slab(middle, 3 if middle > 3 else 0).tobytes() == b"".join(
-        values[number][middle : middle + (3 if middle > 3 else 0)] for number in numbers
+    nbytes = 3 if middle > 3 else 0
+    assert found.slab(middle, nbytes).tobytes() == b"".join(
+        values[number][middle : middle + nbytes] for number in numbers
     )
 
 
@@ -91,13 +92,13 @@ def test_a_damaged_record_is_told_and_the_others_are_right(tmp_path: Path, compr
         there.records([row])
 
 
-@pytest.mark.parametrize("length", [0, 1, 100, 2**32 - 1])
 @pytest.mark.parametrize("position", [0, 23, 1001, 2**40, 2**63 - 1, 2**63, 2**64 - 1])
-def test_no_index_row_names_a_range_outside_of_the_shard(position: int, length: int) -> None:
-    rows = np.array([(position, length, 0)], index.ROW)
-    logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-    with pytest.raises(CorruptionError, match="it "):
-        check_inside(logical, lengths, to_logical(1000), lambda _: "it", SIGNATURE)
+def test_no_index_row_names_a_range_outside_of_the_shard(position: int) -> None:
+    for length in (0, 1, 100, 2**32 - 1):
+        rows = np.array([(position, length, 0)], index.ROW)
+        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+        with pytest.raises(CorruptionError, match="it "):
+            check_inside(logical, lengths, to_logical(1000), lambda _: "it", SIGNATURE)
 
 
 @pytest.mark.parametrize("row", [-1, 12, 2**40, -(2**63)])

@@ -143,13 +143,10 @@ def test_a_header_of_an_index_that_points_anywhere_is_found_out(
 
 @pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("wrong", [-1, -(2**63), N * 3, 5000, 10_000_000, 2**62, 2**63 - 1])
-def test_no_record_is_read_that_the_shards_do_not_have(
-    shards: dict[str, Shard], kind: str, count: int, wrong: int
-) -> None:
+def test_no_record_is_read_that_the_shards_do_not_have(shards: dict[str, Shard], kind: str, count: int) -> None:
     opened = shards[kind].set_of(shards[kind].index_path, shards[kind].stats, count)
-    for _ in range(2):
-        for attempt in (lambda: opened.records(np.array([0, wrong])), lambda: opened.record(wrong)):
+    for wrong in (-1, -(2**63), N * count, 5000, 10_000_000, 2**62, 2**63 - 1):
+        for attempt in (lambda: opened.records(np.array([0, wrong])), lambda: opened.record(wrong)):  # noqa: B023
             with pytest.raises(CorruptionError, match=f"record {wrong}:"):
                 attempt()
         assert read(opened, np.array([N * count - 1])) == [records(kind)[-1]]
@@ -186,10 +183,8 @@ def test_results_are_the_callers_own_after_their_shards_are_gone(tmp_path: Path)
     before = window[:64].tobytes()
     shutil.rmtree(tmp_path)
     del ref
-    assert batch.flags.owndata or batch.base is not None
-    np.testing.assert_array_equal(batch, np.arange(5000).reshape(500, 10))
-    assert element.tolist() == list(range(70, 80))
-    assert several[1].tolist() == list(range(20, 30))
+    for found, first in ((batch, 0), (element, 7), (several[1], 2)):
+        assert found.reshape(-1).tolist() == list(range(10 * first, 10 * first + found.size))
     assert window[:64].tobytes() == before
 
 
@@ -302,8 +297,7 @@ def test_a_file_has_one_checksum_mapped_or_not(tmp_path: Path) -> None:
     assert mapped_checksum(MappedFile.open(path)) == file_checksum(path)
 
 
-@pytest.mark.parametrize("verify", ["never", "open", "always"])
-@pytest.mark.parametrize("kind", ["uniform", "varying", "zstd"])
+@pytest.mark.parametrize(("kind", "verify"), [("uniform", "never"), ("varying", "open"), ("zstd", "always")])
 def test_threads_that_open_shards_at_once_read_the_same(shards: dict[str, Shard], kind: str, verify: Any) -> None:
     opened = shards[kind].set_of(shards[kind].index_path, shards[kind].stats, 40, verify)
     expected = records(kind)
@@ -325,8 +319,8 @@ def test_a_damaged_record_is_named(shards: dict[str, Shard], tmp_path: Path, kin
     damaged[begin : begin + 5] = bytes(5)
     path = tmp_path / shard.path.name
     path.write_bytes(damaged)
-    files = ShardFiles(path, shard.index_path, shard.stats)
-    opened = LocalShards([N], [shard.stats.nbytes], shard.stats.record_nbytes, lambda _: nullcontext(files), "always")
+    files = nullcontext(ShardFiles(path, shard.index_path, shard.stats))
+    opened = LocalShards.of_file(files, shard.stats, "always")
     for _ in range(2):
         with pytest.raises(CorruptionError, match=f"{path}: record 3[01]"):
             read(opened, np.arange(N)[::-1] if kind == "uniform" else np.arange(N))

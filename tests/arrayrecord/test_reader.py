@@ -1,4 +1,4 @@
-"""Records of every size, wherever they fall between block headers and shards."""
+"""Records of every size, wherever they fall between block headers and shards, in whatever pieces they are copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from samples import pairwise
 import cachelayer
 from cachelayer.records.blocks import BLOCK, PAYLOAD
 
-SIZES = [0, 1, 23, 24, 25, 3_072, 8_192, 8_200, 65_400, PAYLOAD, PAYLOAD + 1, BLOCK - 1, BLOCK, BLOCK + 1, 300_000]
+# Around a header and a block; divisible in many ways, and prime; and much larger.
+SIZES = [0, 1, 23, 25, 3_072, 8_200, 20_011, 65_400, PAYLOAD, PAYLOAD + 1, BLOCK, BLOCK + 1, 196_608, 300_000]
 
 
 @pytest.mark.slow
@@ -26,15 +27,23 @@ def test_records_of_one_size(tmp_path: Path, size: int, compression: str | None,
     storage = cachelayer.Storage(tmp_path, verify=verify)  # type: ignore[arg-type]
     ref = storage.submit(arrays, "d", "v1", shard_bytes=max(10_000, count * size // 3), compression=compression)
     order = np.random.default_rng(1).permutation(count)
-    for numbers in (order, order[:1], np.arange(count), np.array([0, 0, count - 1])):
-        batch = ref.read(numbers)
-        assert batch["n"].tolist() == numbers.tolist()
-        np.testing.assert_array_equal(batch["data"], data[numbers])
-        np.testing.assert_array_equal(batch["flag"], arrays["flag"][numbers])
+    streams = [list(ref.stream(size, shuffle=True, seed=1)) for size in (None, 3, count)]
+    read = [ref.read(numbers) for numbers in (order, order[:1], order[::-1], np.arange(count), [0, 0, count - 1])]
+    for batch in [
+        *(ref[number] for number in order[:30].tolist()),
+        *read,
+        *(batch for seen in streams for batch in seen),
+    ]:
+        np.testing.assert_array_equal(batch["data"], data[batch["n"]])
+        np.testing.assert_array_equal(batch["flag"], batch["n"] % 3 == 0)
+    assert [batch["n"].tolist() for batch in read] == [
+        *(numbers.tolist() for numbers in (order, order[:1], order[::-1])),
+        list(range(count)),
+        [0, 0, count - 1],
+    ]
+    assert all(element["data"].flags.writeable for element in streams[0])
+    assert [sorted(np.hstack([batch["n"] for batch in seen])) for seen in streams] == [list(range(count))] * 3
     assert ref.read(order, fields=("n",))["n"].tolist() == order.tolist()
-    for number in order[:30].tolist():
-        np.testing.assert_array_equal(ref[number]["data"], data[number])
-        assert ref[number]["n"] == number
 
 
 @pytest.mark.slow
@@ -47,13 +56,25 @@ def test_records_of_all_sizes(tmp_path: Path, compression: str | None, verify: s
     for version, source in (("raw", records), ("typed", [{"a": record, "b": len(record)} for record in records])):
         ref = storage.submit(source, "d", version, shard_bytes=400_000, compression=compression)
         order = rng.permutation(len(records)).tolist()
-        assert ref.__getitems__(order) == [source[number] for number in order]
-        assert [ref[number] for number in order] == [source[number] for number in order]
+        expected = [source[number] for number in order]
+        assert ref.__getitems__(order) == expected
+        assert [ref[number] for number in order] == expected
 
 
 def test_shards_of_different_record_sizes_are_one_sequence(tmp_path: Path) -> None:
     records = [b"a" * 50] * 100 + [b"b" * 70] * 100 + [b"c" * number for number in range(100)]
     ref = cachelayer.Storage(tmp_path).submit(records, "d", "v1", shard_bytes=3_000)
     order = np.random.default_rng(0).permutation(300).tolist()
-    assert ref.__getitems__(order) == [records[number] for number in order]
-    assert [ref[number] for number in order] == [records[number] for number in order]
+    expected = [records[number] for number in order]
+    assert ref.__getitems__(order) == [ref[number] for number in order] == expected
+
+
+def test_a_damaged_large_element_is_named_by_its_own_number(tmp_path: Path) -> None:
+    arrays = {"x": np.zeros((20, 40_000), np.uint8), "n": np.arange(20)}
+    ref = cachelayer.Storage(tmp_path, verify="always").cache(arrays, "d", "v1", progress=False)
+    shard = next(tmp_path.rglob("*.array_record"))
+    raw = bytearray(shard.read_bytes())
+    raw[raw.index((7).to_bytes(8, "little"), 7 * 40_000)] ^= 1
+    shard.write_bytes(raw)
+    with pytest.raises(cachelayer.CorruptionError, match="record 7"):
+        list(ref.stream())

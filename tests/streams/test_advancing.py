@@ -66,15 +66,14 @@ def test_the_epoch_ends_then_the_new_records_come_once_and_then_all(
     advanced(alone, refs[1])
     rest = every(alone)
     seen = [row for batch in [*begun, *rest] for row in batch]
-    old, new = seen[: under_way * OLD], seen[under_way * OLD : under_way * OLD + NEW]
     plain = [row for batch in every(iterators(refs[0], 1)) for row in batch]
-    assert old == plain[: under_way * OLD]
-    assert sorted(new) == list(range(OLD, OLD + NEW))
-    for epoch in range(3 - under_way):
-        first = under_way * OLD + NEW + epoch * (OLD + NEW)
-        assert sorted(seen[first : first + OLD + NEW]) == list(range(OLD + NEW))
-    wraps = -len(seen[: under_way * OLD + NEW + (3 - under_way) * (OLD + NEW)]) % 8 if remainder == "wrap" else 0
-    assert len(seen) == under_way * OLD + NEW + (3 - under_way) * (OLD + NEW) + wraps
+    assert seen[: under_way * OLD] == plain[: under_way * OLD]
+    after = seen[under_way * OLD :]
+    assert sorted(after[:NEW]) == list(range(OLD, OLD + NEW))
+    for first in range(NEW, NEW + (3 - under_way) * (OLD + NEW), OLD + NEW):
+        assert sorted(after[first : first + OLD + NEW]) == list(range(OLD + NEW))
+    whole = under_way * OLD + NEW + (3 - under_way) * (OLD + NEW)
+    assert len(seen) == whole + (-whole % 8 if remainder == "wrap" else 0)
 
     # The same on any shards, and after a restore at any step, over the newer version.
     for shards in (1, 2, 4):
@@ -134,14 +133,10 @@ def test_functions_and_their_random_numbers_go_on(refs: list[Any]) -> None:
     def drawn(element: Any, rng: Any) -> Any:
         return int(element) * 1000 + int(rng.integers(1000))
 
-    iterator = iter(refs[0].stream(8, shuffle=True, seed=1).map(drawn, rng=True))
-    iterator.advance_to(refs[1])
-    whole = [batch.tolist() for batch in iterator]
-    again = iter(refs[1].stream(8, shuffle=True, seed=1).map(drawn, rng=True))
-    state = iter(refs[0].stream(8, shuffle=True, seed=1))
-    state.advance_to(refs[1])
-    again.set_state(state.get_state())
-    assert [batch.tolist() for batch in again] == whole
+    old, newer = (iter(ref.stream(8, shuffle=True, seed=1).map(drawn, rng=True)) for ref in refs[:2])
+    old.advance_to(refs[1])
+    newer.set_state(old.get_state())
+    assert [batch.tolist() for batch in newer] == [batch.tolist() for batch in old]
 
 
 def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:

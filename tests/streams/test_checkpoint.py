@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ class OwnPath:
         return str(self.path)
 
 
-@pytest.mark.parametrize("form", [Path, str, OwnPath, lambda path: os.fsencode(path).decode()])
+@pytest.mark.parametrize("form", [Path, str, OwnPath])
 def test_a_state_is_written_and_read_at_once(tmp_path: Path, form: Any) -> None:
     folder = tmp_path / "run" / "step-1"
     one, other = iterator(), iterator()
@@ -39,32 +38,24 @@ def test_a_state_is_written_and_read_at_once(tmp_path: Path, form: Any) -> None:
 
 
 def test_what_saving_and_loading_return_can_be_awaited_twice(tmp_path: Path) -> None:
-    async def save_and_load() -> None:
-        await (await one.save(tmp_path))
-        await (await other.load(tmp_path))
-        await one.save(tmp_path)
-
-    one, other = iterator(), iterator()
-    next(one)
-    asyncio.run(save_and_load())
-    assert other.get_state() == one.get_state()
-
-
-def test_a_directory_that_comes_later_is_written_when_the_second_await_is_done(tmp_path: Path) -> None:
     class Later:
         async def await_creation(self) -> Path:
             return tmp_path
 
-    async def save() -> None:
+    async def save_and_load() -> None:
         begun = await one.save(Later())
         next(one)
         assert not list(tmp_path.iterdir())
         await begun
+        # It is the state of the moment when it was asked for.
+        await (await other.load(tmp_path))
+        assert other.position == 0
+        await (await one.save(tmp_path))
+        await other.load(tmp_path)
 
     one, other = iterator(), iterator()
-    asyncio.run(save())
-    other.load(tmp_path)
-    assert other.position == 0
+    asyncio.run(save_and_load())
+    assert other.get_state() == one.get_state()
 
 
 def test_only_the_first_shard_writes(tmp_path: Path) -> None:
@@ -73,10 +64,7 @@ def test_only_the_first_shard_writes(tmp_path: Path) -> None:
         assert (tmp_path / "state.json").exists() == (shard == 0)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [None, b"", b"{", b"\xff\xfe", b"[]", b'"text"', b"NaN", b"null", b"{}", b"[" * 100_000, b'{"position": 1}'],
-)
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"[]", b"NaN", b"{}", b"[" * 100_000])
 def test_a_file_that_is_no_state_is_refused_by_its_name(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "state.json").write_bytes(content)
@@ -95,11 +83,10 @@ def test_a_state_of_others_is_refused(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_an_error_and_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StorageError, match=r"state\.json: the state cannot be written"):
-        iterator().save(tmp_path / "file")
     (tmp_path / "state.json").mkdir()
-    with pytest.raises(StorageError, match=r"state\.json"):
-        iterator().save(tmp_path)
+    for folder in (tmp_path / "file", tmp_path):
+        with pytest.raises(StorageError, match=r"state\.json: the state cannot be written"):
+            iterator().save(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "state.json"]
 
 

@@ -56,7 +56,7 @@ def test_epochs_follow_one_another_without_end_unless_their_number_is_given() ->
     assert [[batch.tolist() for batch in epoch] for epoch in short.epochs()] == [[[0, 1, 0, 1, 0]]]
 
 
-@pytest.mark.parametrize("stop", range(26))
+@pytest.mark.parametrize("stop", [0, 1, 9, 10, 11, 25])
 def test_epochs_go_on_from_any_state(stop: int) -> None:
     stream = numbers(10).stream(shuffle=True, seed=3)
     epochs = stream.epochs()
@@ -72,22 +72,16 @@ def test_epochs_go_on_from_any_state(stop: int) -> None:
     assert seen == order(10, 0) + order(10, 1) + order(10, 2)
 
 
-def test_an_epoch_that_is_left_early_is_followed_by_the_next() -> None:
-    epochs = numbers(10).stream(shuffle=True, seed=3).epochs()
-    assert next(next(epochs)) == order(10, 0)[0]
-    assert next(next(epochs)) == order(10, 1)[0]
-    assert epochs.get_state()["position"] == 11
-
-
-def test_an_iterator_over_an_epoch_has_a_state_and_can_be_pickled() -> None:
-    stream = numbers(10).stream(4, shuffle=True, seed=3)
-    iterator = stream.epoch(2)
-    next(iterator)
-    other, third = stream.epoch(2), pickle.loads(pickle.dumps(iterator))
+def test_an_epoch_that_is_left_early_has_a_state_and_can_be_pickled_and_is_followed_by_the_next() -> None:
+    epochs = numbers(10).stream(4, shuffle=True, seed=3).epochs()
+    next(next(epochs))
+    iterator = next(epochs)
+    assert next(iterator).tolist() == order(10, 1)[:4]
+    assert epochs.get_state()["position"] == 14
+    other, third = numbers(10).stream(4, shuffle=True, seed=3).epoch(1), pickle.loads(pickle.dumps(iterator))
     other.set_state(iterator.get_state())
-    rest = [batch.tolist() for batch in iterator]
-    assert rest == [batch.tolist() for batch in other] == [batch.tolist() for batch in third]
-    assert [n for batch in rest for n in batch] == order(10, 2)[4:]
+    for same in (iterator, other, third):
+        assert [n for batch in same for n in batch.tolist()] == order(10, 1)[4:]
 
 
 def test_what_is_no_epoch_is_refused() -> None:

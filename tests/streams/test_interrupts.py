@@ -32,8 +32,7 @@ STREAMS: dict[str, Callable[[Any, int], Any]] = {
     "batches": lambda ref, ahead: ref.stream(7, shuffle=True, seed=3, prefetch=ahead),
     "elements": lambda ref, ahead: ref.stream(shuffle=True, seed=3, prefetch=ahead),
     "blocks": lambda ref, ahead: ref.stream(7, shuffle="blocks", seed=3, prefetch=ahead),
-    "mapped": lambda ref, ahead: ref.stream(7, shuffle=True, seed=3, prefetch=ahead).map(lambda number: -number),
-    "mapped elements": lambda ref, ahead: ref.stream(prefetch=ahead).map(lambda number: -number),
+    "mapped": lambda ref, ahead: ref.stream(prefetch=ahead).map(lambda number: -number),
     "in threads": lambda ref, ahead: ref.stream(60, prefetch=ahead).map(lambda number: -number, threads=2),
 }
 
@@ -57,12 +56,14 @@ def alarms() -> Iterator[None]:
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_program_goes_on_from_the_state_after_the_last_item_that_it_has(ref: Any, name: str, ahead: int) -> None:
     stream = STREAMS[name](ref, ahead)
+    size = stream._reader.options.steps.global_batch
     iterator, seen, raised = iter(stream), list[Any](), 0
     state = iterator.get_state()
     with alarms():
         while len(seen) < len(stream):
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0002 * (1 + raised % 60))
+                # Later and later, so that a slow machine gets on too.
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 * (1 + raised % 60) * (1 + raised // 300))
                 for item in iterator:
                     after = iterator.get_state()
                     # In one step for this thread: what it has, and where it goes on.
@@ -74,34 +75,10 @@ def test_a_program_goes_on_from_the_state_after_the_last_item_that_it_has(ref: A
                     raise
                 raised += 1
                 signal.setitimer(signal.ITIMER_REAL, 0)
+                assert iterator.position == 3000 or iterator.position % size == 0
                 # What the loop had when it was interrupted decides.
-                seen = seen[: seen_until(stream, state)]
+                seen = seen[: -(-state["position"] // size)]
                 iterator.set_state(state)
     assert raised
     expected = list(stream)
     assert all(np.array_equal(one, other) for one, other in zip(seen, expected, strict=True))
-
-
-def seen_until(stream: Any, state: Any) -> int:
-    """The number of items before a state."""
-    size = stream._reader.options.steps.global_batch
-    return int(-(-state["position"] // size))
-
-
-def test_after_interrupts_the_position_is_that_of_an_item(ref: Any) -> None:
-    stream = ref.stream(7, prefetch=2)
-    iterator, raised = iter(stream), 0
-    with alarms():
-        while raised < 50:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0003 * (1 + raised % 7))
-                for _ in iterator:
-                    pass
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                iterator = iter(stream)
-            except (Interrupted, RuntimeError) as error:
-                if not (isinstance(error, Interrupted) or isinstance(error.__context__, Interrupted)):
-                    raise
-                raised += 1
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                assert iterator.position == 3000 or iterator.position % 7 == 0

@@ -53,23 +53,17 @@ def test_weights_become_turns_of_a_round(weights: list[float], turns: list[int])
     assert list(turns_of([Fraction(str(weight)) for weight in weights])) == turns
 
 
-@given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40))
-@settings(max_examples=examples(40))
-def test_shares_are_rounded_by_less_than_a_turn(weights: list[float]) -> None:
-    exact = [Fraction(str(weight)) for weight in weights]
-    turns = turns_of(exact)
-    assert sum(turns) <= MOST_TURNS
-    for turn, weight in zip(turns, exact, strict=True):
-        assert abs(Fraction(turn, sum(turns)) - weight / sum(exact)) < Fraction(1, MOST_TURNS)
-
-
 FIBONACCI = st.tuples(st.integers(0, 14), st.floats(0.95, 1.05)).map(lambda pair: 1.618 ** -pair[0] * pair[1])
 
 
 @given(st.one_of(*(st.lists(kind, min_size=2, max_size=60) for kind in (st.integers(1, 40), FIBONACCI))))
 @settings(max_examples=examples(40), deadline=None)
-def test_no_part_is_ever_two_turns_ahead_or_behind(weights: list[float]) -> None:
-    turns = turns_of([Fraction(str(weight)) for weight in weights])
+def test_shares_are_those_of_the_weights_and_no_part_is_ever_two_turns_ahead_or_behind(weights: list[float]) -> None:
+    exact = [Fraction(str(weight)) for weight in weights]
+    turns = turns_of(exact)
+    assert sum(turns) <= MOST_TURNS
+    for turn, weight in zip(turns, exact, strict=True):
+        assert abs(Fraction(turn, sum(turns)) - weight / sum(exact)) < Fraction(1, MOST_TURNS)
     part_of = round_of(turns).part_of
     assert np.bincount(part_of, minlength=len(turns)).tolist() == list(turns)
     for part, turn in enumerate(turns):
@@ -122,11 +116,6 @@ def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[in
         assert is_mine[end - 1]
         assert is_mine[:end].sum() == size
         first += size
-
-
-def test_parts_of_one_size_have_orders_of_their_own() -> None:
-    records = mixed_order({0: (1, 1)}, [50, 50], 1).at(0, range(100))
-    assert (records[records < 50] + 50).tolist() != records[records >= 50].tolist()
 
 
 def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
