@@ -17,7 +17,6 @@ import pytest
 import zstandard
 from record_reference import record_of
 from repository import ROOT
-from stored import manifest_file, shard_files
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec

@@ -13,9 +13,3 @@ def shard_files(ref: cachelayer.DataRef[Any], suffix: str = "array_record") -> l
     version = ref._base.version
     shards = [version.store.path(f"{version.dataset_id}/{shard.name}") for shard in version.manifest.shards]
     return [shard.with_suffix(f".{suffix}") for shard in shards]
-
-
-def manifest_file(ref: cachelayer.DataRef[Any]) -> Path:
-    """Return the manifest of a version."""
-    version = ref._base.version
-    return Path(version.store.path(f"{version.dataset_id}/{version.info.manifest}"))
