@@ -20,7 +20,7 @@ from cachelayer.cli.options import (
     REACH,
     DatasetArgument,
     ReferenceArgument,
-    StorageArgument,
+    WholeArgument,
     existing_storage,
     open_address,
     open_reference,
@@ -45,7 +45,10 @@ _SHARDS_SHOWN = 10
     "cachelayer ls gs://bucket/caches/cifar10    # the versions of one",
     options="option",
 )
-def ls(place: StorageArgument, **reach: Any) -> Answer:
+def ls(
+    place: Annotated[str, typer.Argument(metavar="STORAGE[/ID]", help="A path or a URL, or a dataset in it.")],
+    **reach: Any,
+) -> Answer:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
     try:
         return _list_versions(*_open_dataset(place, **reach))
@@ -191,7 +194,7 @@ def head(reference: ReferenceArgument, *, records: int, **reach: Any) -> Answer:
 )
 def sample(
     reference: ReferenceArgument,
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The seed of the draw.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**64 - 1, help="The seed of the draw.")] = 0,
     *,
     records: int,
     **reach: Any,
@@ -212,7 +215,8 @@ def sample(
 def stats(
     reference: ReferenceArgument,
     records: Annotated[
-        int | None, typer.Option("--records", "-n", min=1, help="Read only this many records, drawn at random.")
+        int | None,
+        typer.Option("--records", "-n", min=1, metavar="N", help="Read only this many records, drawn at random."),
     ] = None,
     **reach: Any,
 ) -> Answer:
@@ -267,7 +271,7 @@ def element_json(element: Any) -> Any:
     "cachelayer verify cache/cifar10 --json || echo damaged",
     options="option",
 )
-def verify(reference: ReferenceArgument, **reach: Any) -> Answer:
+def verify(reference: WholeArgument, **reach: Any) -> Answer:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     report = open_address(reference, **reach)[0].verify(reference)
     verdict = "all is well" if report.ok else count(len(report.problems), "problem")

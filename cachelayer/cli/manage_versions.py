@@ -20,6 +20,7 @@ from cachelayer.cli.options import (
     REACH,
     ReferenceArgument,
     StorageArgument,
+    WholeArgument,
     existing_storage,
     open_address,
     open_reference,
@@ -45,7 +46,7 @@ _DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")
     options="option",
 )
 def tag(
-    reference: ReferenceArgument,
+    reference: WholeArgument,
     tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; it moves if it named another version.")],
     delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
     **reach: Any,
@@ -72,7 +73,7 @@ def tag(
     options="option to_option",
 )
 def cp(
-    reference: ReferenceArgument,
+    reference: WholeArgument,
     to: Annotated[
         str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="The target; by default with the same names.")
     ],
@@ -100,7 +101,7 @@ def cp(
     "cachelayer mirror gs://bucket/caches/cifar10@v2 --local-cache /scratch",
     options=REACH,
 )
-def mirror(reference: ReferenceArgument, **reach: Any) -> Answer:
+def mirror(reference: WholeArgument, **reach: Any) -> Answer:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
     ref = open_reference(reference, **reach)
     copied = ref.mirror()
@@ -165,7 +166,7 @@ def rewrite(
     options="yes grace option",
 )
 def rm(
-    reference: ReferenceArgument,
+    reference: WholeArgument,
     force: Annotated[bool, typer.Option("--force", help="Delete a version that has tags, with its tags.")] = False,
     *,
     yes: bool,
@@ -209,13 +210,19 @@ def _not_freed(left: list[Pending]) -> list[str]:
     options="yes option",
 )
 def erase(
-    reference: ReferenceArgument,
-    records: Annotated[list[str], typer.Argument(help="Numbers of records, or ranges such as 100:200.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is stored, and shown for the old digest.")],
+    reference: WholeArgument,
+    records: Annotated[
+        list[str], typer.Argument(metavar="RECORDS", help="Numbers of records, or ranges such as 100:200.")
+    ],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is stored, and shown for the old digest.")
+    ],
     grace: Annotated[
         Any,
         typer.Option(
-            metavar="TIME", parser=seconds, help="How long old files stay for current readers; 0 deletes them at once."
+            metavar="TIME",
+            parser=seconds,
+            help="How long old files stay for current readers, by default until gc; 0 for none.",
         ),
     ] = None,
     *,
@@ -290,7 +297,7 @@ def local(
 
 @command("Help", "cachelayer doctor", "cachelayer doctor gs://bucket/caches", options="option")
 def doctor(
-    storage: Annotated[str | None, typer.Argument(metavar="[STORAGE]", help="A storage to probe.")] = None,
+    storage: Annotated[str | None, typer.Argument(metavar="STORAGE", help="A storage to probe.")] = None,
     *,
     option: Any,
 ) -> Answer:

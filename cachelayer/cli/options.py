@@ -58,6 +58,13 @@ ReferenceArgument = Annotated[
         help="STORAGE/ID@VERSION. The version is a name, a tag, latest (default) or sha256:PREFIX; \\[a:b] slices it.",
     ),
 ]
+WholeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORAGE/ID@VERSION",
+        help="A whole version: its name, a tag, latest (default) or sha256:PREFIX.",
+    ),
+]
 TargetArgument = Annotated[
     str, typer.Argument(metavar="STORAGE/ID@VERSION", help="The new version; its name never changes.")
 ]
@@ -118,7 +125,7 @@ _TABLE: dict[str, tuple[Any, Any, Any]] = {
     ),
     "yes": (bool, False, typer.Option("--yes", "-y", help="Do not ask for confirmation.")),
     "grace": (Any, "24h", typer.Option(metavar="TIME", parser=seconds, help=_GRACE)),
-    "records": (int, 5, typer.Option("--records", "-n", min=1, help="How many records to show.")),
+    "records": (int, 5, typer.Option("--records", "-n", min=1, metavar="N", help="How many records to show.")),
     "as_json": (bool, False, typer.Option("--json", help="Print one JSON document, for scripts.")),
     "show_traceback": (bool, False, typer.Option("--traceback", help="Show where in the code an error was raised.")),
 }

@@ -40,10 +40,13 @@ def view(
         str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="A storage, and the version to show first.")
     ],
     no_open: Annotated[bool, typer.Option("--no-open", help="Only print the URL: open no browser.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 0,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 for a free one.")] = 0,
     host: Annotated[
         str,
-        typer.Option(help="The address to listen on. With another than 127.0.0.1, others who know the URL can look."),
+        typer.Option(
+            metavar="ADDRESS",
+            help="The address to listen on. With another than 127.0.0.1, others who know the URL can look.",
+        ),
     ] = "127.0.0.1",
     detokenize: Annotated[
         str | None,
@@ -82,7 +85,7 @@ def view(
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="The folder of the cache; by default a new one.", show_default=False),
+        typer.Argument(metavar="FOLDER", help="The folder of the cache; by default a new one.", show_default=False),
     ] = None,
 ) -> Answer:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
