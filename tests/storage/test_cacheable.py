@@ -40,22 +40,16 @@ def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) 
     assert provenance["code"]["functions"]
 
 
-def test_a_function_without_a_name_can_be_cached(storage: cachelayer.Storage) -> None:
-    def rows(count: int) -> list[int]:
-        return list(range(count))
-
-    three = storage.cacheable("rows", "v1")(functools.partial(rows, 3))
-    assert list(three()) == [0, 1, 2]
-
-
 def test_other_arguments_are_refused_with_both(storage: cachelayer.Storage) -> None:
-    @storage.cacheable("rows", "v1")
     def rows(count: int) -> list[int]:
         return list(range(count))
 
-    rows(3)
+    make = storage.cacheable("rows", "v1")(rows)
+    make(3)
     with pytest.raises(cachelayer.ArgumentsMismatchError, match="count was 3 and is 4"):
-        rows(4)
+        make(4)
+    without_a_name = storage.cacheable("rows", "v2")(functools.partial(rows, 3))
+    assert list(without_a_name()) == [0, 1, 2]
 
 
 def test_arguments_are_stored_in_clear_only_if_they_are_numbers_or_named(
@@ -130,26 +124,19 @@ def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
     return caught
 
 
-def test_code_that_changed_is_one_warning_that_says_what_and_what_to_do(
-    storage: cachelayer.Storage, load: Load
-) -> None:
+def test_code_that_changed_is_one_warning_that_says_what(storage: cachelayer.Storage, load: Load) -> None:
     make = storage.cacheable("rows", "v1")
     old = make(load()["rows"])
     assert warned(lambda: (old(3), old(3))) == []
     new = make(load(("SIZE = 32", "SIZE = 64"), ("return n *", "return -n *"))["rows"])
-    first = warned(lambda: new(3))
-    (warning,) = first
+    (warning,) = warned(lambda: new(3))
     assert (warning.category, warning.filename) == (cachelayer.StaleVersionWarning, __file__)
-    assert re.fullmatch(
-        r"rows@v1 was built by other .*: scaled changed; SIZE was 32 and is 64\. .* another version.*\"auto\".*",
-        str(warning.message),
-    )
+    assert re.search(r"rows@v1 .*scaled changed; SIZE was 32 and is 64", str(warning.message))
     assert list(new(3)) == [0, 32, 64]
     assert warned(lambda: (new(3), old(3))) == []
     newer = make(load(("return [", "return [1] + ["))["rows"])
-    assert [str(found.message).split(". ")[0] for found in warned(lambda: newer(3))] == [
-        "rows@v1 was built by other code or values: rows changed"
-    ]
+    (warning,) = warned(lambda: newer(3))
+    assert "rows changed" in str(warning.message)
 
 
 def test_a_format_string_names_versions_by_the_arguments(storage: cachelayer.Storage) -> None:
@@ -161,15 +148,13 @@ def test_a_format_string_names_versions_by_the_arguments(storage: cachelayer.Sto
     assert list(rows(8, 0.25, 9)) == [8]
     assert list(storage.versions("rows")) == ["size-7_0.25_b_9_007", "size-8_0.25_b_9_008"]
 
-
-def test_a_format_string_takes_what_the_function_takes_by_keyword(storage: cachelayer.Storage) -> None:
     @storage.cacheable("rows", "{kind}-{size}")
-    def rows(kind: str, **sizes: int) -> list[int]:
+    def others(kind: str, **sizes: int) -> list[int]:
         return [1]
 
-    assert rows("a", size=3).dataset_version == "a-3"
+    assert others("a", size=3).dataset_version == "a-3"
     with pytest.raises(cachelayer.InvalidArgumentError, match="'size'"):
-        rows("a")
+        others("a")
 
 
 @pytest.mark.parametrize(
@@ -220,11 +205,6 @@ def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage,
     assert storage.cacheable("rows", "auto", compression="zstd", progress=False)(same)(3).dataset_version == name
 
 
-def test_auto_of_what_is_no_function_of_the_user_is_refused(storage: cachelayer.Storage) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match="name the version"):
-        storage.cacheable("rows", "auto")(len)([1])
-
-
 def test_functions_are_not_compared_with_those_of_another_release_of_python(
     storage: cachelayer.Storage, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,13 +215,15 @@ def test_functions_are_not_compared_with_those_of_another_release_of_python(
     )
 
 
-def test_auto_with_arguments_that_cannot_be_told_apart_is_refused(storage: cachelayer.Storage) -> None:
+def test_auto_with_what_cannot_be_told_apart_is_refused(storage: cachelayer.Storage) -> None:
     @storage.cacheable("rows", "auto")
     def rows(thing: Any) -> list[int]:
         return [1]
 
     with pytest.raises(cachelayer.InvalidArgumentError, match="argument thing"):
         rows(number for number in [1])
+    with pytest.raises(cachelayer.InvalidArgumentError, match="name the version"):
+        storage.cacheable("rows", "auto")(len)([1])
     names = {rows(thing).dataset_version for thing in (b"a", b"b", {"a", "b"}, {"a"}, [1], "a")}
     assert len(names) == 6
 

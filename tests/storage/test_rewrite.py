@@ -60,30 +60,15 @@ def same(left: Any, right: Any) -> bool:
 def test_record_i_is_the_one_that_the_first_epoch_has_at_place_i(made: Path) -> None:
     storage = Storage(made)
     base, new = storage.fetch("d", "v1"), storage.fetch("d", "v2")
-    assert [element["number"] for element in new] == ORDER.tolist()
-    assert all(same(element, base[int(number)]) for element, number in zip(new, ORDER, strict=True))
     assert [element["number"] for element in base.stream(shuffle=True, seed=SEED)] == ORDER.tolist()
+    assert all(same(element, base[int(number)]) for element, number in zip(new, ORDER, strict=True))
     assert new.element_spec == base.element_spec
     assert storage.verify("d", "v2", progress=False)
-
-
-def test_the_version_keeps_what_was_said_of_the_base_and_names_it(made: Path) -> None:
-    storage = Storage(made)
-    base, new = storage.fetch("d", "v1"), storage.fetch("d", "v2")
-    assert new.metadata == {"of": "tests"}
-    assert new.provenance["description"] == "numbers"
-    assert new.provenance["base"] == {
-        "version": "v1",
-        "digest": base.digest,
-        "records": RECORDS,
-        "references": [base.reference],
-    }
-    assert new.provenance["rewrite"] == {
-        "shuffle_seed": SEED,
-        "compression": None,
-        "shard_bytes": SHARD_BYTES,
-        "fields": None,
-    }
+    # It keeps what was said of the base, and names it.
+    assert (new.metadata, new.provenance["description"]) == ({"of": "tests"}, "numbers")
+    named = {"version": "v1", "digest": base.digest, "records": RECORDS, "references": [base.reference]}
+    how = {"shuffle_seed": SEED, "compression": None, "shard_bytes": SHARD_BYTES, "fields": None}
+    assert (new.provenance["base"], new.provenance["rewrite"]) == (named, how)
 
 
 class Backwards:
@@ -200,20 +185,15 @@ def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) ->
         ({"shuffle_seed": 8}, cachelayer.AlreadyExistsError, "shuffle_seed was 7 and is 8"),
         ({"compression": "zstd"}, cachelayer.AlreadyExistsError, "compression was None and is 'zstd:3'"),
         ({"base": "other"}, cachelayer.AlreadyExistsError, "v1"),
-        ({"new": "other"}, cachelayer.AlreadyExistsError, "other"),
         ({"new": "tagged"}, cachelayer.AlreadyExistsError, "tagged"),
         ({"new": "v1"}, cachelayer.InvalidArgumentError, "d@v1"),
-        ({"new": None}, cachelayer.InvalidNameError, "new"),
         ({"base": "v9"}, cachelayer.VersionNotFoundError, "v9"),
-        ({"base": None}, cachelayer.InvalidNameError, "base"),
         ({"base": [1, 2]}, cachelayer.InvalidTypeError, "list"),
         ({"base": cachelayer.wrap([1, 2], identity="x")}, cachelayer.InvalidTypeError, "cache it first"),
         ({"shuffle_seed": 1 << 64}, cachelayer.InvalidArgumentError, "shuffle_seed"),
-        ({"fields": ["meta/nothing"]}, cachelayer.InvalidArgumentError, "'meta/nothing'"),
         ({"fields": []}, cachelayer.InvalidArgumentError, "leaves nothing"),
         ({"shard_bytes": 0}, cachelayer.InvalidArgumentError, "shard_bytes"),
         ({"hosts": (2, 2)}, cachelayer.InvalidArgumentError, "hosts"),
-        ({"engine": "spark"}, cachelayer.InvalidArgumentError, "spark"),
         ({"dataset_id": "d@v1"}, cachelayer.InvalidArgumentError, "base"),
     ],
     ids=str,
