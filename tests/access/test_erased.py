@@ -179,6 +179,7 @@ def test_scans_pages_and_commands_leave_erased_records_out(tmp_path: Path) -> No
     old, new = before_and_after(storage, VARYING)
     left = old.select(LEFT)
     assert new.count_by("n") == left.count_by("n")
+    assert len(new.where("n < 9")) == len(LEFT)
     found = new.stats(progress=False)
     assert (found.records, found.records_read) == (COUNT, len(LEFT))
     assert found.leaves[0] == left.stats(progress=False).leaves[0]

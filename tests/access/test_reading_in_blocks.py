@@ -28,6 +28,7 @@ import cachelayer
 from cachelayer import Blocks, CacheLayerWarning, CorruptionError, Storage, StorageError, VersionNotFoundError
 from cachelayer.access.record_elements import ViewBlocks
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
+from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.records.record_buffers import FetchedBlock
 from cachelayer.streams.ahead import block_feed
@@ -424,6 +425,20 @@ def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on
             found = proxy.totals()["GET"]
             assert records / hosts / found.requests >= 80
             assert found.received <= 1.05 * records * nbytes / hosts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_whose_index_rows_came_alone_are_those_that_were_written(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    # As if all indices together were too large to be kept.
+    monkeypatch.setattr(RangedShards.__init__, "__defaults__", (None, 0))
+    make, compression = KINDS[kind]
+    ref = published(make(3 * RECORDS), compression=compression, shard_bytes=1 << 30)
+    # A host that is one of eight reads about six blocks of each shard.
+    stream = ref.stream(64, shuffle=Blocks(records=BLOCK, window=32, lanes=32), seed=3, shard=(1, 8))
+    for step, batch in enumerate(stream):
+        assert_same(batch, ref.read(stream.records(step)))
 
 
 def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

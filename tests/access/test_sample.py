@@ -68,16 +68,12 @@ def drawn(sample: Any, count: int) -> np.ndarray[Any, Any]:
 
 VIEWS: dict[str, Callable[[Ref], tuple[Any, Any]]] = {
     "version": lambda ref: (ref, "weight"),
-    "slice": lambda ref: (ref[50:3:-3], "weight"),
     "repeats": lambda ref: (ref.select([1, 1, 4, 9, 0, 59]), "weight"),
-    "excluded": lambda ref: (ref.exclude(range(0, 50, 2)), "weight"),
     "fields": lambda ref: (ref.fields("weight", "meta/kind"), "weight"),
     "joined": lambda ref: (cachelayer.concat([ref[10:20], ref, ref[:4]]), "weight"),
     "padded": lambda ref: (ref.padded({"tokens": 4}, long="truncate"), "tokens_length"),
-    "wrapped": lambda _: (cachelayer.wrap(ELEMENTS, identity="e", element_spec=SPEC), "weight"),
     "wrapped numbers": lambda _: (cachelayer.wrap([1.5, 0.0, 2.0], identity="n"), ""),
     "windows": lambda ref: (ref.windows("tokens", 8), None),
-    "packs": lambda ref: (ref.packed("tokens", 16), None),
 }
 
 

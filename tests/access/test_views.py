@@ -44,7 +44,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     many: Any = views["many"][0]
     far = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     flat, score = np.concatenate(values_of(ELEMENTS, "tokens")), np.arange(90) / 4
-    wide = many._base.version.store.url
+    url = many._base.version.store.url
     padded = [
         {
             "tokens": np.resize(np.append(each, np.zeros(12, np.int32))[:12], 12),
@@ -56,8 +56,8 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     numbers = [n for n in range(90) if n % 4 == 1]
     packs, rests = many.packed("tokens", 40), many.windows("tokens", 9, remainder="pad")
     return views | {
-        "always checked": (Storage(wide, verify="always").fetch("docs@many"), ELEMENTS),
-        "far": (Storage(wide).copy("docs@zstd", to=far), ELEMENTS),
+        "always checked": (Storage(url, verify="always").fetch("docs@many"), ELEMENTS),
+        "far": (Storage(url).copy("docs@zstd", to=far), ELEMENTS),
         "far fields": (
             far.fetch("docs@zstd").fields("id", "meta"),
             [{k: e[k] for k in ("id", "meta")} for e in ELEMENTS],
@@ -65,9 +65,9 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
         "excluded": (many.exclude(range(0, 90, 3)), [each for each in ELEMENTS if each["id"] % 3]),
         "where": (many.where("id % 4 == 1"), [ELEMENTS[number] for number in numbers]),
         "nested": (many[80:3:-1].select(range(0, 70, 2))[5:], ELEMENTS[80:3:-1][0:70:2][5:]),
-        "derived": (Storage(wide).derive("docs@many", new="derived", keep=numbers), [ELEMENTS[n] for n in numbers]),
+        "derived": (Storage(url).derive("docs@many", new="derived", keep=numbers), [ELEMENTS[n] for n in numbers]),
         "columns": (
-            Storage(wide).add_columns("docs@many", new="wide", columns={"score": score}),
+            Storage(url).add_columns("docs@many", new="wide", columns={"score": score}),
             [{**each, "score": value} for each, value in zip(ELEMENTS, score, strict=True)],
         ),
         "wrapped": (cachelayer.wrap(ELEMENTS, identity="e", element_spec=SPEC), ELEMENTS),
@@ -101,7 +101,9 @@ def test_a_view_is_its_elements(views: Views, kind: str) -> None:
     assert plain([view[number] for number in numbers]) == [expected[number] for number in numbers]
     stacked = cachelayer.wrap(elements, identity="stacked", element_spec=view.element_spec)
     for chosen in (numbers, []):
-        assert plain(view.read(chosen)) == plain(stacked.read(chosen))
+        batch, wanted = view.read(chosen), stacked.read(chosen)
+        assert plain(batch) == plain(wanted)
+        assert repr(batch) == repr(wanted)  # with dtypes
     key = next(iter(view.element_spec))
     assert plain(view.read(numbers, fields=[key])) == {key: plain(stacked.read(numbers))[key]}
     for rows in (slice(2, 9, 3), slice(None, None, -2), slice(3, 3)):

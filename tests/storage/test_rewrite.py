@@ -191,6 +191,8 @@ def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) ->
         ({"base": [1, 2]}, cachelayer.InvalidTypeError, "list"),
         ({"base": cachelayer.wrap([1, 2], identity="x")}, cachelayer.InvalidTypeError, "cache it first"),
         ({"shuffle_seed": 1 << 64}, cachelayer.InvalidArgumentError, "shuffle_seed"),
+        ({"engine": "spark"}, cachelayer.InvalidArgumentError, "spark"),
+        ({"fields": ["meta/nothing"]}, cachelayer.InvalidArgumentError, "'meta/nothing'"),
         ({"fields": []}, cachelayer.InvalidArgumentError, "leaves nothing"),
         ({"shard_bytes": 0}, cachelayer.InvalidArgumentError, "shard_bytes"),
         ({"hosts": (2, 2)}, cachelayer.InvalidArgumentError, "hosts"),
