@@ -42,7 +42,6 @@ LONGEST = [
     "tfds",
     "remote_faults",
     "head_sample_stats",
-    "encode_workers",
     "copy",
     "cli",
     "build_and_import",

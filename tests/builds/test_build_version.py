@@ -185,21 +185,6 @@ def test_readers_never_list_and_ask_little(
     assert not [path for path in asked if "list-type" in path or "prefix=" in path or "delimiter" in path]
 
 
-def failing() -> Iterator[dict[str, Any]]:
-    yield from rows()
-    raise ValueError("the disk of the source broke")
-
-
-@pytest.mark.parametrize("how", ["submit", "cache"])
-def test_a_source_that_fails_leaves_shards_that_gc_collects(
-    open_storage: Callable[..., Storage], store: Store, how: str, tmp_path: Path
-) -> None:
-    with pytest.raises(cachelayer.SourceError, match="the disk of the source broke"):
-        getattr(open_storage(tmp_path), how)(failing, "rows", "v1", shard_bytes=SHARD_BYTES, resume=False)
-    assert Log(store, "rows").head().versions == {}
-    assert_only_versions_are_left(open_storage(), "rows")
-
-
 def test_what_was_built_is_read_from_the_local_copies(
     open_storage: Callable[..., Storage], proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -255,13 +240,3 @@ def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server:
     storage = Storage(server.url("no-such-bucket", "a"), local_cache_bytes=0, storage_options=server.storage_options())
     with pytest.raises(StorageError, match="'no-such-bucket'"):
         storage.cache(never, "rows", "v1")
-
-
-def test_collecting_writes_nothing_into_folders_of_others(
-    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy
-) -> None:
-    store.put("theirs/file", b"1")
-    store.put("README", b"2")
-    proxy.forget()
-    assert open_storage().gc(grace=0.0) == []
-    assert {exchange.method for exchange in proxy.exchanges()} <= {"GET", "HEAD"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -11,17 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, REVOKED, WAYS, backwards, main, make, rows
-from engine_conformance import wait_until
+from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, WAYS, backwards, main, make, rows
 from forks import FORKS
-from leftovers import assert_only_versions_are_left
+from leftovers import assert_only_versions_are_left, noted_shards
 from samples import SHARE, some
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer.objects import paths
-from cachelayer.versions.claims import CLAIM
-from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
 pytestmark = pytest.mark.slow
 
@@ -32,14 +27,6 @@ def whole(storage: cachelayer.Storage, version: str, records: int) -> bool:
     assert len(storage.fetch("rows", version)) == records
     assert storage.verify("rows", version, progress=False)
     return True
-
-
-def noted(storage: cachelayer.Storage) -> set[str]:
-    """The shards that are noted as finished."""
-    store, folder = storage._store, paths.builds("d", "new")
-    plans = [f"{folder}/{name}" for name in store.names(folder) if PLAN_HASH.fullmatch(name)]
-    parts = [read_part(store, plan, number) for plan in plans for number in noted_numbers(store, plan)]
-    return {shard.name for part in parts if part is not None for shard in part.shards}
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +81,9 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
         # The next process goes on where this one was killed, so it dies later.
         killed, step = killed + 1, step + stride
         if "new" not in storage.versions("d"):
-            assert kept <= noted(storage)
-            kept = noted(storage)
+            noted = {*noted_shards(storage, "d", "new")}
+            assert kept <= noted
+            kept = noted
     ref = storage.fetch("d", "new")
     assert killed > 1
     assert ref.digest == undisturbed(way)
@@ -134,24 +122,6 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     assert published == sorted(published)
     assert not published[0]
     assert (True, True) in tried.values()
-
-
-def test_a_builder_whose_shards_were_collected_while_it_was_paused_is_told(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    child = FORKS.Process(target=main, args=(str(tmp_path), "v1", 20_000))
-    child.start()
-    assert child.pid is not None
-    wait_until(lambda: list((tmp_path / "rows" / "shards").glob("*.array_record")))
-    os.kill(child.pid, signal.SIGSTOP)
-    assert storage.gc(grace=0.0) == []
-    # On a file system without locks nothing tells that it is alive.
-    (tmp_path / paths.builds("rows", "v1") / CLAIM).unlink()
-    assert storage.gc(grace=0.0)
-    os.kill(child.pid, signal.SIGCONT)
-    child.join()
-    assert child.exitcode == REVOKED
-    assert storage.versions("rows") == {}
-    assert_only_versions_are_left(storage, "rows")
 
 
 def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> None:

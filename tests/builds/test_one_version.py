@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from crash_child import die_before
 from forks import FORKS
 from leftovers import assert_only_versions_are_left, stored_files
-from rows_for_workers import Listed
+from rows_for_workers import Listed, Rows
 
 import cachelayer
 from cachelayer import Storage
@@ -19,9 +21,11 @@ pytestmark = pytest.mark.slow
 
 RECORDS = 2000
 OPTIONS: dict[str, Any] = {"shard_bytes": 20_000}
-SOURCES: dict[str, list[Any]] = {
+SOURCES: dict[str, Any] = {
     "texts": ["t" * (37 * number % 401) for number in range(RECORDS)],
     "bytes": [bytes([number % 251]) * (number * number % 503) for number in range(RECORDS)],
+    "one size": Listed(1007),
+    "None late": Rows(1700, "print"),
 }
 HOW: dict[str, dict[str, Any]] = {
     "alone": {},
@@ -43,23 +47,18 @@ def killed(folder: Path, kind: str, how: str) -> None:
     cache(folder, kind, how)
 
 
-def begin_and_kill(folder: Path, kind: str, how: str) -> None:
-    child = FORKS.Process(target=killed, args=(folder, kind, how))
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-
-
 def shards(storage: Storage) -> set[str]:
     return {name for name in stored_files(storage) if name.endswith(".array_record")}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_the_digest_does_not_depend_on_who_builds(tmp_path: Path, kind: str) -> None:
+def test_the_version_does_not_depend_on_who_builds(tmp_path: Path, kind: str) -> None:
     refs = [cache(tmp_path / how, kind, how) for how in HOW]
-    assert len({ref.digest for ref in refs}) == 1
-    assert list(refs[0]) == SOURCES[kind]
+    assert len({(ref.digest, str(ref.element_spec)) for ref in refs}) == 1
+    assert len({tuple(shard.stats for shard in ref._base.version.manifest.shards) for ref in refs}) == 1
     assert len(refs[0]._base.version.manifest.shards) > 10
+    if isinstance(SOURCES[kind], list):
+        assert list(refs[0]) == SOURCES[kind]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,10 @@ def test_who_goes_on_after_a_kill_may_be_others_and_keeps_what_is_finished(
 ) -> None:
     expected = cache(tmp_path / "whole", kind, "alone").digest
     storage = Storage(tmp_path / "storage")
-    begin_and_kill(tmp_path / "storage", kind, before)
+    child = FORKS.Process(target=killed, args=(tmp_path / "storage", kind, before))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
     finished = shards(storage)
     assert len(finished) > 1
     ref = cache(tmp_path / "storage", kind, after)
@@ -88,27 +90,42 @@ def test_who_goes_on_after_a_kill_may_be_others_and_keeps_what_is_finished(
     assert_only_versions_are_left(storage, "d")
 
 
-def test_a_list_of_another_length_is_built_from_its_beginning(tmp_path: Path) -> None:
-    begin_and_kill(tmp_path, "texts", "alone")
-    storage, source = Storage(tmp_path), SOURCES["texts"][:-1]
-    with pytest.warns(cachelayer.CacheLayerWarning, match="d@v1 is built from its beginning.*length"):
-        assert list(storage.cache(source, "d", "v1", **OPTIONS)) == source
-    assert_only_versions_are_left(storage, "d")
+def test_workers_build_no_more_than_is_wanted_and_may_be_more_than_the_records(storage: Storage) -> None:
+    limited = storage.submit(Listed(1000), "d", "v1", workers=2, max_records=900, **OPTIONS)
+    assert limited.digest == storage.submit(Listed(900), "d", "v2", **OPTIONS).digest
+    for records in (0, 1, 7):
+        ref = storage.submit(Rows(records=records), "few", f"v{records}", workers=4, allow_empty=True)
+        assert [element["x"] for element in ref] == list(range(records))
 
 
-def test_a_list_of_other_contents_is_built_from_its_beginning(tmp_path: Path) -> None:
-    begin_and_kill(tmp_path, "texts", "alone")
-    storage, source = Storage(tmp_path), [text.upper() for text in SOURCES["texts"]]
-    with pytest.warns(cachelayer.CacheLayerWarning, match="d@v1 is built from its beginning.*elements changed"):
-        assert list(storage.cache(source, "d", "v1", **OPTIONS)) == source
-    assert_only_versions_are_left(storage, "d")
+def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="workers=3"):
+        ref = storage.submit((number for number in range(5000)), "d", "v1", workers=3)
+    assert ref.read(range(5000)).tolist() == list(range(5000))
 
 
-def test_hosts_with_lists_of_other_lengths_are_refused(storage: Storage) -> None:
-    def element(number: int) -> int:
-        if number == 500:
-            with pytest.raises(cachelayer.InvalidArgumentError, match="length"):
-                storage.cache(Listed(999, int), "d", "v1", hosts=(1, 2))
-        return number
+@pytest.mark.parametrize(
+    ("do", "error", "told"),
+    [
+        ("fail", cachelayer.SourceError, "record 3210"),
+        ("misfit", cachelayer.ElementError, "record 3210"),
+        ("die", cachelayer.SourceError, "SIGKILL"),
+        ("exit", cachelayer.SourceError, r"EXIT\(7\)"),
+    ],
+)
+def test_what_happens_in_a_worker_reaches_the_caller(
+    storage: Storage, do: str, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        storage.submit(Rows(3210, do), "d", "v1", workers=2, shard_bytes=200_000)
+    assert worker_processes() == []
 
-    assert len(storage.cache(Listed(1000, element), "d", "v1", hosts=(0, 2))) == 1000
+
+def worker_processes() -> list[str]:
+    """The worker processes of this one."""
+    children: list[str] = []
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        # A thread of an earlier test may have ended meanwhile.
+        with suppress(FileNotFoundError):
+            children += (task / "children").read_text().split()
+    return [pid for pid in children if b"popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -6,7 +6,7 @@ import enum
 import functools
 import linecache
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,21 @@ from cachelayer.provenance.origin import Origin
 from cachelayer.versions.manifest import canonical_json
 
 
+def refuse(*_: Any) -> Any:
+    raise RuntimeError
+
+
 class Strange:
     """Answers everything with an error."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
-    def __iter__(self) -> Iterator[int]:
-        raise RuntimeError
-
-    def __len__(self) -> int:
-        raise RuntimeError
-
-    def __bool__(self) -> bool:
-        raise RuntimeError
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError
-
+    __getattr__ = __iter__ = __len__ = __bool__ = __eq__ = refuse
     __hash__ = None  # type: ignore[assignment]
+
+
+class Proxy(Strange):
+    """Does not even tell its class."""
+
+    __class__ = property(refuse)  # type: ignore[assignment]
 
 
 class Slots:
@@ -49,9 +45,6 @@ class Slots:
 
     def __init__(self) -> None:
         self.a = 1
-
-    def __iter__(self) -> Iterator[int]:
-        return iter([self.a])
 
     @classmethod
     def made(cls) -> list[int]:
@@ -62,8 +55,8 @@ class Slots:
 class Data:
     a: Any
 
-    def __iter__(self) -> Iterator[int]:
-        return iter([1])
+
+STRANGE, PROXY = Strange(), Proxy()
 
 
 def circular() -> list[int]:
@@ -96,16 +89,17 @@ SOURCES: dict[str, Any] = {
     "no source": typed_in("def rows(): return [1]", "<string>", is_known=False)["rows"],
     "no file": typed_in("def rows(): return [1]", "~" * 5000, is_known=False)["rows"],
     "built-in": len,
-    "partial of a partial": functools.partial(functools.partial(circular, 1), Strange()),
+    "partial of a partial": functools.partial(functools.partial(circular, 1), STRANGE),
     "partial of a built-in": functools.partial(map, str),
     "class": Slots,
     "class method": Slots.made,
     "slots": Slots(),
     "named tuple": namedtuple("Other", "a")(1),
-    "data class": Data(Strange()),
+    "data class": Data(STRANGE),
     "deep": endless(),
     "circular": circular,
-    "strange": Strange(),
+    "strange": STRANGE,
+    "uses a proxy": lambda: PROXY,
     "mock": MagicMock(),
     "none": None,
     "generator": (number for number in range(3)),

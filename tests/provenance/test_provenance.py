@@ -18,7 +18,7 @@ from repository import ROOT
 import cachelayer
 from cachelayer import CacheLayerWarning
 from cachelayer.cli.view_and_demo import pictures
-from cachelayer.provenance.contents import described, shown, stored
+from cachelayer.provenance.contents import HERE_AND_THERE, described, differences, shown, stored
 from cachelayer.provenance.environment import checkout, commit_of, environment
 from cachelayer.provenance.origin import Origin, name_of
 
@@ -31,12 +31,9 @@ def call(function: Any, *args: Any, record: tuple[str, ...] = (), **kwargs: Any)
     return Origin.of(functools.partial(function, *args, **kwargs), record, is_call=True)
 
 
-def test_arguments_are_bound_by_name_with_defaults() -> None:
+def test_arguments_are_bound_by_name_with_defaults_and_those_of_partial_functions() -> None:
     found = call(example, 1, 5, 6, 7, third=None, more={"a": True}).values
     assert found == {"first": 1, "second": 5, "rest": (6, 7), "third": None, "more": {"a": True}}
-
-
-def test_arguments_of_partial_functions_are_arguments() -> None:
     part = functools.partial(functools.partial(example, 1, third=4), 5)
     assert call(part, 6, third=7).values == {"first": 1, "second": 5, "rest": (6,), "third": 7}
     assert name_of(part) == f"{__name__}.example"
@@ -88,6 +85,17 @@ def test_changes_name_both_values_if_both_are_known() -> None:
     assert made(1, None, "y", record=("name",)).argument_changes(built) == []
 
 
+def test_differences_between_two_plans_are_named_with_both_values() -> None:
+    one = {"shard_bytes": 100, "code": {"functions": {"rows": "hash:a", "helper": "hash:b"}}, "arguments": {"size": 3}}
+    other = {"shard_bytes": 200, "code": {"functions": {"rows": "hash:c"}}, "arguments": {"size": 4, "text": "x" * 999}}
+    found = differences(one, other, HERE_AND_THERE)
+    expected = ["shard_bytes is 100 here and 200 there", "rows differs", "helper is only here"]
+    assert found == [*expected, "arguments.size is 3 here and 4 there", "arguments.text is only there"]
+    assert differences(one, one, HERE_AND_THERE) == []
+    [cut] = differences({"a": "x" * 1000}, {"a": "y" * 1000}, HERE_AND_THERE)
+    assert len(cut) < 250
+
+
 def test_the_environment_names_the_libraries_that_wrote_it() -> None:
     found = environment()
     assert found["user"] == getpass.getuser()
@@ -129,15 +137,11 @@ def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Pat
     file, names = repository / "inner" / "code.py", dict[str, Any](__name__="code")
     exec(compile(file.read_text(), str(file), "exec"), names)
     storage = cachelayer.Storage(tmp_path / "storage")
-    cached = storage.cache(names["rows"], "d", "cached").provenance
-    called = storage.cacheable("d", "called")(names["rows"])().provenance
-    for provenance in (cached, called):
-        assert provenance["git_commit"] == git(repository, "rev-parse", "HEAD")
-        assert provenance["git_dirty"] is False
-        assert provenance["function"] == "code.rows"
-        assert provenance["code"]["functions"].keys() == {"rows"}
-    assert cached["code"] == called["code"]
-    assert called["arguments"] == {}
+    for ref in (storage.cache(names["rows"], "d", "cached"), storage.cacheable("d", "called")(names["rows"])()):
+        assert ref.provenance["git_commit"] == git(repository, "rev-parse", "HEAD")
+        assert ref.provenance["git_dirty"] is False
+        assert ref.provenance["function"] == "code.rows"
+        assert ref.provenance["code"]["functions"].keys() == {"rows"}
 
 
 def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none(

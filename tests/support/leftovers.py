@@ -9,6 +9,7 @@ import cachelayer
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
+from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
 
 def files_below(storage: cachelayer.Storage, folder: str) -> set[str]:
@@ -52,6 +53,14 @@ def collect_all(storage: cachelayer.Storage, dataset_id: str) -> None:
 def notes(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
     """Return the notes and claims of builds."""
     return files_below(storage, paths.builds(dataset_id))
+
+
+def noted_shards(storage: cachelayer.Storage, dataset_id: str, version: str) -> list[str]:
+    """Return the shards that an unpublished build has noted as finished."""
+    store, folder = storage._store, paths.builds(dataset_id, version)
+    plans = [f"{folder}/{name}" for name in store.names(folder) if PLAN_HASH.fullmatch(name)]
+    parts = [read_part(store, plan, number) for plan in plans for number in sorted(noted_numbers(store, plan))]
+    return [shard.name for part in parts if part is not None for shard in part.shards]
 
 
 def assert_nothing_is_left(storage: cachelayer.Storage, dataset_id: str) -> None:

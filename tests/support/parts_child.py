@@ -36,8 +36,7 @@ class Rows:
     """Makes the rows of a part; if the folder has a file named like the part, removes it and kills the process.
 
     Args:
-        folder: the folder. If it also has a file ``stays``, the file of the part stays; if it has a file ``pauses``,
-            the process stops itself instead.
+        folder: the folder. If it also has a file ``pauses``, the process stops itself instead.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,8 +46,7 @@ class Rows:
         for number, element in enumerate(rows(index, count)):
             fatal = self.folder / str(index)
             if number == 100 and fatal.exists():
-                if not (self.folder / "stays").exists():
-                    fatal.unlink()
+                fatal.unlink()
                 os.kill(os.getpid(), signal.SIGSTOP if (self.folder / "pauses").exists() else signal.SIGKILL)
             yield element
 

@@ -48,12 +48,6 @@ def uniform(number: int) -> dict[str, Any]:
     return {"x": np.full(100, number, np.int32), "y": number if number % 7 else None}
 
 
-def dies(number: int) -> np.ndarray[Any, Any]:
-    if number == 700:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return np.full(100, number)
-
-
 class Listed(Sequence[Any]):
     """Elements of one size; a part of them is not known to be."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -52,9 +51,9 @@ def test_appended_records_come_behind_those_of_the_base_whose_shards_are_not_tou
     assert values(ref) == list(range(130))
     assert (ref.dataset_version, ref.element_spec) == ("v2", base.element_spec)
     assert before.items() <= files(tmp_path).items()
-    assert len(base) == len(storage.fetch("d", "v1")) == 100
     assert storage.verify("d", "v2")
     assert ref.provenance["base"] == {"version": "v1", "digest": base.digest, "records": 100}
+    assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
 
 
 def test_no_record_moves_to_another_part_of_a_split_when_more_are_appended(storage: Storage) -> None:
@@ -64,13 +63,6 @@ def test_no_record_moves_to_another_part_of_a_split_when_more_are_appended(stora
     for name, part in after.items():
         assert before[name] < set(values(part))
         assert set(values(part)) - before[name] <= set(range(100, 150))
-    assert Counter(value for part in after.values() for value in values(part)) == Counter(range(150))
-
-
-def test_appending_nothing_gives_the_same_data(storage: Storage) -> None:
-    base = submit(storage)
-    assert storage.append("d", "v1", "v2", rows(5, 5), allow_empty=True).digest == base.digest
-    assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
 
 
 OTHERS: dict[str, Any] = {
@@ -105,22 +97,17 @@ def test_leaves_that_are_none_in_what_comes_later_become_nullable(storage: Stora
 
 def test_metadata_is_inherited_and_what_is_given_goes_over_it(storage: Storage) -> None:
     storage.submit([1], "d", "v1", metadata={"license": "x", "by": "me"})
-    assert storage.append("d", "v1", "v2", [2], metadata={"by": "you"}).metadata == {"license": "x", "by": "you"}
-    assert storage.derive("d", "v2", "v3", keep=[0], metadata={"n": 1}).metadata == {
-        "license": "x",
-        "by": "you",
-        "n": 1,
-    }
+    appended = storage.append("d", "v1", "v2", [2], metadata={"by": "you"})
+    assert appended.metadata == {"license": "x", "by": "you"}
+    assert storage.derive("d", "v2", "v3", keep=[0], metadata={"n": 1}).metadata == {**appended.metadata, "n": 1}
 
 
 KEEPS: dict[str, tuple[Any, list[int]]] = {
     "a slice": (slice(10, 50, 4), list(range(10, 50, 4))),
     "backwards": (slice(None, None, -1), list(range(99, -1, -1))),
-    "all": (slice(None), list(range(100))),
     "none": ([], []),
     "indices": ([3, 1, -1], [3, 1, 99]),
-    "an array": (np.array([7, 7, 7]), [7, 7, 7]),
-    "a range": (range(5, 9), [5, 6, 7, 8]),
+    "repeated": (np.array([7, 7, 7]), [7, 7, 7]),
     "a mask": (np.arange(100) % 10 == 0, list(range(0, 100, 10))),
     "a list of bools": ([True, False] * 50, list(range(0, 100, 2))),
 }
@@ -133,11 +120,11 @@ def test_a_derived_version_has_the_records_that_were_kept_in_their_order(
     base = submit(storage)
     before = files(tmp_path)
     ref = storage.derive("d", "v1", "v2", keep=keep, description="some", allow_empty=not expected)
-    assert values(ref) == expected
-    assert [element["x"] for element in storage.fetch("d", "v2")] == expected
+    assert values(ref) == [element["x"] for element in storage.fetch("d", "v2")] == expected
     assert ref.digest == base.select(np.array(expected, np.int64)).digest
     assert cachelayer.open(ref.reference).digest == ref.digest == storage.versions("d")["v2"].digest
     assert storage.versions("d")["v2"].records == len(ref) == len(expected)
+    assert values(pickle.loads(pickle.dumps(ref))) == expected
     assert files(tmp_path) == before
     assert storage.verify("d", "v2")
     assert ref.provenance["description"] == "some"
@@ -185,16 +172,6 @@ def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
     assert values(ref) == model
     assert storage.verify("d", f"v{len(steps)}")
     shutil.rmtree(storage.url)
-
-
-def test_a_derived_version_streams_splits_and_pickles_like_any_other(storage: Storage) -> None:
-    submit(storage)
-    keep = np.random.default_rng(0).permutation(100)[:40]
-    ref = storage.derive("d", "v1", "v2", keep=keep)
-    seen = np.concatenate([batch["x"] for batch in ref.stream(7, shuffle=True, seed=1)])
-    assert sorted(seen) == sorted(keep)
-    again = pickle.loads(pickle.dumps(ref))
-    assert (len(again), [element["x"] for element in again.__getitems__([0, 39])]) == (40, [keep[0], keep[39]])
 
 
 def test_shared_shards_live_until_the_last_version_that_names_them_is_deleted(storage: Storage, tmp_path: Path) -> None:
@@ -286,14 +263,12 @@ def test_of_racing_appends_under_one_name_one_wins_and_others_under_other_names_
 def test_everything_works_in_an_object_store(server: Server, tmp_path: Path) -> None:
     options, url = server.storage_options(), server.url(new_bucket(server))
     storage = Storage(url, storage_options=options, local_cache=tmp_path)
-    base = submit(storage)
+    submit(storage)
     assert values(storage.append("d", "v1", "v2", rows(100, 110))) == list(range(110))
     derived = storage.derive("d", "v2", "v3", keep=[105, 3, 3])
+    for version in ("v1", "v2"):
+        storage.delete("d", version, grace=0)
     other = Storage(url, storage_options=options, local_cache_bytes=0)
     assert values(other.fetch("d", "v3")) == [105, 3, 3]
     assert other.fetch("d", "v3").digest == derived.digest
     assert other.verify("d", "v3", progress=False)
-    storage.delete("d", "v1", grace=0)
-    storage.delete("d", "v2", grace=0)
-    assert values(Storage(url, storage_options=options, local_cache_bytes=0).fetch("d", "v3")) == [105, 3, 3]
-    assert base.digest

@@ -13,9 +13,8 @@ from log_entries import commit
 from mutations import mutated
 from samples import some
 
-from cachelayer import ArraySpec, CorruptionError, FormatError, Storage
+from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.errors import CacheLayerWarning, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
@@ -89,17 +88,3 @@ def test_damaged_notes_are_read_as_none(notes: Notes, tmp_path: Path) -> None:
                 notes.spec()
         notes.store.put(f"{notes.folder}/{name}", raw)
     assert notes.finished(log) == PARTS
-
-
-def test_a_build_of_another_plan_begins_anew_and_says_what_changed(storage: Storage) -> None:
-    def source(until: int) -> Any:
-        yield from range(5000)
-        if until:
-            raise OSError("interrupted")
-
-    with pytest.raises(SourceError, match="interrupted"):
-        storage.submit(lambda: source(1), "d", "v1", shard_bytes=5000, resume=True)
-    with pytest.warns(CacheLayerWarning, match=r"d@v1 .*shard_bytes"):
-        ref = storage.submit(lambda: source(0), "d", "v1", shard_bytes=6000, resume=True)
-    assert len(ref) == 5000
-    assert storage.builds("d") == []
