@@ -96,7 +96,8 @@ def test_the_bytes_go(storage: Storage, at_once: bool) -> None:
         storage.fetch("d@v1")[42]
 
 
-def test_what_was_deleted_within_its_grace_loses_them_too(storage: Storage) -> None:
+def test_what_was_deleted_within_its_grace_loses_them_too(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
     submitted(storage)
     storage.derive("d", "v1", "v2", keep=range(50))
     storage.delete("d", "v1", grace=3600)
@@ -105,7 +106,7 @@ def test_what_was_deleted_within_its_grace_loses_them_too(storage: Storage) -> N
     assert numbers(storage.fetch("d@v2")) == [n for n in range(50) if n != 42]
 
 
-def test_who_reads_the_old_version_goes_on_for_the_grace_and_is_told_then(storage: Storage) -> None:
+def test_who_reads_the_old_version_goes_on_for_the_grace(storage: Storage) -> None:
     old = submitted(storage)
     storage.erase("d@v1", records=[42], reason="asked to", grace=3600)
     storage.gc(grace=0)
@@ -113,7 +114,8 @@ def test_who_reads_the_old_version_goes_on_for_the_grace_and_is_told_then(storag
     assert storage.fetch("d@v1").erased.tolist() == [42]
 
 
-def test_erasing_again_adds_and_what_is_erased_is_not_erased_twice(storage: Storage) -> None:
+def test_erasing_again_adds_and_what_is_erased_is_not_erased_twice(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
     first = submitted(storage).digest
     one = storage.erase("d@v1", records=[1, 2], reason="one")
     entries = len(storage.history("d"))
@@ -141,21 +143,19 @@ def test_what_is_made_of_an_erased_version_knows_of_it(storage: Storage) -> None
     assert numbers(storage.copy("d@v3", to=storage, new="v4")) == [5, 101]
 
 
-def test_a_state_that_was_saved_before_goes_on_with_a_warning(storage: Storage) -> None:
-    old = submitted(storage).stream(shuffle=True, seed=3)
-    iterator = iter(old)
+def test_a_state_that_was_saved_before_goes_on_with_a_warning(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    iterator = iter(submitted(storage).stream(shuffle=True, seed=3))
     seen = [int(next(iterator)["n"]) for _ in range(40)]
-    state = iterator.get_state()
     erased = [n for n in range(COUNT) if n not in seen][:5]
     new = storage.erase("d@v1", records=erased, reason="asked to")
     goes_on = iter(new.stream(shuffle=True, seed=3).map(lambda element: element, on_error="replace"))
     with pytest.warns(cachelayer.CacheLayerWarning, match="erased"):
-        goes_on.set_state(state)
+        goes_on.set_state(iterator.get_state())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rest = [int(element["n"]) for element in goes_on]
     assert len(rest) == COUNT - 40
-    assert not set(rest) & set(erased)
     assert {*seen, *rest} == {*range(COUNT)} - {*erased}
 
 
@@ -174,7 +174,8 @@ def test_a_copy_of_what_is_left_replaces_the_copy_elsewhere(storage: Storage, tm
         storage.copy("d@v2", to=other)
 
 
-def test_builds_upon_what_is_erased_meanwhile_are_refused(storage: Storage) -> None:
+def test_builds_upon_what_is_erased_meanwhile_are_refused(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
     submitted(storage)
 
     def erases() -> Iterator[Any]:

@@ -118,19 +118,13 @@ def test_a_builder_that_wakes_up_beside_its_successor_gets_the_one_version(
     successor.shown("waiting for")
     sleeper.send_signal(signal.SIGSTOP)
     assert successor.hears() == "building"
-    if first == "sleeper":
-        sleeper.send_signal(signal.SIGCONT)
-        sleeper.go_on()
-        published = sleeper.outcome()
-        successor.go_on()
-        assert successor.outcome() == published
-    else:
-        successor.go_on()
-        published = successor.outcome()
-        sleeper.send_signal(signal.SIGCONT)
-        sleeper.go_on()
-        assert sleeper.outcome() == published
-    assert published["digest"] == expected_digest()
+    outcomes = []
+    for builder in (sleeper, successor) if first == "sleeper" else (successor, sleeper):
+        sleeper.send_signal(signal.SIGCONT if builder is sleeper else signal.SIGSTOP)
+        builder.go_on()
+        outcomes.append(builder.outcome())
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0]["digest"] == expected_digest()
     assert not files_below(place.storage, "rows/_builds")
     check_whole(place)
 

@@ -54,14 +54,11 @@ def test_cuts_do_not_depend_on_batches(lengths: list[int], shard_nbytes: int, da
     assert shards_of(lengths, splits, shard_nbytes) == one_by_one(lengths, shard_nbytes)
 
 
-def test_a_shard_that_is_exactly_full_is_not_cut_early() -> None:
+def test_a_shard_that_is_exactly_full_is_not_cut_early_and_a_larger_record_has_one_to_itself() -> None:
     full = [100] * 3
     nbytes = sum(full) + 3 * RECORD_OVERHEAD
     assert shards_of(full * 2, [3], nbytes) == [full, full]
     assert shards_of(full * 2, [2, 3], nbytes - 1) == [[100, 100]] * 3
-
-
-def test_a_record_larger_than_a_shard_has_one_to_itself() -> None:
     assert shards_of([1, 5000, 5000, 1], [], 1000) == [[1], [5000], [5000], [1]]
 
 
