@@ -58,7 +58,7 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
                 made by ``packed`` or ``windows``, or a mixture of such; or a function of ``seq_len + 1`` that makes
                 them.
             leaf: the name of the tokens.
-            loss_mask: the name of a leaf beside the tokens that is 0 for tokens that are no labels, such as those of a
+            loss_mask: the name of a field beside the tokens that is 0 for tokens that are no labels, such as those of a
                 prompt.
             shuffle: whether rows are shuffled, each epoch anew; ``"blocks"`` if they are read from an object store.
             seed: an integer in [0, 2**64).

@@ -115,10 +115,10 @@ class DataRef(View[T], Generic[T]):
         """Return how many records have each value of a field, the most common first; None counts those without one.
 
         Args:
-            field: the name of a leaf that is one number or text, such as ``"label"`` or ``"meta/lang"``.
+            field: the name of a field that is one number or text, such as ``"label"`` or ``"meta/lang"``.
 
         Raises:
-            InvalidArgumentError: if there is no such leaf, or it has several values a record.
+            InvalidArgumentError: if there is no such field, or it has several values a record.
         """
         from cachelayer.statistics import count_by
 

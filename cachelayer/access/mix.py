@@ -192,7 +192,7 @@ def mix(
             all 1. A weight may be 0 in some stages.
         stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when all have.
         by: what weights are shares of: ``"records"``; ``"bytes"`` of the elements as they are stored, uncompressed; the
-            length of a leaf such as ``"tokens"``; or a leaf that is one number, such as a count. The means over all
+            length of a field such as ``"tokens"``; or a field that is one number, such as a count. The means over all
             records of each dataset convert them.
 
     Raises:

@@ -109,12 +109,12 @@ def mean_length(part: Selected, by: str) -> Fraction:
 
     Args:
         part: the part; it has at least one record.
-        by: ``"records"``, ``"bytes"``, or the name of a leaf.
+        by: ``"records"``, ``"bytes"``, or the name of a field.
     """
     if is_choice(by, ["records"]):
         return Fraction(1)
     if not isinstance(by, str):
-        raise InvalidTypeError(f"by {by!r}: pass 'records', 'bytes', or the name of a leaf, such as 'tokens'")
+        raise InvalidTypeError(f"by {by!r}: pass 'records', 'bytes', or the name of a field, such as 'tokens'")
     total = _total(part, by)
     if total == 0:
         what = "bytes" if by == "bytes" else f"values in {by!r}"
@@ -148,7 +148,7 @@ def _leaf_total(part: Selected, name: str, leaf: LeafSpec, by: str) -> Fraction:
     strings = by == "bytes" and bool(leaf.shape) and dtypes.is_string(leaf.dtype)
     if strings or part.base.leaves is None:
         raise InvalidArgumentError(
-            f"by={by!r}: the length of {name!r}, which is {leaf.describe()}, is not known in {part!r}: only leaves of "
+            f"by={by!r}: the length of {name!r}, which is {leaf.describe()}, is not known in {part!r}: only fields of "
             "fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
         )
     return Fraction(part.lengths(name).total * size)

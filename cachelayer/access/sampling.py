@@ -25,7 +25,7 @@ from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import check_seed, make_options, takes_stream_options
 
 BALANCED = "balanced:"
-_ACCEPTED = 'pass an array with one number for each record, the name of a leaf, or "balanced:" and the name of a leaf'
+_ACCEPTED = 'pass an array with one number for each record, the name of a field, or "balanced:" and the name of a field'
 _DRAWN = "each position draws a record by its weight"
 # Records whose leaf is read at a time.
 _AT_ONCE = 1 << 16

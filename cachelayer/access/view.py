@@ -193,14 +193,14 @@ class View(Generic[T]):
         """Draw records by their weights, with replacement: what it returns has endless ``stream(...)``.
 
         Args:
-            weights: one number for each record, 0 or more; or the name of a leaf that has it, such as
-                ``"meta/weight"``; or ``"balanced:"`` and the name of a leaf with labels, such as ``"balanced:label"``:
+            weights: one number for each record, 0 or more; or the name of a field that has it, such as
+                ``"meta/weight"``; or ``"balanced:"`` and the name of a field with labels, such as ``"balanced:label"``:
                 then each class is drawn equally often, and each record of a class too.
             seed: an integer in [0, 2**64), which decides all draws.
 
         Raises:
             InvalidArgumentError: if a weight is negative, infinite, NaN or None, all are 0, there is another number of
-                them, there is no such leaf, or it is of another kind; the message names the record.
+                them, there is no such field, or it is of another kind; the message names the record.
             InvalidTypeError: if an argument is of the wrong type.
         """
         return sampled_of(self._records, weights, seed)
@@ -334,7 +334,7 @@ class View(Generic[T]):
             start: the global position to begin at: a number of records, over all epochs and all shards.
             prefetch: the number of batches, or elements, to read ahead in the background; several small ones, up to
                 4 MiB, count as one. Memory holds these and one more. 0 reads nothing ahead.
-            buckets: a leaf and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
+            buckets: a field and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
                 :class:`cachelayer.Buckets`. The records of each batch have similar lengths: above one bound, and at
                 most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
                 shorter last step of its own. Only the starts of steps are valid positions then, and a state holds the
@@ -354,19 +354,19 @@ class View(Generic[T]):
         return stream_of(StepReader(records, checked))
 
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
-        """Return the length of a leaf in each record, without reading the records.
+        """Return the length of a field in each record, without reading the records.
 
         The length of an array of shape ``[None]`` is the number of its values. That of bytes, images and sounds is the
-        number of their bytes, and that of a str the number of its bytes in UTF-8. A leaf that is None has the length 0.
+        number of their bytes, and that of a str the number of its bytes in UTF-8. That of None is 0.
 
         Args:
-            leaf: its name, such as ``"tokens"`` or ``"meta/url"``; leave it out if an element is one leaf.
+            leaf: the name of the field, such as ``"tokens"`` or ``"meta/url"``; leave it out if an element has one value.
 
         Returns:
             uint32 of shape ``[len(self)]``, read-only.
 
         Raises:
-            InvalidArgumentError: if there is no such leaf, or it is of another kind.
+            InvalidArgumentError: if there is no such field, or it is of another kind.
         """
         return self._records.lengths(leaf).values()
 
@@ -382,10 +382,10 @@ class View(Generic[T]):
         return self._records.lengths(leaf).total
 
     def fields(self, *names: str) -> View[Any]:
-        """Return a view of some leaves of the same records: the others are neither decoded nor read.
+        """Return a view of some fields of the same records: the others are neither decoded nor read.
 
         Elements keep their structure of dicts, and the order of their keys. Of a local shard without compression only
-        the bytes of these leaves are read; over the network records are read whole, so that their checksums tell
+        the bytes of these fields are read; over the network records are read whole, so that their checksums tell
         whether they are right.
 
         Args:
@@ -432,7 +432,7 @@ class View(Generic[T]):
         remainder: Literal["drop", "pad"] = "drop",
         segments: bool = False,
     ) -> View[dict[str, Any]]:
-        """Return windows of fixed length over the values of leaves, those of all records one after another.
+        """Return windows of fixed length over the values of fields, those of all records one after another.
 
         Window i begins at value ``i * stride``. It is read at once, whichever records its values come from.
 
@@ -442,7 +442,7 @@ class View(Generic[T]):
             length: the number of values of a window.
             stride: how far a window begins after the one before it; the length by default.
             separator: a value that stands after each record, also after empty ones and None; a dict has one for each
-                leaf, by its name.
+                field, by its name.
             remainder: what to do with values at the end that do not fill a window: "drop" leaves them out, "pad" fills
                 the last window up with zeros.
             segments: True adds segment ids and positions, as those of :meth:`packed`. A separator belongs to the record
@@ -450,13 +450,13 @@ class View(Generic[T]):
 
         Returns:
             A view of ``{"tokens": [length]}``; the keys are the last parts of the names. With segments there are also
-            ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first leaf. With "pad"
+            ``tokens_segment_ids`` and ``tokens_positions``, int32 ``[length]``, named after the first field. With "pad"
             and without segments there are ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for
             values.
 
         Raises:
-            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid; when
-                it is read, if the leaves of a record have different lengths.
+            InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid; when
+                it is read, if the fields of a record have different lengths.
             InvalidTypeError: if an argument has the wrong type.
         """
         rows = window_rows(self._records, leaves, length, stride, separator, remainder, segments)
@@ -489,11 +489,11 @@ class View(Generic[T]):
         Returns:
             A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
             ids, int32, number the documents of a row from 1; 0 is padding. Positions, int32, begin at 0 in each. The
-            keys are the last parts of the names; ids and positions are named after the first leaf.
+            keys are the last parts of the names; ids and positions are named after the first field.
 
         Raises:
-            InvalidArgumentError: if there is no such leaf, it is of another kind, the leaves of a record have different
-                lengths, or another argument is invalid.
+            InvalidArgumentError: if there is no such field, it is of another kind, the fields of a record differ in
+                length, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
         """
         return Packed(Selected.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
@@ -510,8 +510,8 @@ class View(Generic[T]):
 
         Args:
             lengths: the length for each leaf, by its name: an array of shape ``[None]``, such as ``"tokens"``; or the
-                name of one leaf.
-            length: the length of that leaf.
+                name of one field.
+            length: the length of that field.
             value: what stands after the values of a shorter record.
             long: what to do with longer records: "truncate" keeps the beginning, "refuse" raises an ElementError when
                 one is read. None truncates too, and warns if it does, with the share of the values that is kept.
@@ -519,10 +519,10 @@ class View(Generic[T]):
         Returns:
             A view of the same elements, with ``tokens`` as ``[length]``, and beside it ``tokens_length``, int32, the
             number of values in it, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. If a
-            leaf is None, its length is 0.
+            field is None, its length is 0.
 
         Raises:
-            InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
+            InvalidArgumentError: if there is no such field, it is of another kind, or another argument is invalid.
             InvalidTypeError: if an argument has the wrong type.
         """
         if isinstance(lengths, str):

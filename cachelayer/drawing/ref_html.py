@@ -63,7 +63,7 @@ def spec_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree) -> 
 
 
 def _table(title: str, facts: Sequence[tuple[str, str]], body: str, leaves: int) -> str:
-    more = "" if leaves <= _LEAVES else f"<p>and {leaves - _LEAVES:,} more leaves</p>"
+    more = "" if leaves <= _LEAVES else f"<p>and {leaves - _LEAVES:,} more fields</p>"
     shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
     return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{body}</table>{more}</div>"
 

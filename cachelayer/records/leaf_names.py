@@ -29,7 +29,7 @@ def leaf_number(spec: Tree, name: Any) -> int:
     leaves = _leaves_of(spec, name)
     if len(leaves) == 1 and name in names_of_leaves(spec):
         return leaves[0]
-    raise InvalidArgumentError(f"{name!r} is not a leaf of the elements: {_listed(spec)}")
+    raise InvalidArgumentError(f"{name!r} is not a field of the elements: {_listed(spec)}")
 
 
 def varying_leaves(spec: Tree) -> list[int]:
@@ -127,5 +127,5 @@ def names_of_leaves(spec: Tree, name: str = "") -> list[str]:
 def _listed(spec: Tree) -> str:
     names = [repr(name) for name in names_of_leaves(spec)]
     if names == ["''"]:
-        return "an element is one leaf, which has no name"
-    return f"the leaves are {', '.join(names[:12] + ['...'] * (len(names) > 12)) or 'none'}"
+        return "an element is one field, which has no name"
+    return f"the fields are {', '.join(names[:12] + ['...'] * (len(names) > 12)) or 'none'}"

@@ -48,7 +48,7 @@ def statistics_html(statistics: Statistics) -> str:
             shown = "".join(f"<td>{escape(cell)}</td>" for cell in (of, *cells, bars(_counts(numbers))))
             rows.append(f'<tr><td style="text-align: left">{title}</td>{shown}</tr>')
             title = ""
-    heads = "".join(f"<th>{head}</th>" for head in ("leaf", "of", *_NUMBERS, ""))
+    heads = "".join(f"<th>{head}</th>" for head in ("field", "of", *_NUMBERS, ""))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f"<div><strong>{escape(_title(statistics))}</strong>{table}</div>"
 

@@ -157,7 +157,7 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
 
     Args:
         ref: the records.
-        field: the name of a leaf that is one number or text, such as ``"label"``.
+        field: the name of a field that is one number or text, such as ``"label"``.
     """
     narrow = ref.raw().exclude(ref.erased).fields(field)
     ((_, spec),) = tree.leaves(narrow.element_spec)

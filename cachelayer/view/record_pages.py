@@ -119,7 +119,7 @@ def picture(request: Request) -> Response:
     spec, value = _leaf(request)
     leaf = drawn_leaf(request.path_params["leaf"], "", spec, value, Look(FULL, 1))
     if leaf.pixels is None:
-        raise InvalidArgumentError(f"this leaf is no picture: {leaf.text[:500]}")
+        raise InvalidArgumentError(f"this field is no picture: {leaf.text[:500]}")
     return Response(png(leaf.pixels), media_type="image/png")
 
 
@@ -127,7 +127,7 @@ def sound(request: Request) -> Response:
     """Send a leaf as a WAV file. Files of sounds are decoded and written again, never passed on."""
     spec, value = _leaf(request)
     if not isinstance(spec, AudioSpec) or value is None:
-        raise InvalidArgumentError("this leaf is no sound")
+        raise InvalidArgumentError("this field is no sound")
     return Response(decoded_sound(value), media_type="audio/wav")
 
 
@@ -136,7 +136,7 @@ def _leaf(request: Request) -> tuple[LeafSpec, Any]:
     raw, number, leaf = ref_of(request).raw(), request.path_params["number"], request.path_params["leaf"]
     leaves = tree.leaves(raw.element_spec)
     if not 0 <= number < len(raw) or not 0 <= leaf < len(leaves):
-        raise RecordIndexError(f"no leaf {leaf} of record {number}")
+        raise RecordIndexError(f"no field {leaf} of record {number}")
     nbytes = int(raw.stored_nbytes([number])[0])
     if nbytes > _ONE_NBYTES:
         raise InvalidArgumentError(f"record {number} has {nbytes:,} bytes: too large to show here")

@@ -183,7 +183,7 @@ class Documents:
                 row = int(wrong[0])
                 raise InvalidArgumentError(
                     f"record {numbers[row]} has {lengths[row]} values in {self.names[0]!r} and {others[row]} in "
-                    f"{name!r}: leaves that stand side by side have one length in each record"
+                    f"{name!r}: fields that stand side by side have one length in each record"
                 )
 
     def read(self, pieces: Pieces, rows: int, length: int) -> dict[str, NDArray[Any]]:
@@ -209,9 +209,9 @@ def leaf_names(leaves: Any) -> tuple[str, ...]:
     """Return the name, or the names, of leaves that a user passed."""
     names = (leaves,) if isinstance(leaves, str) else leaves
     if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-        raise InvalidTypeError(f"leaf {leaves!r}: pass the name of a leaf, such as 'tokens', or a tuple of names")
+        raise InvalidTypeError(f"field {leaves!r}: pass the name of a field, such as 'tokens', or a tuple of names")
     if not names:
-        raise InvalidArgumentError("no leaf is named: pass the name of one, such as 'tokens'")
+        raise InvalidArgumentError("no field is named: pass the name of one, such as 'tokens'")
     return tuple(names)
 
 
@@ -291,7 +291,7 @@ class DocumentRows(Dataset):
         for key in keys:
             if keys.count(key) > 1:
                 named = ", ".join(map(repr, self.documents.names))
-                raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a leaf")
+                raise InvalidArgumentError(f"an element of {named} would have {key!r} twice: rename a field")
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}

@@ -201,7 +201,7 @@ def padded_elements(records: Selected, lengths: Any, value: Any, long: Any) -> P
         raise InvalidArgumentError(f"long {long!r}: pass 'truncate' or 'refuse'")
     sizes = {name: checked_length("length", length) for name, length in lengths.items()}
     if not lengths:
-        raise InvalidArgumentError('no leaf is named: pass a name and a length, such as {"tokens": 2048}')
+        raise InvalidArgumentError('no field is named: pass a name and a length, such as {"tokens": 2048}')
     records.stored_leaves("padded()")
     spec = records.element_spec
     numbers = {leaf_number(spec, name) for name in lengths}
@@ -214,14 +214,14 @@ def padded_elements(records: Selected, lengths: Any, value: Any, long: Any) -> P
             raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: only arrays of shape [None] are padded")
         clashes = [added for added in padding_keys(place[-1] if place else UNNAMED) if added in siblings]
         if clashes:
-            raise InvalidArgumentError(f"elements have a leaf {clashes[0]!r}, which padded() would add: rename it")
+            raise InvalidArgumentError(f"elements have a field {clashes[0]!r}, which padded() would add: rename it")
         if isinstance(value, Mapping) and name not in value:
             raise InvalidArgumentError(f"value {dict(value)!r}: it has none for {name!r}")
         fill = checked_fill("value", value[name] if isinstance(value, Mapping) else value, np.dtype(leaf.dtype))
         paddings[place] = Padding(name, sizes[name], fill, long or "truncate")
     if len(paddings) < len(numbers):
         raise InvalidArgumentError(
-            f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds leaves beside the one that it "
+            f"{', '.join(map(repr, lengths))} of {tree.describe(spec)}: padded() adds fields beside the one that it "
             "pads, so it pads values of dicts"
         )
     return PaddedElements(records, paddings)

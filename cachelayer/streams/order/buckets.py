@@ -22,7 +22,7 @@ from cachelayer.streams.order.permutation import Indices, permuted_at, round_key
 BUCKETS_VERSION = 1
 MOST_BUCKETS = 32
 LONGEST = 2**31 - 1
-_SHOWN = 'a leaf and ascending bounds, such as ("tokens", [128, 512, 2048]), or a cachelayer.Buckets(...)'
+_SHOWN = 'a field and ascending bounds, such as ("tokens", [128, 512, 2048]), or a cachelayer.Buckets(...)'
 
 
 @dataclass(frozen=True)
