@@ -360,7 +360,7 @@ class View(Generic[T]):
         number of their bytes, and that of a str the number of its bytes in UTF-8. That of None is 0.
 
         Args:
-            leaf: the name of the field, such as ``"tokens"`` or ``"meta/url"``; leave it out if an element has one value.
+            leaf: the name of the field, such as ``"tokens"`` or ``"meta/url"``; without it, the only one.
 
         Returns:
             uint32 of shape ``[len(self)]``, read-only.
