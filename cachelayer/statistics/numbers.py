@@ -86,7 +86,7 @@ class NumberSummary:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
         self._kind = dtypes.number_kind(dtype)
-        self._count = self._nans = self._infinities = self._finite = 0
+        self._count = self._nans = self._finite = 0
         self._range: tuple[Number, Number] | None = None
         self._mean = self._squares = 0.0
         self._values: Counter[int] | None = Counter() if self._kind in "biu" else None
@@ -96,113 +96,100 @@ class NumberSummary:
     def add(self, values: NDArray[Any]) -> None:
         """Add an array of shape ``[n]``."""
         self._count += len(values)
-        if self._kind in "Mm":
-            times = values[~np.isnat(values)].view(np.int64)
-            self._nans += len(values) - len(times)
-            self._widen(times)
-            if len(times):
-                self._add_bins(times, np.ones(len(times)))
-        elif self._kind == "f":
-            # A signaling NaN is an invalid value to convert.
-            with np.errstate(over="ignore", invalid="ignore"):
-                wide = values.astype(np.float64)
-            finite = wide[np.isfinite(wide)]
-            nans = int(np.isnan(wide).sum())
-            self._nans += nans
-            self._infinities += len(wide) - len(finite) - nans
-            self._add(finite, np.ones(len(finite)))
-        elif self._kind == "b" or self._dtype.itemsize == 1:
-            small = np.int8 if self._kind == "i" else np.uint8
-            counts = np.bincount(values.astype(small).view(np.uint8), minlength=256)
-            distinct = np.flatnonzero(counts)
-            self._add(distinct.astype(np.uint8).view(small), counts[distinct].astype(np.float64))
-        else:
-            self._add(values, np.ones(len(values)))
-
-    def _add(self, values: NDArray[Any], weights: NDArray[np.float64]) -> None:
-        """Add finite numbers, each as often as its weight says."""
-        if len(values) == 0:
-            return
-        self._widen(values)
-        if self._values is not None:
-            distinct, inverse = np.unique(values, return_inverse=True)
-            counts = np.bincount(inverse, weights).astype(np.int64)
-            self._values.update(dict(zip(distinct[: VALUES + 1].tolist(), counts.tolist(), strict=False)))
-            self._values = self._values if len(self._values) <= VALUES else None
-        wide = values.astype(np.float64)
+        # To convert a signaling NaN, or a float of 128 bits, is no reason to warn.
         with np.errstate(over="ignore", invalid="ignore"):
-            self._add_moments(wide, weights)
-        self._add_bins(values, weights)
+            if self._kind == "f":
+                values = values.astype(np.float64)
+            if self._kind in "fMm":
+                self._nans += int(np.isnan(values).sum())
+                values = values[np.isfinite(values)]
+            if len(values):
+                self._add_finite(*_counted(values.view(np.int64) if self._kind in "Mm" else values, self._kind))
 
-    def _widen(self, values: NDArray[Any]) -> None:
-        if len(values):
-            low, high = values.min().item(), values.max().item()
-            known = self._range or (low, high)
-            self._range = min(low, known[0]), max(high, known[1])
+    def _add_finite(self, values: NDArray[Any], counts: NDArray[Any]) -> None:
+        """Add finite numbers, each as often as it was counted."""
+        low, high = values.min().item(), values.max().item()
+        known = self._range or (low, high)
+        self._range = min(low, known[0]), max(high, known[1])
+        self._add_moments(values.astype(np.float64), counts)
+        self._add_bins(values, counts)
+        if self._values is not None:
+            self._values.update(dict(zip(values[: VALUES + 1].tolist(), counts.tolist(), strict=False)))
+            self._values = self._values if len(self._values) <= VALUES else None
 
-    def _add_moments(self, wide: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
-        before, count = self._finite, int(weights.sum())
+    def _add_moments(self, values: NDArray[np.float64], counts: NDArray[Any]) -> None:
+        before, count = self._finite, int(counts.sum())
         self._finite += count
-        mean = float(np.average(wide, weights=weights))
+        mean = float(np.average(values, weights=counts))
         apart = mean - self._mean
         self._mean += apart * count / self._finite
-        self._squares += float((np.square(wide - mean) * weights).sum()) + apart * apart * before * count / self._finite
+        squares = float((np.square(values - mean) * counts).sum())
+        self._squares += squares + apart * apart * before * count / self._finite
 
-    def _add_bins(self, values: NDArray[Any], weights: NDArray[np.float64]) -> None:
+    def _add_bins(self, values: NDArray[Any], counts: NDArray[Any]) -> None:
+        """Make bins so wide that few hold all numbers, and floats have exact places in them; then count."""
         low, high = self._range or (0, 0)
         scale = self._scale
         if self._kind == "f" and (low or high):
             scale = max(scale, math.frexp(max(abs(low), abs(high)))[1] - _BITS)
         while self._place(high, scale) - self._place(low, scale) >= BINS:
             scale += 1
-        merged: Counter[int] = Counter()
+        bins: Counter[int] = Counter()
         for place, count in self._bins.items():
-            merged[place >> (scale - self._scale)] += count
-        self._scale, self._bins = scale, merged
-        first = self._place(values.min().item(), scale)
+            bins[place >> (scale - self._scale)] += count
+        first = self._place(low, scale)
         places = np.floor(np.ldexp(values, -scale)) - first if self._kind == "f" else (values >> scale) - first
-        for place, count in enumerate(np.bincount(places.astype(np.int64), weights).tolist(), first):
-            merged[place] += int(count)
+        for place, count in enumerate(np.bincount(places.astype(np.int64), counts).tolist(), first):
+            bins[place] += int(count)
+        self._scale, self._bins = scale, bins
 
     def _place(self, value: Number, scale: int) -> int:
         return math.floor(math.ldexp(value, -scale)) if self._kind == "f" else int(value) >> scale
 
     def result(self) -> NumberStats:
-        minimum, maximum = (None, None) if self._range is None else map(self._shown, self._range)
-        variance = self._squares / self._finite if self._finite else math.nan
-        values = None
-        if self._values:
-            values = tuple(sorted((bool(each) if self._kind == "b" else each, n) for each, n in self._values.items()))
+        has_mean = self._finite > 0 and self._kind not in "Mm"
+        variance = self._squares / self._finite if has_mean else math.nan
+        low, high = map(self._shown, self._range) if self._range else (None, None)
+        values = [(self._shown(value), count) for value, count in sorted((self._values or {}).items())]
         return NumberStats(
             self._count,
             self._nans,
-            self._infinities,
-            minimum,
-            maximum,
-            self._mean if self._finite and math.isfinite(self._mean) else None,
+            self._count - self._nans - self._finite,
+            low,
+            high,
+            self._mean if has_mean and math.isfinite(self._mean) else None,
             math.sqrt(variance) if math.isfinite(variance) else None,
-            values,
-            self._histogram(),
+            tuple(values) or None,
+            self._histogram() if self._range else None,
         )
 
-    def _histogram(self) -> Histogram | None:
-        if not self._bins:
-            return None
+    def _histogram(self) -> Histogram:
         places = range(min(self._bins), max(self._bins) + 1)
-        if self._kind != "f":
-            starts = [place << self._scale for place in range(places.start, places.stop + 1)]
-            is_time = self._kind in "Mm"
-            # The lowest integer stands for NaT.
-            edges: tuple[Number | str, ...] = tuple(
-                self._shown(min(max(start, 1 - (1 << 63)), (1 << 63) - 1)) if is_time else start for start in starts
-            )
-        else:
-            with np.errstate(over="ignore"):
-                ends = np.ldexp(np.arange(places.start, places.stop + 1, dtype=np.float64), self._scale)
-            edges = tuple(np.clip(ends, -sys.float_info.max, sys.float_info.max).tolist())
-        return Histogram(edges, tuple(self._bins[place] for place in places))
+        edges = [self._edge(place) for place in (*places, places.stop)]
+        return Histogram(tuple(edges), tuple(self._bins[place] for place in places))
 
-    def _shown(self, value: Number) -> Number | str:
+    def _edge(self, place: int) -> Number | str:
+        if self._kind == "f":
+            most = sys.float_info.max
+            with np.errstate(over="ignore"):
+                return float(np.clip(np.ldexp(float(place), self._scale), -most, most))
+        edge = place << self._scale
+        # The lowest integer stands for NaT.
+        return self._shown(min(max(edge, 1 - (1 << 63)), (1 << 63) - 1)) if self._kind in "Mm" else edge
+
+    def _shown(self, value: Number) -> Any:
         if self._kind in "Mm":
             return str(dtypes.plain_scalar(np.array(value, np.int64).view(self._dtype)))
         return bool(value) if self._kind == "b" else value
+
+
+def _counted(values: NDArray[Any], kind: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the distinct values with their counts, ascending; floats, which seldom repeat, each with a count of 1."""
+    if kind == "f":
+        return values, np.ones(len(values))
+    if values.dtype.itemsize > 1:
+        return np.unique(values, return_counts=True)
+    small = np.int8 if kind == "i" else np.uint8
+    counts = np.bincount(values.astype(small).view(np.uint8), minlength=256)
+    distinct = np.flatnonzero(counts)
+    return distinct.astype(np.uint8).view(small), counts[distinct]

@@ -122,9 +122,10 @@ class Survey:
         count = min(self._batch_size, self.total - self.read)
         rows = np.arange(self.read, self.read + count)
         nbytes = self._raw.stored_nbytes(rows)
-        self._sizes.add(nbytes, self._numbers[rows])
+        numbers = self._numbers[rows]
+        self._sizes.add(nbytes, numbers)
         for leaf, batch in zip(self._leaves, values, strict=True):
-            leaf.add(batch, self._numbers[rows])
+            leaf.add(batch, numbers)
         self.read += count
         self.nbytes += int(nbytes.sum())
         return True
@@ -167,10 +168,10 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
     for start in range(0, len(narrow), _BATCH_RECORDS):
         numbers = np.arange(start, min(start + _BATCH_RECORDS, len(narrow)))
         (values,) = tree.flatten_like(narrow.element_spec, narrow.read(numbers))
-        unpacked = unpack(spec, values, len(numbers))
-        counts.update(unpacked.values.tolist())
-        counts.update({None: unpacked.nulls} if unpacked.nulls else {})
-    return dict(counts.most_common())
+        valid, values, _ = unpack(spec, values, len(numbers))
+        counts.update(values.tolist())
+        counts[None] += len(valid) - len(values)
+    return {value: count for value, count in counts.most_common() if count}
 
 
 class _LengthSummary:
@@ -182,12 +183,11 @@ class _LengthSummary:
         self._largest = -1
         self._longest: int | None = None
 
-    def add(self, lengths: Ints, records: Ints) -> None:
+    def add(self, lengths: Ints, records: Ints | None) -> None:
         """Add lengths, and the numbers of their records if each record has one length."""
         self._numbers.add(lengths)
-        if len(lengths) and len(lengths) == len(records) and lengths.max() > self._largest:
-            self._largest = int(lengths.max())
-            self._longest = int(records[lengths.argmax()])
+        if records is not None and lengths.max(initial=-1) > self._largest:
+            self._largest, self._longest = int(lengths.max()), int(records[lengths.argmax()])
 
     def result(self) -> LengthStats:
         return LengthStats(self._of, self._numbers.result(), self._longest)
@@ -206,19 +206,17 @@ class _LeafSummary:
         self._strings = StringSummary() if is_text(spec) and not is_image else None
 
     def add(self, batch: Any, records: Ints) -> None:
-        unpacked = unpack(self._spec, batch, len(records))
-        self._nulls += unpacked.nulls
-        lengths, one_each = dict(unpacked.lengths), unpacked.one_each
+        valid, values, lengths = unpack(self._spec, batch, len(records))
+        self._nulls += int((~valid).sum())
         if self._has_sizes:
-            sizes = np.array(image_sizes(unpacked.values.tolist()), np.int64).reshape(-1, 2)
-            lengths |= {"width": sizes[:, 0], "height": sizes[:, 1]}
+            lengths |= image_sizes(values.tolist())
         for of, numbers in lengths.items():
-            summary = self._lengths.setdefault(of, _LengthSummary(of))
-            summary.add(numbers, records[unpacked.rows] if of in one_each else records[:0])
+            has_one = self._spec.shape == () or of in ("axis 0", "values")
+            self._lengths.setdefault(of, _LengthSummary(of)).add(numbers, records[valid] if has_one else None)
         if self._numbers is not None:
-            self._numbers.add(unpacked.values)
+            self._numbers.add(values)
         if self._strings is not None:
-            self._strings.add(unpacked.values.tolist())
+            self._strings.add(values)
 
     def result(self) -> LeafStats:
         return LeafStats(

@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 DISTINCT = 1000
 COMMON = 10
@@ -32,9 +36,10 @@ class StringSummary:
     def __init__(self) -> None:
         self._seen: Counter[str | bytes] | None = Counter()
 
-    def add(self, strings: Sequence[str | bytes]) -> None:
+    def add(self, strings: NDArray[Any]) -> None:
+        """Add an array of shape ``[n]``."""
         if self._seen is not None:
-            self._seen.update(strings)
+            self._seen.update(strings.tolist())
             if len(self._seen) > DISTINCT or any(len(string) > _LONGEST for string in self._seen):
                 self._seen = None
 
@@ -43,17 +48,16 @@ class StringSummary:
         if self._seen is None:
             return StringStats(None, ())
         ranked = sorted(self._seen.items(), key=lambda item: (-item[1], item[0]))
-        return StringStats(len(ranked), tuple((shown_string(text), count) for text, count in ranked[:COMMON]))
+        return StringStats(len(ranked), tuple((_shown(string), count) for string, count in ranked[:COMMON]))
 
 
-def shown_string(string: str | bytes) -> str:
-    """Return a string for people: bytes as the text of a literal."""
+def _shown(string: str | bytes) -> str:
     # A lone surrogate cannot be printed.
     return string.encode("utf-8", "backslashreplace").decode() if isinstance(string, str) else repr(string)
 
 
-def image_sizes(files: Iterable[bytes]) -> list[tuple[int, int]]:
-    """Return the width and the height in the headers of image files; 0 and 0 for files that Pillow cannot read."""
+def image_sizes(files: Iterable[bytes]) -> dict[str, NDArray[np.int64]]:
+    """Return the widths and the heights in the headers of image files; 0 for files that Pillow cannot read."""
     from PIL import Image
 
     sizes = []
@@ -66,4 +70,5 @@ def image_sizes(files: Iterable[bytes]) -> list[tuple[int, int]]:
                     sizes.append(image.size)
             except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
                 sizes.append((0, 0))
-    return sizes
+    widths, heights = np.array(sizes, np.int64).reshape(-1, 2).T
+    return {"width": widths, "height": heights}
