@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import samples
@@ -41,7 +42,7 @@ LONGEST = [
     "resume",
     "tfds",
     "remote_faults",
-    "head_sample_stats",
+    "look_at_records",
     "copy",
     "cli",
     "build_and_import",
@@ -170,6 +171,23 @@ def pytest_collection_finish() -> None:
 def storage(tmp_path: Path) -> cachelayer.Storage:
     """An empty storage on disk."""
     return cachelayer.Storage(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def client(storage: cachelayer.Storage) -> Iterator[Any]:
+    """A client that has signed in at the page of the storage of a file of tests."""
+    from view_client import serving
+
+    with serving(storage) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from browsing import chromium
+
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

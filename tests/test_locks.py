@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from forks import beside_threads
+from forks import in_a_fork
 
 from cachelayer.locks import ProcessLock, cached_property
+
+
+def take(lock: ProcessLock) -> bool:
+    with lock:
+        return True
 
 
 def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
@@ -21,26 +25,15 @@ def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() ->
             held.set()
             done.wait(60)
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(60)
-    with beside_threads():
-        child = os.fork()
-    if child == 0:
-        with lock:
-            os._exit(5)
-    done.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        held.wait(60)
+        assert in_a_fork(lambda: take(lock))
+        done.set()
 
 
 def test_a_pickle_of_a_held_lock_is_free() -> None:
     lock = ProcessLock()
-
-    def take(another: ProcessLock) -> bool:
-        with another:
-            return True
-
     # In another thread: this one may take a lock that it holds.
     with lock, ThreadPoolExecutor(1) as pool:
         assert pool.submit(take, pickle.loads(pickle.dumps(lock))).result(60)
@@ -75,18 +68,17 @@ def test_an_object_that_is_slow_to_find_its_value_blocks_no_other_of_its_class()
 
 def test_a_child_of_a_fork_finds_the_value_that_another_thread_was_about_to_find() -> None:
     slow = Slow()
-    thread = threading.Thread(target=lambda: slow.value)
-    thread.start()
-    slow.begun.wait(60)
-    with beside_threads():
-        child = os.fork()
-    if child == 0:
+
+    def find() -> int:
         slow.done = threading.Event()
         slow.done.set()
-        os._exit(4 + slow.value)
-    slow.done.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+        return slow.value
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: slow.value)
+        slow.begun.wait(60)
+        assert in_a_fork(find) == 1
+        slow.done.set()
 
 
 def test_a_value_that_cannot_be_found_is_looked_for_again_and_pickles_without_locks() -> None:

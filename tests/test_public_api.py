@@ -72,16 +72,15 @@ BUILT_IN: dict[type[Exception], str] = {
 def test_the_public_names_are_these() -> None:
     assert sorted(cachelayer.__all__) == sorted(PUBLIC)
     assert all(hasattr(cachelayer, name) for name in PUBLIC)
+    # Completion shows them only.
+    assert sorted(dir(cachelayer)) == sorted([*PUBLIC, "__version__"])
 
 
-@pytest.mark.parametrize("built_in", BUILT_IN)
-def test_every_error_is_of_the_tree_and_the_built_in_that_fits(built_in: type[Exception]) -> None:
-    for name in BUILT_IN[built_in].split():
-        assert issubclass(getattr(cachelayer, name), cachelayer.CacheLayerError)
-        assert issubclass(getattr(cachelayer, name), built_in)
-
-
-def test_the_whole_tree_is_public_and_known() -> None:
+def test_every_error_is_public_of_the_tree_and_the_built_in_that_fits() -> None:
+    for built_in, names in BUILT_IN.items():
+        for name in names.split():
+            assert issubclass(getattr(cachelayer, name), cachelayer.CacheLayerError)
+            assert issubclass(getattr(cachelayer, name), built_in)
     tree = {name for name, cls in vars(errors).items() if inspect.isclass(cls) and cls.__module__ == errors.__name__}
     assert tree - {"CacheLayerError", "CacheLayerWarning", "StaleVersionWarning"} == set(
         " ".join(BUILT_IN.values()).split()
@@ -159,10 +158,6 @@ for thread in threads: thread.join()
 print(len(found), set(found) == {getattr(cachelayer, name) for name in names})
 """
     assert printed(code) == "8 True"
-
-
-def test_completion_shows_public_names_only() -> None:
-    assert sorted(dir(cachelayer)) == sorted([*PUBLIC, "__version__"])
 
 
 @pytest.mark.parametrize(("name", "suggested"), [(1, "v1"), (Path("/data/digits"), "data-digits"), (2.5, "2.5")])

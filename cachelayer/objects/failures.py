@@ -47,7 +47,7 @@ _TRANSIENT_NAMES = {
 _CERTIFICATE_NAMES = {"ClientSSLError", "SSLCertVerificationError", "SSLError"}
 _LONGEST_REASON = 500
 _QUERY = re.compile(r"(?<=\w)\?[^\s'\"]*")
-_OF_OBSTORE = re.compile(r"status code: (\d+)|(certificate|Received redirect)", re.IGNORECASE)
+_OF_OBSTORE = re.compile(r"status code: (\d+)|(certificate|Received redirect)|Wanted range starting", re.IGNORECASE)
 
 
 class RequestError(Exception):
@@ -118,7 +118,7 @@ def _kind_by_answer(error: BaseException) -> Kind | None:
             return Kind.TRANSIENT
         status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     elif type(error).__module__.startswith("obstore") and (match := _OF_OBSTORE.search(str(error))):
-        status = match[1] or 400
+        status = match[1] or (400 if match[2] else 416)
     number = int(str(status)) if str(status).isdigit() else 0
     if number < 300:
         return None

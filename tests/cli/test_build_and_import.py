@@ -64,16 +64,11 @@ def test_a_version_that_is_there_is_not_built_again() -> None:
     assert "size was 10 and is 11" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "is_elsewhere"), [((), False), (("--workers", 2), True), (("--engine", "processes"), True)]
-)
+@pytest.mark.parametrize("options", [(), ("--workers", 2), ("--engine", "processes")], ids=str)
 @pytest.mark.slow
-def test_the_parts_of_a_source_are_built_where_it_is_asked_for(
-    here: Path, options: tuple[object, ...], is_elsewhere: bool
-) -> None:
+def test_the_parts_of_a_source_are_built_where_it_is_asked_for(here: Path, options: tuple[object, ...]) -> None:
     script("build", "pipeline:parts", TARGET, *options, cwd=here)
-    rows = [{"number": number, "is_elsewhere": is_elsewhere} for number in range(10)]
-    assert list(fetched()) == rows
+    assert list(fetched()) == [{"number": number, "is_elsewhere": bool(options)} for number in range(10)]
 
 
 def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
@@ -122,15 +117,11 @@ def test_options_that_cannot_be_are_refused(options: tuple[str, ...], says: str)
     assert says in refused("build", "pipeline:rows", TARGET, *options)
 
 
-@pytest.mark.parametrize(
-    ("target", "says"), [("cache/d@latest", "reserved"), ("cache/d", "STORAGE/ID@VERSION"), ("d@v1", "'d@v1'")]
-)
 @pytest.mark.parametrize("command", [("build", "pipeline:rows"), ("import", "people.csv")])
-def test_what_is_built_needs_a_storage_an_id_and_a_version(
-    here: Path, command: tuple[str, str], target: str, says: str
-) -> None:
+def test_what_is_built_needs_a_storage_an_id_and_a_version(here: Path, command: tuple[str, str]) -> None:
     (here / "people.csv").write_text("name,age\nAda,36\n")
-    assert says in refused(*command, target)
+    for target, says in (("cache/d@latest", "reserved"), ("cache/d", "STORAGE/ID@VERSION"), ("d@v1", "'d@v1'")):
+        assert says in refused(*command, target)
     assert not (here / "cache").exists()
 
 
@@ -179,19 +170,14 @@ def test_control_c_in_a_build_leaves_no_version_and_says_how_to_go_on(here: Path
 
 
 @pytest.mark.slow
-def test_progress_is_shown_at_a_terminal() -> None:
+def test_at_a_terminal_build_shows_progress_and_rm_asks() -> None:
     with at_a_terminal("build", "pipeline:rows", TARGET, "--arg", "size=5000") as (child, end):
         text = all_of(end)
         assert child.wait(60) == 0
     assert "records/s" in text
     assert "5,000 records" in text
-
-
-@pytest.mark.slow
-def test_rm_asks_at_a_terminal() -> None:
-    document("build", "pipeline:rows", TARGET)
     for answer, code in ((b"n\n", 130), (b"y\n", 0)):
-        with at_a_terminal("rm", "cache/d@v1") as (child, end):
+        with at_a_terminal("rm", TARGET) as (child, end):
             end.write(answer)
             assert "Delete d@v1" in all_of(end)
             assert child.wait(60) == code

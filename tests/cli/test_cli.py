@@ -82,6 +82,8 @@ def test_exit_codes_tell_findings_mistakes_and_failures_apart(here: Path, tmp_pa
     raw[raw.index((7).to_bytes(8, "little"))] ^= 1
     shard.write_bytes(raw)
     assert shard.name in invoke("verify", cache / "d", code=1).stdout
+    bad = document("verify", cache / "d", code=1)
+    assert (bad["ok"], shard.name in bad["problems"][0]) == (False, True)
     (manifest,) = cache.glob("d/manifests/*.json")
     manifest.write_text("{}")
     assert f"{manifest.name}: changed after" in refused("show", cache / "d", code=3)
@@ -100,17 +102,13 @@ def test_a_part_of_a_version_is_refused_where_the_whole_is_meant(here: Path) -> 
     assert document("show", f"{here}/cache/d@v1[:3]")["records"] == 3
 
 
-def test_a_mistake_of_ours_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_is_no_finding_and_shows_where(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Traceback (most recent call last)" in invoke("show", here / "cache/no", "--traceback", code=2).stderr
     own = typer.Typer()
     monkeypatch.setattr("cachelayer.cli.app.app", own)
     command("Help")(lambda: Answer(1 // 0))
     result = CliRunner().invoke(own, [])
-    assert result.exit_code == 4
-    assert "ZeroDivisionError" in result.stderr
-
-
-def test_traceback_shows_where(here: Path) -> None:
-    assert "Traceback (most recent call last)" in invoke("show", here / "cache/nothing", "--traceback", code=2).stderr
+    assert (result.exit_code, "ZeroDivisionError" in result.stderr) == (4, True)
 
 
 @pytest.mark.slow

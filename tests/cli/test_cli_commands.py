@@ -78,30 +78,14 @@ def test_log_tells_who_did_what(storage: cachelayer.Storage) -> None:
     assert "name only the dataset" in refused("log", f"{storage.url}/d@v1")
 
 
-def test_verify_finds_damage(storage: cachelayer.Storage) -> None:
-    good = document("verify", f"{storage.url}/d@v1")
-    assert (good["ok"], good["records"], good["problems"]) == (True, 500, [])
-    shard = Path(storage.url, "d", storage.fetch("d", "v1")._base.version.manifest.shards[0].name)
-    raw = bytearray(shard.read_bytes())
-    raw[len(raw) // 3] ^= 1
-    shard.write_bytes(raw)
-    bad = document("verify", f"{storage.url}/d@v1", code=1)
-    assert bad["ok"] is False
-    assert shard.name in bad["problems"][0]
-    assert shard.name in invoke("verify", f"{storage.url}/d@v1", code=1).stdout
-
-
 def test_tags_are_set_moved_and_removed(storage: cachelayer.Storage) -> None:
     assert document("tag", f"{storage.url}/d@v1", "best") == {"dataset_id": "d", "version": "v1", "tag": "best"}
     invoke("tag", f"{storage.url}/d", "newest")
     assert storage.tags("d") == {"best": "v1", "newest": "v2"}
     invoke("tag", f"{storage.url}/d", "best", "--delete")
-    assert storage.tags("d") == {"newest": "v2"}
-    assert "is a version: tags and versions share" in refused("tag", f"{storage.url}/d@v2", "v1")
-    assert "reserved" in refused("tag", f"{storage.url}/d@v2", "latest")
     assert "without @VERSION" in refused("tag", f"{storage.url}/d@v2", "newest", "--delete")
-    refused("tag", f"{storage.url}/d", "best", "--delete")
-    refused("tag", f"{storage.url}/d@v9", "best")
+    for wrong in (("d@v2", "v1"), ("d@v2", "latest"), ("d", "best", "--delete"), ("d@v9", "best")):
+        refused("tag", f"{storage.url}/{wrong[0]}", *wrong[1:])
     assert storage.tags("d") == {"newest": "v2"}
 
 
@@ -110,16 +94,14 @@ def test_rm_deletes_what_is_named(storage: cachelayer.Storage) -> None:
     assert "say which version" in refused("rm", f"{storage.url}/d", "--yes")
     assert "has the tag 'best'" in refused("rm", f"{storage.url}/d@v2", "--yes")
     refused("rm", f"{storage.url}/d@best", "--yes", "--force")
-    deleted = {"dataset_id": "d", "deleted": "v1"}
-    (left,) = (removed := document("rm", f"{storage.url}/d@v1", "--yes")).pop("not_freed")
-    assert removed == {**deleted, "grace_seconds": 86400.0}
+    removed = document("rm", f"{storage.url}/d@v1", "--yes")
     # The other version needs its shards.
-    assert (left["version"], left["nbytes"]) == ("v1", 0)
+    assert [(left["version"], left["nbytes"]) for left in removed.pop("not_freed")] == [("v1", 0)]
+    assert removed == {"dataset_id": "d", "deleted": "v1", "grace_seconds": 86400.0}
     assert [one["version"] for one in document("gc", storage.url, "--grace", "0")["not_freed"]] == ["v1"]
     gone = document("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0")
-    assert gone == {**deleted, "grace_seconds": 0.0, "not_freed": []}
+    assert gone == {**removed, "grace_seconds": 0.0, "not_freed": []}
     refused("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0")
-    refused("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "soon")
     said = invoke("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "2h").stdout
     assert "kB of d@v2 are not freed yet: gc frees them in 120 min" in said
     assert "not freed yet" in invoke("gc", storage.url).stdout
@@ -197,7 +179,6 @@ def test_rewrite_shuffles_compresses_and_leaves_fields_out(storage: cachelayer.S
 
 def test_gc_and_mirror_of_a_local_storage_have_nothing_to_do(storage: cachelayer.Storage) -> None:
     assert document("gc", storage.url, "--grace", "0s") == {"deleted": [], "not_freed": []}
-    assert "there is nothing at" in refused("gc", f"{storage.url}-not")
     assert "'soon'" in refused("gc", storage.url, "--grace", "soon")
     found = document("mirror", f"{storage.url}/d@v1")
     assert found["local_shards"] == found["shards"]

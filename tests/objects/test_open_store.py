@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import builtins
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers import Server, new_bucket
-from store_conformance import TEXT
 
 from cachelayer import InvalidArgumentError, MissingDependencyError, StorageError
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import open_store
+
+TEXT = os.urandom(300_000)
 
 
 def test_paths_and_file_urls_are_on_the_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,14 +85,8 @@ def test_options_that_the_client_does_not_know_are_refused() -> None:
 def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str
 ) -> None:
-    importing = builtins.__import__
-
-    def without(name: str, *rest: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == package:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-        return importing(name, *rest, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    for module in (package, f"{package}.core"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError, match=rf"cachelayer\[{extra}\]"):
         open_store(url, {"timeout": 17}).read("a")
 

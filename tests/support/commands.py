@@ -45,16 +45,6 @@ def parts():
     return cachelayer.sharded(part, 2)
 
 
-def batches():
-    import numpy as np
-
-    return [{"n": np.arange(4)}, {"n": np.arange(4, 7)}]
-
-
-def secret(api_token: str):
-    return [1, 2, 3]
-
-
 def mixed():
     return [{"n": 1}, {"n": "two"}, {"n": 3}]
 
@@ -70,10 +60,6 @@ def fails_later():
 
 def no_source():
     return 7
-
-
-def nothing():
-    return []
 
 
 def exits():

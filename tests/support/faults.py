@@ -7,13 +7,11 @@ In tests::
         ... server.storage_options(proxy.endpoint) ...
         assert not [e for e in proxy.exchanges() if "list-type" in e.path]
 
-As a program: `python tests/support/faults.py --upstream HOST:PORT --latency-ms 20 --bandwidth 1e8` prints its port and
-runs until it is ended. With `--control` it takes the calls below on its standard input, and ends with that.
+As a program, `faults.py HOST:PORT` is such a proxy: it prints its port, and takes calls on its standard input.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import json
@@ -110,7 +108,7 @@ class FaultProxy:
 @contextmanager
 def fault_proxy(endpoint: str, latency_ms: float = 0, bandwidth: float | None = None) -> Iterator[FaultProxy]:
     """A proxy in front of `endpoint`; it ends with the block, or with this process."""
-    command = [sys.executable, __file__, "--control", "--upstream", urlsplit(endpoint).netloc]
+    command = [sys.executable, __file__, urlsplit(endpoint).netloc]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -122,21 +120,11 @@ def fault_proxy(endpoint: str, latency_ms: float = 0, bandwidth: float | None = 
             child.kill()
 
 
-async def run(upstream: str, latency_ms: float, bandwidth: float | None, control: bool) -> None:
-    host, _, port = upstream.rpartition(":")
-    relay = Relay((host, int(port)))
-    await relay.shape(latency_ms, bandwidth)
+async def obey(host: str, port: int) -> None:
+    """Say the port of a proxy, and carry out calls until standard input ends."""
+    relay = Relay((host, port))
     await relay.accept()
     say(str(relay.port))
-    if control:
-        die_with_parent()
-        await obey(relay)
-    else:
-        await asyncio.Event().wait()
-
-
-async def obey(relay: Relay) -> None:
-    """Carry out calls until standard input ends."""
     lines = asyncio.StreamReader(limit=LONGEST_CALL)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
@@ -149,20 +137,13 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--upstream", required=True, help="host:port of the server")
-    parser.add_argument("--latency-ms", type=float, default=0, help="each way")
-    parser.add_argument("--bandwidth", type=float, help="bytes/s, each way, over all connections")
-    parser.add_argument("--control", action="store_true", help="take calls on standard input, and end with it")
-    running = run(**vars(parser.parse_args()))
-    if importlib.util.find_spec("uvloop"):  # several times as fast
-        import uvloop
-
-        uvloop.run(running)
-    else:
-        asyncio.run(running)
+def main(upstream: str) -> None:
+    die_with_parent()
+    host, _, port = upstream.rpartition(":")
+    # uvloop is several times as fast.
+    runs = importlib.import_module("uvloop" if importlib.util.find_spec("uvloop") else "asyncio").run
+    runs(obey(host, int(port)))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import IN_BROWSER, chromium, place, tab
+from browsing import IN_BROWSER, place, tab
 from view_client import Client, serving
 
 import cachelayer
@@ -35,18 +35,6 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     storage.submit(rows, "d@v1", description=HOSTILE, shard_bytes=1_000_000)
     storage.derive("d", "v1", "half", keep=range(150))
     return storage
-
-
-@pytest.fixture(scope="module")
-def client(storage: cachelayer.Storage) -> Iterator[Client]:
-    with serving(storage) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

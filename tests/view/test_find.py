@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
 import pytest
-from view_client import Client, cards, serving
+from view_client import Client, cards
 
 import cachelayer
 from cachelayer.view import distributions, record_pages
@@ -59,12 +58,6 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     storage.submit(map(row, range(RECORDS)), "d@v1", element_spec=SPEC, metadata={"classes": CLASSES})
     storage.submit({"x": np.arange(5000) % 2}, "plain@v1")
     return storage
-
-
-@pytest.fixture(scope="module")
-def client(storage: cachelayer.Storage) -> Iterator[Client]:
-    with serving(storage) as client:
-        yield client
 
 
 def found(client: Client, where: str, dataset: str = "d") -> list[int]:
@@ -145,12 +138,3 @@ def test_a_search_goes_on_while_somebody_looks(client: Client, monkeypatch: pyte
 def test_what_is_no_condition_is_refused(client: Client, where: str) -> None:
     answer = client.get(f"/d/d/v1/records?where={quote(where)}")
     assert (answer.status, "<script>alert" in answer.text, "A bug" in answer.text) == (400, False, False), where
-
-
-def test_a_damaged_shard_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    storage.submit([{"x": number, "y": bytes(3000)} for number in range(40)], "d@v1", shard_bytes=40_000)
-    with serving(cachelayer.Storage(tmp_path, verify="always")) as client:
-        sorted(tmp_path.rglob("*.array_record"))[0].write_bytes(b"damaged")
-        assert "cachelayer verify" in client.shown("/d/d/v1/records?where=x+%3E+3", 500)
-        assert "no distributions" in client.shown("/d/d/v1/records")

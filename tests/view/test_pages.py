@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from servers import Server, new_bucket
 from view_client import Client, cards, serving
 
 import cachelayer
@@ -97,7 +97,7 @@ PAGES = [
     "/d/empty/v1/records",
     "/d/empty/v1/statistics",
 ]
-ABSENT = {"/d/none": 404, "/d/d/none": 404, "/x": 404, "/d/d/%00": 400, "/d/d/a%20b": 400}
+ABSENT = {"/d/empty/v1/order": 400, "/d/none": 404, "/d/d/none": 404, "/x": 404, "/d/d/%00": 400, "/d/d/a%20b": 400}
 
 
 @pytest.mark.parametrize(("path", "status"), [*((path, 200) for path in PAGES), *ABSENT.items()])
@@ -141,50 +141,6 @@ def test_each_leaf_is_shown_as_what_it_is(client: Client) -> None:
     shown(client, "/d/d/v1/records/3/0.wav", 400)
 
 
-@pytest.mark.filterwarnings("ignore:2 shards share one lane")  # said of the stream here, not of the page
-def test_the_order_page_shows_the_records_of_the_stream(client: Client, storage: cachelayer.Storage) -> None:
-    ref = storage.fetch("d@v1")
-    for shuffle, option in (("exact", True), ("none", False), ("blocks", "blocks")):
-        for shard in range(2):
-            text = shown(client, f"/d/d/v1/order?batch=8&seed=5&shuffle={shuffle}&shards=2&shard={shard}&step=9")
-            stream = ref.stream(8, shuffle=option, seed=5, num_epochs=None, shard=(shard, 2))
-            assert cards(text) == stream.records(9).tolist()
-
-
-def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, storage: cachelayer.Storage) -> None:
-    from urllib.parse import quote
-
-    ref = storage.fetch("d@v1")
-    for shuffle in (True, "blocks"):
-        stream = ref.stream(8, shuffle=shuffle, seed=9, num_epochs=None)
-        iterator = iter(stream)
-        for _ in range(3):
-            next(iterator)
-        state = iterator.get_state()
-        text = shown(client, f"/d/d/v1/order?batch=8&state={quote(json.dumps(state))}")
-        assert "position 24" in text
-        assert cards(text) == stream.records(3).tolist()
-    in_mixture = iter(cachelayer.mix([(ref, 1), (ref[:9], 2)]).stream(8, shuffle="blocks", seed=9)).get_state()
-    for other in (
-        {**state, "digest": "0" * 64},
-        {**state, "order": {**state["order"], "seed": "<b>"}},
-        {**state, "order": {**state["order"], "blocks": 3}},
-        in_mixture,
-        [1],
-        {"order": {"weights": 1}},
-    ):
-        shown(client, f"/d/d/v1/order?batch=8&state={quote(json.dumps(other))}", 400)
-    assert "records?at=" in shown(client, "/d/d/v1/order?view=[:9]", 400)
-    assert "not JSON" in shown(client, "/d/d/v1/order?state=%7B", 400)
-    shown(client, "/d/empty/v1/order", 400)
-    shown(client, "/d/d/v1/order?batch=7&shards=2", 400)
-    shown(client, "/d/d/v1/order?batch=99999999999", 400)
-    for shuffle in ("none", "exact", "blocks"):
-        last = f"/d/d/v1/order?batch=4096&shards=1024&shard=1023&shuffle={shuffle}&step="
-        shown(client, f"{last}{2**62 // 4096 // 10}")
-        assert "largest position" in shown(client, f"{last}{2**62 - 1}", 404)
-
-
 def test_a_diff_shows_both_versions_beside_each_other(client: Client) -> None:
     text = shown(client, "/diff?one=d@v1&other=d@v2")
     assert "The data differ." in text
@@ -197,15 +153,19 @@ def test_a_diff_shows_both_versions_beside_each_other(client: Client) -> None:
 
 def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
-    storage.submit([bytes([number]) * 3000 for number in range(40)], "d@v1", shard_bytes=40_000)
+    storage.submit([{"x": number, "y": bytes(3000)} for number in range(40)], "d@v1", shard_bytes=40_000)
     with serving(cachelayer.Storage(tmp_path, verify="always")) as client:
-        shard = sorted(tmp_path.rglob("*.array_record"))[0]
-        shard.write_bytes(b"damaged")
+        sorted(tmp_path.rglob("*.array_record"))[0].write_bytes(b"damaged")
         text = shown(client, "/d/d/v1/records?count=40")
         assert 'class="problem">' in text
         assert "3,000 bytes" in text
-        assert "cachelayer verify" in shown(client, "/d/d/v1/records/0", 500)
+        assert "no distributions" in text
+        for path in ("/d/d/v1/records/0", "/d/d/v1/records?where=x+%3E+3"):
+            assert "cachelayer verify" in shown(client, path, 500)
         shown(client, "/d/d/v1/records/39")
+        text = shown(client, "/d/d/v1/order?batch=40&shuffle=none&by=x")
+        assert "not sorted:" in text
+        assert cards(text) == list(range(40))
 
 
 def test_a_storage_that_fails_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
@@ -269,3 +229,49 @@ def test_many_leaves_and_a_huge_text_are_cut(tmp_path: Path) -> None:
         shown(client, "/d/d/v1")
         assert len(shown(client, "/d/text/v1/records")) < 20_000
         assert "of 3,000,000 characters" in shown(client, "/d/text/v1/records/0")
+
+
+def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+
+    def interrupted() -> Iterator[dict[str, object]]:
+        for number in range(900):
+            yield {"x": np.full(2000, number, np.float32)}
+        raise OSError("the disk of the source is gone")
+
+    for name in ("d@v2", "first@v1"):
+        with pytest.raises(cachelayer.SourceError):
+            storage.submit(interrupted, name, shard_bytes=1_000_000, resume=True)
+    (tmp_path / "somebody's").mkdir()
+    (tmp_path / "others").mkdir()
+    with serving(storage) as client:
+        text = client.shown("/")
+        builds = storage.builds("d")
+        assert "others" not in text
+        assert re.findall(r'href="/d/(\w+)">1 (\w+) build<', text) == [
+            ("d", builds[0].state),
+            ("first", builds[0].state),
+        ]
+        text = client.shown("/d/d")
+        assert "Builds that are not published" in text
+        assert f'<td class="right">{builds[0].shards}</td>' in text
+        text = client.shown("/d/first")
+        assert "No version of it is published yet." in text
+        assert "Nothing is published yet." in text
+        assert "no dataset" in client.shown("/d/others", 404)
+
+
+def test_a_page_of_a_bucket_reads_ranges_and_downloads_nothing(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
+    url, options = s3.url(new_bucket(s3), "caches"), s3.storage_options()
+    storage = cachelayer.Storage(url, local_cache_bytes=0, storage_options=options)
+    storage.submit([bytes(2000)] * 4000, "d@v1", shard_bytes=10_000_000)
+    with serving(storage) as client:
+        for path in ("/", "/d/d", "/d/d/v1", "/d/d/v1/records?from=3000", "/d/d/v1/records/7", "/d/d/v1/order?batch=8"):
+            answer = client.get(path)
+            assert answer.status == 200, answer.text
+    assert "bytes" in cachelayer.Storage(url, storage_options=options).fetch("d@v1")._repr_html_()
+    assert not list(tmp_path.rglob("*.array_record"))

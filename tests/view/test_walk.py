@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from browsing import IN_BROWSER, chromium, place, tab
+from browsing import IN_BROWSER, place, tab
 from repository import ROOT
-from view_client import Client, serving
+from view_client import Client
 from wrong_label import BATCH, CLASSES, SEED, losses, wrongly_labelled
 
 import cachelayer
@@ -33,18 +32,6 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     storage.derive("digits", "v2", "odd", keep=range(1, len(rows), 2))
     storage.tag("digits", "v2", "best")
     return storage
-
-
-@pytest.fixture(scope="module")
-def client(storage: cachelayer.Storage) -> Iterator[Client]:
-    with serving(storage) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 def keep(page: Any, storage: cachelayer.Storage, request: pytest.FixtureRequest, name: str) -> None:

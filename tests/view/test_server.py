@@ -1,22 +1,27 @@
-"""The door of the page."""
+"""The server of the page: who gets in, and clients that are slow, gone, greedy or no browsers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 from view_client import Client, serving
 
 import cachelayer
+from cachelayer.view.render import Shelf
+from cachelayer.view.server import PageServer
+
+CLIENTS = 60
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
-    storage.submit([1, 2, 3], "d@v1")
-    with serving(storage) as client:
-        yield client
+    storage.submit({"x": np.arange(50_000)}, "d@v1")
+    return storage
 
 
 def stranger(client: Client) -> Client:
@@ -27,16 +32,15 @@ def stranger(client: Client) -> Client:
 def test_nothing_answers_without_the_token(client: Client, path: str) -> None:
     assert stranger(client).get(path).status == 403
     assert stranger(client).get(f"{path}?token=guessed").status == 403
-    assert stranger(client).ask(path, Cookie=client.cookie + "x").status == 403
-
-
-@pytest.mark.parametrize("value", ['"', '"\\', '"x', "", "\xe9", '"\\777"'])
-def test_a_cookie_that_is_damaged_is_no_token(client: Client, value: str) -> None:
     name = client.cookie.partition("=")[0]
-    assert stranger(client).ask("/", Cookie=f"{name}={value}").status == 403
+    for cookie in (
+        client.cookie + "x",
+        *(f"{name}={damaged}" for damaged in ('"', '"\\', '"x', "", "\xe9", '"\\777"')),
+    ):
+        assert stranger(client).ask(path, Cookie=cookie).status == 403
 
 
-def test_the_token_moves_into_a_cookie_and_out_of_the_url(client: Client) -> None:
+def test_the_token_moves_into_a_cookie_and_leads_to_no_other_site(client: Client) -> None:
     other = stranger(client)
     token = client.server.url().rpartition("=")[2]
     answer = other.get(f"/d/d/v1/records?from=1&token={token}&count=2")
@@ -44,10 +48,6 @@ def test_the_token_moves_into_a_cookie_and_out_of_the_url(client: Client) -> Non
     assert {"HttpOnly", "SameSite=lax", "Path=/"} <= set(answer.headers["set-cookie"].split("; "))
     other.cookie = answer.headers["set-cookie"].partition(";")[0]
     assert other.get(answer.headers["location"]).status == 200
-
-
-def test_the_token_leads_to_no_other_site(client: Client) -> None:
-    token = client.server.url().rpartition("=")[2]
     for path in ("//evil.example/", "/\\evil.example/", "///evil.example"):
         assert client.get(f"{path}?token={token}").headers["location"].startswith("/evil.example")
 
@@ -70,12 +70,9 @@ def test_a_name_that_is_not_this_machine_s_is_refused(client: Client, host: str,
     assert client.ask("/", Host=host).status == status
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_the_page_only_reads(client: Client, method: str) -> None:
-    assert client.ask("/d/d/v1", method).status == 405
-
-
-def test_another_site_starts_nothing(client: Client) -> None:
+def test_the_page_only_reads_and_another_site_starts_nothing(client: Client) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        assert client.ask("/d/d/v1", method).status == 405
     answer = client.ask("/d/d/v1/statistics", "POST", {"do": "all"}, **{"Sec-Fetch-Site": "cross-site"})
     assert answer.status == 403
 
@@ -99,10 +96,47 @@ def test_no_path_leads_out_of_the_files_of_the_page(client: Client) -> None:
 
 
 def test_a_port_that_is_taken_is_an_error_of_ours(client: Client, tmp_path: Path) -> None:
-    from cachelayer.view.render import Shelf
-    from cachelayer.view.server import PageServer
-
     with pytest.raises(cachelayer.InvalidArgumentError, match="--port"):
         PageServer(Shelf(cachelayer.Storage(tmp_path)), port=client.server.port)
     with pytest.raises(cachelayer.InvalidArgumentError, match="--host"):
         PageServer(Shelf(cachelayer.Storage(tmp_path)), "no.such.host.invalid")
+
+
+def connected(client: Client, sent: bytes) -> socket.socket:
+    """A client with a small window that has sent this, and reads nothing."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    connection.settimeout(30)
+    connection.connect(("127.0.0.1", client.server.port))
+    connection.sendall(sent)
+    return connection
+
+
+def request(client: Client, path: str, method: str = "GET", more: str = "") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {client.cookie}\r\n{more}\r\n".encode()
+
+
+@pytest.mark.parametrize("kind", ["half a request", "half a form", "never reads", "asks again and again"])
+def test_slow_clients_keep_nobody_waiting(client: Client, kind: str) -> None:
+    sent = {
+        "half a request": b"GET /d/d HTTP/1.1\r\nHost: 127",
+        "half a form": request(client, "/d/d/v1/statistics", "POST", "Content-Length: 100\r\n") + b"do=",
+        "never reads": request(client, "/d/d/v1/records?count=200"),
+        "asks again and again": 20 * request(client, "/d/d/v1/records?count=200"),
+    }[kind]
+    with ExitStack() as clients:
+        for _ in range(CLIENTS if kind != "asks again and again" else 3):
+            clients.enter_context(connected(client, sent))
+        assert client.get("/d/d/v1").status == 200
+
+
+def test_a_client_that_goes_in_the_middle_of_a_form_is_no_bug(
+    storage: cachelayer.Storage, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(storage) as client:
+        for _ in range(5):
+            sent = request(client, "/d/d/v1/statistics", "POST", "Content-Length: 100\r\n") + b"do=all"
+            connected(client, sent).close()
+        assert client.get("/").status == 200
+    assert caplog.records == []
+    assert capfd.readouterr().err == ""
