@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import FORKS, beside_threads
+from forks import FORKS
 from log_entries import commit
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
-from cachelayer.versions.snapshot import Snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -45,26 +45,16 @@ def tagged(folder: str, who: int) -> None:
         cachelayer.Storage(folder).tag("d", "v1", f"tag-{who}-{number}")
 
 
-def processes(count: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(count, FORKS)
-
-
-def test_threads_that_cache_at_once_build_once(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        digests = set(threads.map(cached, [str(tmp_path)] * 8))
-    assert len(digests) == 1
-    assert len(list(tmp_path.glob("built-*"))) == 1
-
-
-def test_processes_that_cache_at_once_build_once(tmp_path: Path) -> None:
-    with processes(4) as pool:
+@pytest.mark.parametrize("workers", [partial(ThreadPoolExecutor, 8), partial(ProcessPoolExecutor, 4, FORKS)])
+def test_those_that_cache_at_once_build_once(tmp_path: Path, workers: Callable[[], Executor]) -> None:
+    with workers() as pool:
         digests = set(pool.map(cached, [str(tmp_path)] * 8))
     assert len(digests) == 1
     assert len(list(tmp_path.glob("built-*"))) == 1
 
 
 def test_of_builds_of_one_version_exactly_one_wins(tmp_path: Path) -> None:
-    with processes(4) as pool:
+    with ProcessPoolExecutor(4, FORKS) as pool:
         outcomes = list(pool.map(submitted, [str(tmp_path)] * 8, range(8)))
     assert sorted(outcomes) == ["lost"] * 7 + ["won"]
     assert len(list((tmp_path / "d" / "_builds").iterdir())) == 1
@@ -74,7 +64,7 @@ def test_of_builds_of_one_version_exactly_one_wins(tmp_path: Path) -> None:
 def test_no_entry_of_the_log_is_lost(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
     storage.submit([1], "d", "v1")
-    with processes(3) as pool:
+    with ProcessPoolExecutor(3, FORKS) as pool:
         list(pool.map(tagged, [str(tmp_path)] * 3, range(3)))
     assert len(storage.tags("d")) == 75
     assert len(list((tmp_path / "d" / "_log").glob("*.json"))) == 76
@@ -94,27 +84,3 @@ def test_a_put_whose_reply_was_lost_is_recognised_as_ones_own(tmp_path: Path) ->
         entry = commit(log, lambda head: replace(head, tags={**head.tags, f"t{head.sequence}": "v"}))
         assert entry.sequence == number + 1
     assert sorted(log.head().tags) == ["t0", "t1", "t2"]
-
-
-def test_who_loses_the_race_for_an_entry_decides_again(tmp_path: Path) -> None:
-    mine, other = Log(LocalStore(tmp_path), "d"), Log(LocalStore(tmp_path), "d")
-    asked = []
-
-    def decide(head: Snapshot) -> Snapshot:
-        asked.append(head.sequence)
-        if len(asked) == 1:
-            commit(other, lambda head: replace(head, tags={"theirs": "v"}))
-        return replace(head, tags={**head.tags, "mine": "v"})
-
-    assert commit(mine, decide).tags == {"theirs": "v", "mine": "v"}
-    assert asked == [0, 1]
-
-
-@pytest.mark.parametrize("kind", ["fork", "spawn"])
-def test_a_ref_reads_the_same_in_every_kind_of_process(tmp_path: Path, kind: str) -> None:
-    ref = cachelayer.Storage(tmp_path).submit([{"n": n, "s": "x" * n} for n in range(300)], "d", "v1", shard_bytes=9000)
-    assert ref[7]["n"] == 7
-    with beside_threads(), ProcessPoolExecutor(2, multiprocessing.get_context(kind)) as pool:
-        found = list(pool.map(ref.__getitem__, range(0, 300, 11)))
-    assert [row["n"] for row in found] == list(range(0, 300, 11))
-    assert [len(row["s"]) for row in found] == list(range(0, 300, 11))

@@ -72,20 +72,15 @@ def test_row_groups_before_the_place_are_not_read(tmp_path: Path) -> None:
     assert records_of(skipped(damaged, ROW_GROUP), spec, None) == expected
 
 
-def with_null(record: int) -> pa.Table:
-    """Rows of which one has what has no place: null within a list."""
-    lists: list[Any] = [[1, 2] for _ in range(12_000)]
-    lists[record] = [None]
-    return pa.table({"list": pa.array(lists, pa.list_(pa.int64()))})
-
-
 @pytest.mark.parametrize("make", [lambda rows: rows, datasets.Dataset], ids=["arrow", "datasets"])
 def test_a_row_that_does_not_fit_is_named_by_its_number_in_the_whole(
-    make: Callable[[Any], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[[Any], Any], storage: cachelayer.Storage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    storage = cachelayer.Storage(tmp_path)
+    lists: list[Any] = [[1, 2] for _ in range(12_000)]
+    lists[10_050] = [None]
+    rows = pa.table({"list": pa.array(lists, pa.list_(pa.int64()))})
     for _ in range(2):
         with pytest.raises(cachelayer.ElementError) as caught:
-            storage.cache(make(with_null(10_050)), "d", "v1", shard_bytes=100_000)
+            storage.cache(make(rows), "d", "v1", shard_bytes=100_000)
         assert caught.value.record == 10_050
     assert "resuming after" in capsys.readouterr().err

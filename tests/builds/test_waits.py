@@ -1,65 +1,47 @@
-"""How long a build in an object store waits for one that was killed: once."""
+"""How long a build in an object store waits for one that was killed on another host: once."""
 
 from __future__ import annotations
 
-import signal
 import time
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from crash_child import OPTIONS, RECORDS, generated, make
-from forks import FORKS
-from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.versions import claims
 
 EXPIRY = 3000.0
-KILLED_BEFORE = 20
-"""A write after some shards."""
-
-
-@dataclass
-class Clock:
-    """A clock that stands still but for the pauses of those who watch others."""
-
-    seconds: float = 0.0
-    pauses: int = field(default=0)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def pause(self) -> None:
-        self.pauses += 1
-        self.seconds += EXPIRY / 10
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
-    monkeypatch.setattr(claims, "time", SimpleNamespace(**{**vars(time), "monotonic": clock.monotonic}))
-    monkeypatch.setattr(claims.Claims, "pause", lambda _: clock.pause())
-    return clock
 
 
 def test_a_builder_that_was_killed_is_waited_for_once_and_it_is_said(
-    server: Server, clock: Clock, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    url, options = server.url(new_bucket(server), "a/prefix"), server.storage_options()
-    child = FORKS.Process(target=make, args=(url, options, "memory://other", "generator", KILLED_BEFORE))
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
-    assert "claim" in storage._store.names("d/_builds/new")
-    # As if it had run on another host: nothing there tells that it is gone.
-    storage._store.put("d/_builds/new/claim", b"other-1 token 1")
-    ref = storage.cache(generated, "d", "new", **{**OPTIONS, "progress": True})
-    assert len(ref) == RECORDS
-    assert storage._store.names("d/_builds/new") == []
-    assert EXPIRY <= clock.seconds <= 1.2 * EXPIRY
-    (said,) = [line for line in capfd.readouterr().err.splitlines() if "waiting" in line]
-    assert said.startswith("d@new: waiting for other-1 ")
+    now = 0.0
+
+    def pause(_: object) -> None:
+        nonlocal now
+        now += EXPIRY / 10
+
+    def rows() -> Iterator[int]:
+        yield from range(5000)
+        if errors:
+            raise errors.pop()
+
+    errors = [OSError("the disk went away")]
+
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
+    # The clock stands still but for the pauses of those who watch others.
+    monkeypatch.setattr(claims, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now}))
+    monkeypatch.setattr(claims.Claims, "pause", pause)
+    storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(rows, "d", "v1", shard_bytes=20_000)
+    storage._store.put("d/_builds/v1/claim", b"other-1 token 1")
+    assert len(storage.cache(rows, "d", "v1", shard_bytes=20_000, progress=True)) == 5000
+    assert storage._store.names("d/_builds/v1") == []
+    assert EXPIRY <= now <= 1.2 * EXPIRY
+    [said] = [line for line in capfd.readouterr().err.splitlines() if "waiting" in line]
+    assert said.startswith("d@v1: waiting for other-1 ")
     assert "3000 s" in said
