@@ -25,22 +25,23 @@ def test_the_options_and_what_checks_them_list_equal_names_and_types() -> None:
     assert SubmitOptions.__required_keys__ == frozenset()
 
 
-@pytest.mark.parametrize("call", ["submit", "cache", "append", "cacheable"])
-def test_an_option_that_there_is_not_is_named_with_the_nearest(tmp_path: Any, call: str) -> None:
-    storage = Storage(tmp_path)
-    wrong: Any = {"shard_byte": 1}
-    calls: dict[str, Callable[[], Any]] = {
-        "submit": lambda: storage.submit([1], "a@v1", **wrong),
-        "cache": lambda: storage.cache([1], "a@v1", **wrong),
-        "append": lambda: storage.append("a@v1", new="v2", source=[1], **wrong),
-        "cacheable": lambda: storage.cacheable("a@v1", **wrong),
-    }
+WRONG: Any = {"shard_byte": 1}
+CALLS: dict[str, Callable[[Storage], Any]] = {
+    "submit": lambda storage: storage.submit([1], "a@v1", **WRONG),
+    "cache": lambda storage: storage.cache([1], "a@v1", **WRONG),
+    "append": lambda storage: storage.append("a@v1", new="v2", source=[1], **WRONG),
+    "cacheable": lambda storage: storage.cacheable("a@v1", **WRONG),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_option_that_there_is_not_is_named_with_the_nearest(storage: Storage, call: str) -> None:
     with pytest.raises(cachelayer.UnknownOptionError, match="shard_bytes"):
-        calls[call]()
+        CALLS[call](storage)
 
 
-def test_a_mistyped_version_is_answered_with_its_spelling(tmp_path: Any) -> None:
-    storage: Any = Storage(tmp_path)
+def test_a_mistyped_version_is_answered_with_its_spelling(storage: Storage) -> None:
+    mistyped: Any = {"dataset_version": "v1"}
     for call in (storage.cacheable, lambda *name, **options: storage.cache([1], *name, **options)):
         with pytest.raises(cachelayer.UnknownOptionError, match="version"):
-            call("a", dataset_version="v1")
+            call("a", **mistyped)

@@ -188,17 +188,13 @@ def test_builds_upon_what_is_erased_meanwhile_are_refused(tmp_path: Path) -> Non
 
 
 def test_local_copies_go_when_they_are_looked_at(gcs: Server, tmp_path: Path) -> None:
-    url, options = gcs.url(new_bucket(gcs)), gcs.storage_options()
-    storage = Storage(url, storage_options=options, local_cache=tmp_path / "copies")
+    url, options, copies = gcs.url(new_bucket(gcs)), gcs.storage_options(), tmp_path / "copies"
+    storage = Storage(url, storage_options=options, local_cache=copies)
     submitted(storage).mirror()
-
-    def copied() -> bytes:
-        return b"".join(path.read_bytes() for path in (tmp_path / "copies").rglob("*.array_record"))
-
-    assert b"secret of person 0042" in copied()
+    assert b"secret of person 0042" in b"".join(path.read_bytes() for path in copies.rglob("*.array_record"))
     Storage(url, storage_options=options, local_cache_bytes=0).erase("d@v1", records=[42], reason="asked to", grace=0)
     assert storage.fetch("d@v1")[41]["n"] == 41
-    assert b"secret of person 0042" not in copied()
+    assert b"secret of person 0042" not in b"".join(path.read_bytes() for path in copies.rglob("*.array_record"))
 
 
 @pytest.mark.parametrize(

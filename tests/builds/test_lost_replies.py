@@ -47,39 +47,23 @@ class LosesReply(LocalStore):
         return is_ours
 
 
-def numbers(count: int = RECORDS) -> list[int]:
-    return list(range(count))
+def numbers() -> list[int]:
+    return list(range(RECORDS))
 
 
 def part(number: int, count: int) -> list[int]:
     return numbers()[number::count]
 
 
-def submit(storage: Storage) -> Any:
-    return storage.submit(numbers(), "d", "v1", shard_bytes=SHARD_BYTES)
-
-
-def cache(storage: Storage) -> Any:
-    return storage.cache(numbers, "d", "v1", shard_bytes=SHARD_BYTES)
-
-
-def cache_together(storage: Storage) -> Any:
-    return storage.cache(cachelayer.sharded(part, 2), "d", "v1", hosts=(0, 1))
-
-
-def append(storage: Storage) -> Any:
-    return storage.append("d", "v0", "v1", numbers(), shard_bytes=SHARD_BYTES)
-
-
-def derive(storage: Storage) -> Any:
-    return storage.derive("d", "v0", "v1", keep=[1, 0])
-
-
-def copy(storage: Storage) -> Any:
-    return Storage(storage.url).copy("d", "v0", storage, new="d@v1")
-
-
-BUILDS = [submit, cache, cache_together, append, derive, copy]
+OPTIONS: Any = {"shard_bytes": SHARD_BYTES}
+BUILDS: dict[str, Callable[[Storage], Any]] = {
+    "submit": lambda storage: storage.submit(numbers(), "d", "v1", **OPTIONS),
+    "cache": lambda storage: storage.cache(numbers, "d", "v1", **OPTIONS),
+    "cache together": lambda storage: storage.cache(cachelayer.sharded(part, 2), "d", "v1", hosts=(0, 1)),
+    "append": lambda storage: storage.append("d", "v0", "v1", numbers(), **OPTIONS),
+    "derive": lambda storage: storage.derive("d", "v0", "v1", keep=[1, 0]),
+    "copy": lambda storage: Storage(storage.url).copy("d", "v0", storage, new="d@v1"),
+}
 
 
 def derived(storage: Storage) -> None:
@@ -112,15 +96,16 @@ MEANWHILE = [derived, appended, copied_away, built_again, collected]
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", BUILDS)
 def test_whatever_reply_is_lost_while_others_use_what_was_published_every_version_stays_whole(
-    build: Callable[[Storage], Any], tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
+    build = BUILDS[name]
     lost, published = 1, 0
     while (is_published := loses(tmp_path / str(lost), build, lost)) is not None:
         if is_published:
             published += 1
-            for others in some(MEANWHILE, start=published + BUILDS.index(build)):
+            for others in some(MEANWHILE, start=published + list(BUILDS).index(name)):
                 loses(tmp_path / f"{lost}-{others.__name__}", build, lost, others)
         lost += 1
     assert published

@@ -9,7 +9,7 @@ import pytest
 import cachelayer
 
 
-@pytest.mark.parametrize("text", ["a text that was meant as a record " * 200, "x" * 300 + ".csv", "nul\0.csv", "nul\0"])
+@pytest.mark.parametrize("text", ["a text that was meant as a record " * 200, "x" * 300 + ".csv", "nul\0.csv"])
 def test_a_text_that_cannot_be_a_path_is_refused_in_a_few_lines(tmp_path: Path, text: str) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match=text[:3]) as caught:
         cachelayer.Storage(tmp_path).cache(text, "texts", "v1")

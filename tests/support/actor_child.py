@@ -62,6 +62,10 @@ class Actor:
         number, grace = self.random.randrange(3), self.random.choice([None, 0])
         self.storage.erase("d", records=[number], of=self.version(), reason="x", grace=grace, progress=False)
 
+    def read(self) -> None:
+        ref = self.storage.fetch("d", self.version()).raw()
+        ref.read([number for number in (0, len(ref) - 1) if number not in ref.erased])
+
     def delete(self) -> None:
         self.storage.delete("d", self.version(), grace=self.random.choice([0, 0.01, 60]))
 
@@ -69,8 +73,8 @@ class Actor:
         self.storage.gc(grace=self.random.choice([0, 0.05]), progress=False)
 
     def act(self) -> None:
-        whats = (self.build, self.cache, self.append, self.derive, self.copy, self.erase, self.delete, self.collect)
-        what = self.random.choice(whats)
+        writes = (self.build, self.cache, self.append, self.derive, self.copy, self.erase)
+        what = self.random.choice([*writes, self.read, self.delete, self.collect])
         try:
             what()
         except LOST:

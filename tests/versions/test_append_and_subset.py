@@ -56,15 +56,6 @@ def test_appended_records_come_behind_those_of_the_base_whose_shards_are_not_tou
     assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
 
 
-def test_no_record_moves_to_another_part_of_a_split_when_more_are_appended(storage: Storage) -> None:
-    shares = {"train": 0.8, "test": 0.2}
-    before = {name: set(values(part)) for name, part in submit(storage).split(shares, seed=3).items()}
-    after = storage.append("d", "v1", "v2", rows(100, 150)).split(shares, seed=3)
-    for name, part in after.items():
-        assert before[name] < set(values(part))
-        assert set(values(part)) - before[name] <= set(range(100, 150))
-
-
 OTHERS: dict[str, Any] = {
     "x": {**rows(0, 3), "x": np.zeros(3, np.int32)},
     "image": {**rows(0, 3), "image": np.zeros((3, 8), np.uint8)},
@@ -188,18 +179,17 @@ def test_shared_shards_live_until_the_last_version_that_names_them_is_deleted(st
     assert not stored_files(storage)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\1" * 16, b"\0" * 24])
-def test_kept_numbers_that_changed_are_found(storage: Storage, tmp_path: Path, damage: bytes) -> None:
+def test_kept_numbers_that_changed_are_found(storage: Storage, tmp_path: Path) -> None:
     submit(storage)
     storage.derive("d", "v1", "v2", keep=[5, 3, 4])
     (path,) = tmp_path.glob("d/manifests/*.i64")
-    path.write_bytes(damage)
-    with pytest.raises(cachelayer.CorruptionError):
-        Storage(tmp_path).fetch("d", "v2")
-    assert not Storage(tmp_path).verify("d", "v2")
-    path.unlink()
-    with pytest.raises(cachelayer.CorruptionError, match=path.name):
-        Storage(tmp_path).fetch("d", "v2")
+    for damage in (b"", b"\1" * 16, b"\0" * 24, None):
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+        with pytest.raises(cachelayer.CorruptionError):
+            Storage(tmp_path).fetch("d", "v2")
+        assert not Storage(tmp_path).verify("d", "v2")
 
 
 @pytest.mark.parametrize(

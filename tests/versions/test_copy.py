@@ -86,19 +86,6 @@ def test_from_disk_to_gcs_to_s3_to_disk_nothing_changes(here: Storage, there: St
     assert "secret" not in json.dumps(event)
 
 
-def test_what_a_copy_shares_with_other_versions_there_stays_until_the_last_goes(here: Storage, there: Storage) -> None:
-    here.append("d", "v1", "v2", ROWS[:7])
-    here.derive("d", "v2", "v3", keep=[3, 1, 506])
-    for version in ("v1", "v2", "v3"):
-        here.copy("d", version, there)
-    there.delete("d", "v3", grace=0)
-    here.copy("d", "v3", there)
-    for version in ("v1", "v2"):
-        there.delete("d", version, grace=0)
-    assert [row["n"] for row in there.fetch("d", "v3")] == [3, 1, 6]
-    assert_only_versions_are_left(there, "d")
-
-
 def test_a_copy_may_have_other_names(here: Storage, there: Storage) -> None:
     here.tag("d", "v1", "best")
     ref = here.copy("d@best", None, there, new="e@w1")

@@ -71,12 +71,11 @@ UP = "../" * 5 + "home/"
 
 
 @pytest.mark.parametrize("key", ["sha256", "generations"])
-@pytest.mark.parametrize("name", [f"{UP}thesis", "/home/thesis", f"x/../{UP}"])
+@pytest.mark.parametrize("name", [f"{UP}thesis", "/home/thesis"])
 def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
     foreign: Foreign, key: str, name: str
 ) -> None:
     before = foreign.outside()
-    assert (foreign.root / "d" / "shards" / f"{UP}thesis").resolve() == foreign.home / "thesis"
     foreign.document["data"]["shards"][key][0] = name
     foreign.restore()
     storage = Storage(foreign.root)

@@ -62,38 +62,18 @@ def test_a_shard_that_was_cut_short_is_refused_before_it_is_mapped(folder: Path,
     assert not Storage(folder).verify("d", "v1")
 
 
-def edit(path: Path, change: Any) -> None:
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
-
-
 def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
     path = files(folder, "manifests/*.json")[0]
     whole = path.read_bytes()
-    for change in (
-        lambda document: document["data"]["shards"]["records"].__setitem__(0, 1),
-        lambda document: document["data"]["shards"]["crc32c"].__setitem__(0, 1),
-        lambda document: document["provenance"].clear(),
-    ):
-        edit(path, change)
+    other = json.loads(whole)
+    other["data"]["shards"]["records"][0] = 1
+    for raw in (json.dumps(other).encode(), whole.replace(b"provenance", b"Provenance"), whole[:-50]):
+        path.write_bytes(raw)
         with pytest.raises(cachelayer.CorruptionError, match="'v1'"):
             Storage(folder).fetch("d", "v1")
         assert not Storage(folder).verify("d", "v1")
-        path.write_bytes(whole)
-    path.write_bytes(whole[:-50])
-    with pytest.raises(cachelayer.CorruptionError, match="'v1'"):
-        Storage(folder).fetch("d", "v1")
     path.unlink()
     with pytest.raises(cachelayer.CorruptionError, match="missing"):
-        Storage(folder).fetch("d", "v1")
-
-
-def test_a_log_entry_that_was_cut_short_is_an_error(folder: Path) -> None:
-    path = folder / "d/_log/0000000001.json"
-    path.write_bytes(path.read_bytes()[:-20])
-    (folder / "d/_log/head").unlink()
-    with pytest.raises(cachelayer.CorruptionError, match="not a whole entry"):
         Storage(folder).fetch("d", "v1")
 
 
@@ -133,19 +113,18 @@ def test_the_damaged_record_is_refused_and_no_other(tmp_path: Path) -> None:
     assert "record 77" in Storage(tmp_path).verify("d", "v1").problems[0]
 
 
-@pytest.mark.parametrize("place", [7, 5, 4])
 @pytest.mark.parametrize("verify", ["never", "open", "always"])
-def test_a_position_outside_the_file_is_never_read(tmp_path: Path, verify: Any, place: int) -> None:
+def test_a_position_outside_the_file_is_never_read(tmp_path: Path, verify: Any) -> None:
     Storage(tmp_path).submit([b"x" * number for number in range(100)], "d", "v1")
     path = files(tmp_path, "shards/*.index")[0]
-    raw = bytearray(path.read_bytes())
-    raw[64 + 16 * 50 + place] ^= 0x80
-    path.write_bytes(raw)
-    ref = Storage(tmp_path, verify=verify).fetch("d", "v1")
-    with pytest.raises(cachelayer.CorruptionError):
-        ref.read([50])
-    with pytest.raises(cachelayer.CorruptionError):
-        ref[50]
+    whole = path.read_bytes()
+    for place in (7, 5, 4):
+        path.write_bytes(whole)
+        flip(path, 64 + 16 * 50 + place, 7)
+        ref = Storage(tmp_path, verify=verify).fetch("d", "v1")
+        for read in (lambda ref: ref.read([50]), lambda ref: ref[50]):
+            with pytest.raises(cachelayer.CorruptionError):
+                read(ref)
 
 
 def test_records_of_all_sizes_are_checked(tmp_path: Path) -> None:
