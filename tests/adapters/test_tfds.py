@@ -43,10 +43,7 @@ def example(number: int) -> dict[str, Any]:
         "label": number % 3,
         "text": f"näme {number}",
         "nested": {"half": np.float32(number / 2), "even": number % 2 == 0},
-        "list": list(range(number % 4)),
         "texts": [f"t{k}" for k in range(number % 3)],
-        "pair": [number, -number],
-        "matrix": np.full((number % 3, 2), number, np.int32),
         "boxes": [{"x": k, "name": f"b{k}"} for k in range(number % 3)],
         "lists": [[k] * k for k in range(number % 4)],
     }
@@ -57,10 +54,7 @@ FEATURES = {
     "label": tfds.features.ClassLabel(names=CLASSES),
     "text": tfds.features.Text(),
     "nested": {"half": np.float32, "even": np.bool_},
-    "list": tfds.features.Sequence(np.int64),
     "texts": tfds.features.Sequence(tfds.features.Text()),
-    "pair": tfds.features.Sequence(np.int64, length=2),
-    "matrix": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
     "boxes": tfds.features.Sequence({"x": np.int64, "name": tfds.features.Text()}),
     "lists": tfds.features.Sequence(tfds.features.Sequence(np.int64)),
 }
@@ -105,11 +99,8 @@ class TestDataSource(SourceConformance):
             },
             "image": image(number),
             "label": np.int64(number % 3),
-            "list": np.arange(number % 4),
             "lists": Ragged(np.array(list(chain.from_iterable(lists)), np.int64), np.cumsum([0, *map(len, lists)])),
-            "matrix": np.full((number % 3, 2), number, np.int32),
             "nested": {"even": np.bool_(number % 2 == 0), "half": np.float32(number / 2)},
-            "pair": np.array([number, -number]),
             "text": f"näme {number}".encode(),
             "texts": np.array([f"t{k}".encode() for k in range(number % 3)], object),
         }
