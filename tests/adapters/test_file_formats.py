@@ -7,16 +7,21 @@ import gzip
 import io
 import lzma
 import os
+import re
+import struct
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +32,7 @@ from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet
 from cachelayer.adapters.webdataset import from_webdataset
+from cachelayer.errors import CacheLayerError
 
 ROWS = 3000
 NUMBERS = np.random.default_rng(0).permutation(ROWS)
@@ -42,13 +48,18 @@ def written(write: Callable[[Any], Any]) -> bytes:
     return file.getvalue()
 
 
-def archive(file: io.BytesIO) -> None:
-    with tarfile.open(fileobj=file, mode="w") as members:
-        for number in range(3):
-            info = tarfile.TarInfo(f"{number}.bin")
-            info.size = 600
-            members.addfile(info, io.BytesIO(NUMBERS.tobytes()[number : number + 600]))
-    file.truncate(3 * (512 + 1024) + 512)  # the blocks of the files, and half of the end mark
+def archive(*members: tuple[str, bytes, str, bytes]) -> bytes:
+    """A tar file of members, with its end mark and nothing after it."""
+    file = io.BytesIO()
+    for name, kind, target, data in members:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname, info.size = kind, target, len(data)
+        file.write(info.tobuf() + data + bytes(-len(data) % 512))
+    return file.getvalue() + bytes(1024)
+
+
+def regular(name: str, data: bytes) -> tuple[str, bytes, str, bytes]:
+    return name, tarfile.REGTYPE, "", data
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,7 @@ class Format:
     is_remote: bool = True
 
 
+TAR = archive(*(regular(f"{n}.bin", NUMBERS.tobytes()[n : n + 600]) for n in range(3)))
 FORTRAN = np.asfortranarray(NUMBERS.reshape(-1, 4))
 FORMATS = {
     "csv": Format(CSV, from_csv, is_framed=False),
@@ -77,10 +89,10 @@ FORMATS = {
     "jsonl.gz": Format(gzip.compress(JSON[:99]) + gzip.compress(JSON[99:]), lambda path: from_json(path, SCHEMA)),
     "parquet": Format(written(lambda file: pq.write_table(TABLE, file, row_group_size=100)), from_parquet),
     "arrow": Format(written(lambda file: pa.feather.write_feather(TABLE, file, chunksize=100)), from_ipc),
-    "tar": Format(written(archive), from_webdataset),
-    "tar.gz": Format(gzip.compress(written(archive)), from_webdataset),
-    "tar.bz2": Format(bz2.compress(written(archive)), from_webdataset),
-    "tar.xz": Format(lzma.compress(written(archive)), from_webdataset),
+    "tar": Format(TAR[:-512], from_webdataset),
+    "tar.gz": Format(gzip.compress(TAR), from_webdataset),
+    "tar.bz2": Format(bz2.compress(TAR), from_webdataset),
+    "tar.xz": Format(lzma.compress(TAR), from_webdataset),
     "npz": Format(written(lambda file: np.savez(file, x=NUMBERS)), from_npz, is_remote=False),
     "small.npz": Format(written(lambda file: np.savez_compressed(file, x=NUMBERS)), from_npz, is_remote=False),
     "npy": Format(written(lambda file: np.save(file, NUMBERS)), from_npy, is_remote=False),
@@ -125,6 +137,90 @@ def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(name: str, sto
         with pytest.raises(SourceError, match=path.name):
             storage.cache(form.read(path), "d", "v1")
     assert storage.datasets() == []
+
+
+def npy(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    """A file with a header of any text."""
+    size = "<H" if version == b"\1\0" else "<I"
+    return b"\x93NUMPY" + version + struct.pack(size, len(header)) + header.encode("latin1") + data
+
+
+def described(descr: str = "'<f4'", shape: str = "(6, 4)", order: str = "False") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}}}\n"
+
+
+def zipped(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", data)
+    return file.getvalue()
+
+
+ARRAY = np.arange(24, dtype=np.float32).tobytes()
+HEADERS = {
+    "text": b"hello, this is no array",
+    "an unknown version": npy(described(), ARRAY, b"\7\0"),
+    "a header that is no dict": npy("[1, 2]", ARRAY),
+    "a header that calls": npy("__import__('os')", ARRAY),
+    "a void dtype": npy(described("'|V4'"), ARRAY),
+    "a negative length": npy(described(shape="(-6, 4)"), ARRAY),
+    "more rows than bytes": npy(described(shape="(7, 4)"), ARRAY),
+    "fewer rows than bytes": npy(described(shape="(5, 4)"), ARRAY),
+    "more bytes than 64 bits count": npy(described(shape=f"({2**40}, {2**40})"), ARRAY),
+    "2**40 rows of no bytes": npy(described(shape=f"({2**40}, 0)")),
+}
+A, B = regular("a.txt", b"1"), regular("b.txt", b"2" * 600)
+WHOLE = archive(A, B)
+TARS = {
+    "text": b"no tar file" * 100,
+    "damage between two files": WHOLE[:1024] + b"\xff" * 8 + WHOLE[1032:],
+    "a wrong sum between two files": WHOLE[: 1024 + 148] + b"0000000\0" + WHOLE[1024 + 156 :],
+    "two archives": WHOLE + WHOLE,
+    "two archives in gzip members": gzip.compress(WHOLE) + gzip.compress(WHOLE),
+    "two archives in gzip": gzip.compress(WHOLE + WHOLE),
+    "two archives in xz": lzma.compress(WHOLE + WHOLE),
+    "gzip with a damaged checksum": gzip.compress(WHOLE)[:-6] + b"\xff" + gzip.compress(WHOLE)[-5:],
+    "Zstandard": b"\x28\xb5\x2f\xfd" + bytes(600),
+    "gzip with more after it": gzip.compress(WHOLE) + b"more",
+    "a hard link": archive(A, ("b.txt", tarfile.LNKTYPE, "a.txt", b"")),
+    "a symbolic link": archive(A, ("b.txt", tarfile.SYMTYPE, "a.txt", b"")),
+    "a pipe": archive(A, ("b.txt", tarfile.FIFOTYPE, "", b"")),
+    "a device": archive(A, ("b.txt", tarfile.CHRTYPE, "", b"")),
+    "a file that is there twice": archive(A, A),
+}
+TEXTS = {
+    "nothing": b"",
+    "a row that is short": b"n,x\n1\n",
+    "a quote that does not end": b'x,y\n1,"ab\n2,c\n',
+    "a row longer than a block": b"x\n1\n" + b"a" * 3000 + b"\n",
+}
+SMALL_BLOCKS = pyarrow.csv.ReadOptions(block_size=1000)
+DAMAGED: dict[str, tuple[Any, str, bytes]] = {
+    **{f"npy: {name}": (from_npy, "npy", data) for name, data in HEADERS.items()},
+    **{f"npz: {name}": (from_npz, "npz", zipped(data)) for name, data in HEADERS.items()},
+    **{f"tar: {name}": (from_webdataset, "tar", data) for name, data in TARS.items()},
+    **{f"csv: {name}": (partial(from_csv, read_options=SMALL_BLOCKS), "csv", data) for name, data in TEXTS.items()},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_file_of_which_something_would_be_lost_is_refused_by_its_name(
+    name: str, storage: Storage, tmp_path: Path
+) -> None:
+    read, suffix, data = DAMAGED[name]
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(data)
+    with pytest.raises(CacheLayerError, match=re.escape(str(path))):
+        storage.cache(read(path), "d", "v1")
+    assert storage.datasets() == []
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if not name.startswith(("tar.", "small"))])
+def test_the_name_of_a_file_tells_its_format(name: str, storage: Storage, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{name}"
+    path.write_bytes(FORMATS[name].data)
+    named, read = storage.cache(path, "d", "named"), storage.cache(FORMATS[name].read(path), "d", "read")
+    assert named.digest == read.digest
 
 
 def touch(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import warnings
 from pathlib import Path
@@ -40,23 +39,6 @@ def test_a_path_is_the_source_of_its_rows(storage: cachelayer.Storage, tmp_path:
     assert len(storage.append("rows@submitted", new="more", source=path)) == 8
     made = storage.cacheable("made", "v1")(lambda: path)()
     assert len(made) == 4
-
-
-def test_formats_are_read_by_their_adapters(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import feather, parquet
-
-    table = pa.table({"number": [0, 1, 2, 3]})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    feather.write_feather(table, tmp_path / "a.arrow")
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"number": {each}}}\n' for each in range(4)))
-    with gzip.open(tmp_path / "a.csv.gz", "wt") as file:
-        file.write("number\n0\n1\n2\n3\n")
-    np.savez(tmp_path / "a.npz", number=np.arange(4))
-    for name in ("a.parquet", "a.arrow", "a.jsonl", "a.csv.gz", "a.npz"):
-        assert [int(each["number"]) for each in cached(storage, tmp_path / name)] == [0, 1, 2, 3], name
-    np.save(tmp_path / "a.npy", np.arange(4))
-    assert [each.item() for each in cached(storage, tmp_path / "a.npy")] == [0, 1, 2, 3]
 
 
 def test_a_folder_is_read_as_what_its_files_are(storage: cachelayer.Storage, tmp_path: Path) -> None:

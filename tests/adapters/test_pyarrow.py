@@ -380,10 +380,6 @@ def _table(ref: DataRef[Any], _: Path | None = None) -> pa.Table:
             raise NoSuchValue from error
 
 
-def _reader(ref: DataRef[Any], _: Path) -> pa.RecordBatchReader:
-    return _table(ref).to_reader(max_chunksize=1)
-
-
 def _parquet(ref: DataRef[Any], folder: Path) -> Any:
     try:
         pyarrow.parquet.write_table(_table(ref), folder / "x.parquet", row_group_size=2)
@@ -394,22 +390,9 @@ def _parquet(ref: DataRef[Any], folder: Path) -> Any:
     return from_parquet(folder / "x.parquet")
 
 
-def _feather(ref: DataRef[Any], folder: Path) -> Any:
-    pyarrow.feather.write_feather(_table(ref), str(folder / "x.arrow"))
-    return from_ipc(folder / "x.arrow")
-
-
 class TestTableValues(ValuesAcross):
     row = Row("pyarrow", make=_table)
 
 
-class TestReaderValues(ValuesAcross):
-    row = Row("pyarrow_reader", make=_reader)
-
-
 class TestParquetValues(ValuesAcross):
     row = Row("parquet", make=_parquet)
-
-
-class TestFeatherValues(ValuesAcross):
-    row = Row("feather", make=_feather)

@@ -175,22 +175,6 @@ def test_compressed_text_with_more_after_it_or_another_name_is_refused(
             rows(storage, READ[name](tmp_path / f"b.{name}", DECLARED))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b"", "Empty CSV"),
-        (b"n,x\n1\n", "Expected 2 columns"),
-        (b'x,y\n1,"ab\n2,c\n', "quotes"),
-        (b'x,y\n1,"', "quotes"),
-        (b"x\n1\n" + b"a" * 3000 + b"\n", "straddl|block"),
-    ],
-)
-def test_csv_that_does_not_parse_is_named(storage: cachelayer.Storage, tmp_path: Path, text: bytes, said: str) -> None:
-    (tmp_path / "a.csv").write_bytes(text)
-    with pytest.raises(SourceError, match=rf"(?s)a\.csv.*({said})"):
-        rows(storage, from_csv(tmp_path / "a.csv", read_options=pa_csv.ReadOptions(block_size=1000)))
-
-
 def test_csv_columns_that_differ_or_are_named_twice_are_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,x\n1,a\n")
     (tmp_path / "b.csv").write_text("x,n\na,1\n")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import re
 import tarfile
 from collections.abc import Iterator
@@ -152,6 +155,31 @@ def test_pipelines_of_webdataset_itself_are_sources(storage: cachelayer.Storage,
     ref = storage.cache(pipeline, "d", "v1")
     assert [int(number) for _, number in ref] == list(range(5))
     assert ref.element_spec[0] == ArraySpec("float32", (2, 2))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_zeros_after_the_end_mark_and_folders_change_nothing(
+    storage: cachelayer.Storage, tmp_path: Path, pack: Any
+) -> None:
+    write(tmp_path / "a.tar", [sample(1), sample(2)])
+    with tarfile.open(tmp_path / "a.tar", "a") as archive:
+        folder = tarfile.TarInfo("d.txt")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+    (tmp_path / "a.tar").write_bytes(pack((tmp_path / "a.tar").read_bytes() + bytes(20480)))
+    assert [row["cls"] for row in storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")] == [1, 2]
+
+
+def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    names = ["/etc/a", "../b", "c/../../d", "ü", "long/" * 60 + "e"]
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(f"{name}.txt"))
+    ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+    assert [element["__key__"] for element in ref] == names
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "cache"}
 
 
 def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -88,24 +86,6 @@ def test_workers_ask_for_blocks_and_hand_out_the_stream(ref: Any, proxy: FaultPr
     blocks = 2 * RECORDS // BLOCK
     # A block may lie in two shards; the rest are parts of the index.
     assert len(asked) <= 2 * blocks * WORKERS
-
-
-@READERS
-def test_workers_that_read_blocks_go_on_from_a_state(ref: Any, read: Callable[..., Any]) -> None:
-    stream = ref.stream(BATCH, shuffle=IN_BLOCKS, seed=1, num_epochs=2)
-    expected, stop = numbers(stream), 33
-    if read is by_torch:
-        batches = read(stream, WORKERS)
-        found = numbers(islice(batches, stop))
-        again = read(stream, WORKERS - 1, "spawn")
-        again.load_state_dict(json.loads(json.dumps(batches.state_dict())))
-    else:
-        batches = iter(read(stream, WORKERS))
-        found = numbers(islice(batches, stop))
-        again = iter(read(stream, WORKERS))
-        again.set_state(json.loads(json.dumps(batches.get_state())))
-        batches.close()
-    assert found + numbers(again) == expected
 
 
 @pytest.mark.needs("torch")
