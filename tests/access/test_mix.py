@@ -218,28 +218,6 @@ def test_weights_are_shares_of_tokens_and_of_bytes_as_stored_uncompressed(
     assert orders[0] == orders[1]
 
 
-MAKERS: dict[str, Any] = {
-    "slices": lambda ref: ref[10:50],
-    "windows": lambda ref: ref.windows("tokens", 8),
-    "packs": lambda ref: ref.packed("tokens", 64),
-    "padded": lambda ref: ref.fields("tokens", "part").padded({"tokens": 16}, long="truncate"),
-    "wrapped": lambda ref: cachelayer.wrap([{"tokens": int(e["part"])} for e in ref], identity=ref.digest),
-}
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_views_of_every_kind_are_parts(documents: list[Any], tmp_path: Any, name: str) -> None:
-    elsewhere = Storage(tmp_path).cache(documents[0], "copy", "v1")
-    parts = [MAKERS[name](ref) for ref in (documents[0], documents[1], elsewhere)]
-    weights = (0.5, 0.3, 0.2)
-    mixture = cachelayer.mix(list(zip(parts, weights, strict=True)), schedule={0: weights, 20: (1, 1, 1)})
-    stream = mixture.stream(6, shuffle=True, seed=1)
-    elements = [element for part in parts for element in part]
-    for step, batch in enumerate(itertools.islice(stream, 4)):
-        for row, number in zip(batch["tokens"], stream.records(step), strict=True):
-            assert np.asarray(row).tolist() == np.asarray(elements[number]["tokens"]).tolist()
-
-
 def test_one_part_and_the_same_part_twice(refs: list[Any]) -> None:
     one = cachelayer.mix([(refs[0], 0.3)], schedule={0: [0.3], 7: [5]}).stream(10, shuffle=True, seed=1)
     records = rows(one, 9)

@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -108,47 +108,6 @@ KINDS = {
     "uniform compressed": (uniform, "zstd"),
     "varying compressed": (varying, "zstd"),
 }
-
-
-def of_every_kind(ref: Any, near: Any) -> dict[str, Any]:
-    """Streams in blocks, of every kind of view and of every option, over records that are read by ranges."""
-    sizes = Blocks(records=BLOCK, window=8, lanes=4)
-    chosen = np.random.default_rng(1).permutation(RECORDS)
-    return {
-        "elements": in_blocks(ref[:50], num_epochs=2),
-        "whole steps": in_blocks(ref, 32, num_epochs=2, remainder="drop"),
-        "padded": in_blocks(ref, 32, remainder="pad", start=45),
-        "a shard": in_blocks(ref, 33, num_epochs=2, shard=(1, 3), remainder="keep"),
-        "endless": in_blocks(ref, 32, num_epochs=None, remainder="drop"),
-        "fewer steps than workers": in_blocks(ref[:40], 32, remainder="keep"),
-        "read when needed": in_blocks(ref, 32, prefetch=0),
-        "reversed slice": in_blocks(ref[30:-25][::-1], 32),
-        "select": in_blocks(ref.select(chosen[:300]), 32),
-        "joined with local records": in_blocks(cachelayer.concat([ref[:100], near, ref[50:]]), 32),
-        "mixture": cachelayer.mix([(ref[:500], 3), (ref[500:], 1)]).stream(32, shuffle=sizes, seed=1),
-        "local": in_blocks(near, 32, num_epochs=2),
-    }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.slow
-def test_iterators_and_workers_read_the_records_of_each_step(tmp_path: Path, kind: str) -> None:
-    make, compression = KINDS[kind]
-    near = Storage(tmp_path).submit(make(90), "d", "v1", compression=compression)
-    for stream in of_every_kind(published(make(RECORDS), compression=compression), near).values():
-        numbers = [*range(40)]
-        with suppress(TypeError):
-            numbers = [*range(len(stream))]
-        expected = [stream[number] for number in numbers]
-        for batch, number in zip(stream, numbers, strict=False):
-            assert_same(batch, expected[number])
-        for worker in range(3):
-            steps = WorkerSteps(reader_of(stream), 3)
-            for number in numbers[worker::3]:
-                assert_same(steps.item(step_of(stream, number)), expected[number])
-        # Out of turn, as after a restore.
-        for number in np.random.default_rng(0).permutation(numbers).tolist()[:15]:
-            assert_same(steps.item(step_of(stream, number)), expected[number])
 
 
 def test_a_worker_fetches_each_block_once(requests: Requests) -> None:

@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import fault_proxy
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from samples import examples
 from servers import Server, new_bucket
 from stored import shard_files
 
@@ -101,24 +98,6 @@ def test_every_build_stores_the_lengths_of_its_records(tmp_path: Path, options: 
     ref = submit(Storage(tmp_path), **options)
     check(ref, ROWS[: len(ref)])
     assert Storage(tmp_path).verify("d", "v1", progress=False)
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(data=st.data())
-def test_views_and_what_is_joined_have_the_lengths_of_their_records(ref: Any, data: st.DataObject) -> None:
-    def some() -> tuple[Any, list[dict[str, Any]]]:
-        start, stop = data.draw(st.integers(0, 700)), data.draw(st.integers(0, 700))
-        step = data.draw(st.sampled_from([1, 1, 2, -1, 300]))
-        view, elements = ref[start:stop:step], ROWS[start:stop:step]
-        if data.draw(st.booleans()) and elements:
-            picked = data.draw(st.lists(st.integers(0, len(elements) - 1), max_size=5))
-            return view.select(picked), [elements[number] for number in picked]
-        return view, elements
-
-    (first, first_elements), (second, second_elements) = some(), some()
-    check(first, first_elements)
-    check(cachelayer.concat([first, second, ref[3:9]]), first_elements + second_elements + ROWS[3:9])
-    check(first.fields("tokens", "meta", "words"), first_elements)
 
 
 def test_neither_totals_nor_lengths_read_a_record(ref: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from document_views import ELEMENTS, SPEC, document_views, values_of
+from document_views import ELEMENTS, LEAVES, SPEC, document_views, values_of
 
 import cachelayer
 from cachelayer import Nullable, Ragged, RecordIndexError, Storage
+from cachelayer.streams.ahead.block_feed import WorkerSteps
+from cachelayer.streams.stream import reader_of, step_of
 
 Views = dict[str, tuple[Any, list[Any]]]
 Make = Callable[..., Any]
@@ -113,6 +115,11 @@ def test_a_view_is_its_elements(views: Views, kind: str) -> None:
     assert [plain(batch) for batch in stream] == [
         plain(stacked.read(stream.records(step))) for step in range(len(stream))
     ]
+    draws = pickle.loads(pickle.dumps(view.sample(np.arange(count) % 4, seed=5))).stream(9)
+    assert plain(draws[3]) == plain(stacked.read(draws.records(3)))
+    mixed = cachelayer.mix([(view, 1), (view[1:], 2)]).stream(9, shuffle=True, seed=1)
+    both = cachelayer.wrap(elements + elements[1:], identity="both", element_spec=view.element_spec)
+    assert plain(mixed[2]) == plain(both.read(mixed.records(2)))
     again = pickle.loads(pickle.dumps(view[1:]))
     assert again.digest == view[1:].digest != view.digest
     assert plain(again[3]) == expected[4]
@@ -120,6 +127,20 @@ def test_a_view_is_its_elements(views: Views, kind: str) -> None:
     for read in (view.__getitem__, lambda number: view.read([0, number]), lambda number: view.__getitems__([number])):
         with pytest.raises(RecordIndexError):
             read(count)
+
+
+MADE_OF_DOCUMENTS = {"windows", "far windows", "joined windows", "packs", "padded windows", "padded", "wrapped"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in MADE_OF_DOCUMENTS])
+def test_lengths_are_those_of_the_elements(views: Views, kind: str) -> None:
+    view, elements = views[kind]
+    for leaf in LEAVES:
+        if leaf.partition("/")[0] in view.element_spec:
+            expected = [len(values) for values in values_of(elements, leaf)]
+            for part, lengths in ((view, expected), (view[3:-3], expected[3:-3]), (view[::-4], expected[::-4])):
+                assert part.lengths(leaf).tolist() == lengths
+                assert part.total(leaf) == sum(lengths)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,6 +186,14 @@ STREAMS: dict[str, Callable[[Views], Make]] = {
     "windows": lambda views: partial(views["windows"][0].stream, **SHUFFLED, num_epochs=None),
     "windows in blocks": lambda views: partial(views["windows"][0].stream, **IN_BLOCKS, num_epochs=None),
     "far windows in blocks": lambda views: partial(views["far windows"][0].stream, **IN_BLOCKS, num_epochs=None),
+    "far in blocks": lambda views: partial(views["far"][0].stream, **IN_BLOCKS, num_epochs=2, remainder="pad"),
+    "far backwards in blocks": lambda views: partial(views["far"][0][::-1].stream, **IN_BLOCKS, num_epochs=None),
+    "far and near in blocks": lambda views: partial(
+        cachelayer.concat([views["far"][0][:50], views["many"][0]]).stream, **IN_BLOCKS, num_epochs=2, remainder="keep"
+    ),
+    "far mixture in blocks": lambda views: partial(
+        cachelayer.mix([(views["far"][0], 1), (views["one"][0], 2)]).stream, **IN_BLOCKS
+    ),
     "far packs": lambda views: partial(views["far"][0].packed("tokens", 40).stream, **SHUFFLED, num_epochs=9),
     "packs": lambda views: partial(views["many"][0].packed("tokens", 40, seed=1).stream, **SHUFFLED, num_epochs=9),
     "padded": lambda views: partial(views["padded"][0].stream, **SHUFFLED, num_epochs=3, remainder="pad"),
@@ -215,7 +244,13 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
     for item in itertools.islice(alone, STEPS):
         whole.append(columns(item))
         states.append(json.loads(json.dumps(alone.get_state())))
-    assert [columns(make(24)[step]) for step in range(len(whole))] == whole
+    stream = make(24)
+    assert [columns(stream[step]) for step in range(len(whole))] == whole
+    for worker in range(3):
+        # Workers that take turns, and one that is asked out of turn at last.
+        steps = WorkerSteps(reader_of(stream), 3)
+        for number in [*range(worker, len(whole), 3), 1]:
+            assert columns(steps.item(step_of(stream, number))) == whole[number]
     for shards in (3, 8):
         iterators = [iter(make(24, shard=(shard, shards), prefetch=0)) for shard in range(shards)]
         assert joined([list(itertools.islice(iterator, STEPS)) for iterator in iterators]) == whole
