@@ -58,15 +58,6 @@ class NumberStats:
     values: tuple[tuple[int | bool, int], ...] | None
     histogram: Histogram | None
 
-    def bins(self) -> list[tuple[Number | str, Number | str | None, int]]:
-        """Return the bars of a chart: a value with its count if few differ, else the ends of a range with its count."""
-        if self.values:
-            return [(value, None, count) for value, count in self.values]
-        if self.histogram is None:
-            return []
-        edges = self.histogram.edges
-        return list(zip(edges[:-1], edges[1:], self.histogram.counts, strict=True))
-
 
 def are_numbers(dtype: dtypes.DType) -> bool:
     """Return whether values of a dtype have an order and a range, unlike complex numbers and strings."""

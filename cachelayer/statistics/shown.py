@@ -1,56 +1,158 @@
-"""Statistics as text and as HTML: the names of the leaves whole and first, their numbers after them."""
+"""Statistics in words and bars, the same ones in text, in notebooks and on the page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cachelayer.drawing.text import number_text, shown_path
+from cachelayer.drawing.text import Names, named, number_text, shown_path
 
 if TYPE_CHECKING:
-    from cachelayer.statistics.numbers import NumberStats
-    from cachelayer.statistics.survey import LeafStats, Statistics
+    from cachelayer.statistics.numbers import Histogram, NumberStats
+    from cachelayer.statistics.survey import LeafStats, LengthStats, Statistics
+    from cachelayer.statistics.texts_and_images import StringStats
 
-_BARS = "▁▂▃▄▅▆▇█"
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 16
-_COMMON = 3
-_NUMBERS = {"min": "minimum", "mean": "mean", "max": "maximum", "std": "std"}
-Row = tuple[str, str, list[tuple[str, "NumberStats | None"]]]
-"""The name of a leaf, what is said of it, and its distributions, each with what it is of."""
+_MOST_LISTED, _COMMON, _TEXT = 4, 3, 24
+_TO_MINUTES = len("2026-01-31T12:30")
+_NO_NAMES: Names = {}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a chart, or a number beside it, with the condition that chooses its records; empty if none does."""
+
+    label: str
+    count: int
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A distribution of a leaf.
+
+    Args:
+        of: what is counted, such as ``characters``; empty for the values themselves.
+        facts: their range and mean, in words.
+        bars: those of the chart; empty if all are equal.
+        longest: the number of the first record with the largest length; None if there is none.
+    """
+
+    of: str
+    facts: str
+    bars: list[Bar]
+    longest: int | None = None
+
+
+def leaf_charts(leaf: LeafStats, field: str = "", names: Names = _NO_NAMES) -> list[Chart]:
+    """Return the distributions of a leaf.
+
+    Args:
+        leaf: the statistics of the leaf.
+        field: its name in conditions; empty if there are none.
+        names: the class names of leaves that are labels, by path.
+    """
+    charts = [] if leaf.numbers is None else [_number_chart(leaf.numbers, field, leaf.path, names)]
+    if leaf.strings is not None:
+        are_bytes = any(lengths.of == "bytes" for lengths in leaf.lengths)
+        charts.append(_string_chart(leaf.strings, field, are_bytes=are_bytes))
+    return charts + [length_chart(lengths) for lengths in leaf.lengths]
+
+
+def length_chart(lengths: LengthStats) -> Chart:
+    """Return the distribution of lengths."""
+    chart = _number_chart(lengths.numbers)
+    of = "length" if lengths.of == "axis 0" else lengths.of
+    return Chart(of, chart.facts, chart.bars, lengths.longest if chart.bars else None)
+
+
+def missing(leaf: LeafStats, field: str = "") -> list[Bar]:
+    """Return how many records and values of a leaf lie outside its distributions."""
+    counts = [("null", leaf.nulls, f"{field} is None")]
+    if leaf.numbers is not None:
+        no_number = "NaT" if leaf.spec.startswith(("<M8", "<m8")) else "NaN"
+        counts.append((no_number, leaf.numbers.nans, f"{field} != {field}"))
+        counts.append(("infinite", leaf.numbers.infinities, f"{field} in [1e999, -1e999]"))
+    return [Bar(label, count, where if field else "") for label, count, where in counts if count]
+
+
+def _number_chart(numbers: NumberStats, field: str = "", path: str = "", names: Names = _NO_NAMES) -> Chart:
+    def label(value: Any) -> str:
+        shown, name = number_text(value), named(names, path, value)
+        return shown if name in ("", shown) else f"{shown} {name}"
+
+    low, high = numbers.minimum, numbers.maximum
+    if low == high or numbers.histogram is None:
+        return Chart("", "" if low is None else f"all {label(low)}", [])
+    if numbers.values is None:
+        bars = list(_ranges(numbers.histogram, field))
+    else:
+        bars = [Bar(label(value), count, f"{field} == {value}" if field else "") for value, count in numbers.values]
+        if len(bars) <= _MOST_LISTED:
+            return Chart("", _listed({bar.label: bar.count for bar in bars}), bars)
+    facts = f"{label(low)} to {label(high)}"
+    if numbers.mean is not None and label(low) == number_text(low):
+        facts += f", mean {number_text(numbers.mean)}, std {number_text(numbers.std)}"
+    return Chart("", facts, bars)
+
+
+def _ranges(histogram: Histogram, field: str) -> Iterator[Bar]:
+    for low, high, count in zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True):
+        # Of durations there are no conditions.
+        has_condition = field and count and not str(low).endswith("s")
+        where = f"{low!r} <= {field} < {high!r}" if has_condition else ""
+        yield Bar(f"{_edge(low)} to {_edge(high)}", count, where)
+
+
+def _edge(value: Any) -> str:
+    """Return the end of a range: of a time, its day or its minute."""
+    is_long = isinstance(value, str) and len(value) > _TO_MINUTES
+    return value[:_TO_MINUTES].replace("T", " ") if is_long else number_text(value)
+
+
+def _string_chart(strings: StringStats, field: str, *, are_bytes: bool) -> Chart:
+    if strings.distinct is None:
+        return Chart("", "many different", [])
+    if strings.distinct == 0:
+        return Chart("", "", [])
+    labels = {text if are_bytes else repr(text[:_TEXT]): count for text, count in strings.common[:_COMMON]}
+    if strings.distinct == 1:
+        return Chart("", f"all {next(iter(labels))}", [])
+    bars = [
+        Bar(text, count, f"{field} == {text if are_bytes else repr(text)}" if field else "")
+        for text, count in strings.common
+    ]
+    facts = f"{strings.distinct:,} different: {_listed(labels)}"
+    return Chart("", facts, bars if len(bars) == strings.distinct else [])
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{label} ({count:,})" for label, count in counts.items())
 
 
 def statistics_text(statistics: Statistics) -> str:
     """Return a line for each leaf, and below it one for each of its distributions."""
     lines = [_title(statistics), ""]
-    for name, about, distributions in _rows(statistics):
-        lines.append(f"{name}  {about}".rstrip())
-        for of, numbers in distributions:
-            if numbers is not None:
-                lines.append(f"    {f'{of}: ' if of else ''}{_line(numbers)}")
+    for name, about, charts in _rows(statistics):
+        lines.append(f"{name}  {about}")
+        lines += (f"    {_words(chart)}  {_blocks(chart.bars)}".rstrip() for chart in charts if chart.facts)
     return "\n".join(lines)
-
-
-def _line(numbers: NumberStats) -> str:
-    if numbers.minimum is not None and numbers.minimum == numbers.maximum:
-        return f"all {number_text(numbers.minimum)}"
-    shown = "  ".join(f"{label} {value}" for label, value in _numbers(numbers))
-    return f"{shown}  {bars(_counts(numbers))}".rstrip()
 
 
 def statistics_html(statistics: Statistics) -> str:
     """Return a table with a row for each distribution of a leaf."""
     rows = []
-    for name, about, distributions in _rows(statistics):
+    for name, about, charts in _rows(statistics):
         title = f"<strong>{escape(name)}</strong> {escape(about)}"
-        for of, numbers in distributions or [("", None)]:
-            cells = [value for _, value in _numbers(numbers)] if numbers is not None else [""] * len(_NUMBERS)
-            shown = "".join(f"<td>{escape(cell)}</td>" for cell in (of, *cells, bars(_counts(numbers))))
-            rows.append(f'<tr><td style="text-align: left">{title}</td>{shown}</tr>')
+        for chart in charts or [Chart("", "", [])]:
+            cells = (title, escape(_words(chart)), _blocks(chart.bars))
+            rows.append("".join(f'<td style="text-align: left">{cell}</td>' for cell in cells))
             title = ""
-    heads = "".join(f"<th>{head}</th>" for head in ("field", "of", *_NUMBERS, ""))
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<div><strong>{escape(_title(statistics))}</strong>{table}</div>"
+    table = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<div><strong>{escape(_title(statistics))}</strong><table>{table}</table></div>"
 
 
 def _title(statistics: Statistics) -> str:
@@ -59,42 +161,20 @@ def _title(statistics: Statistics) -> str:
     return f"{name}: {statistics.records:,} records{read}"
 
 
-def _rows(statistics: Statistics) -> Iterator[Row]:
-    yield "record", "stored bytes", [("", statistics.record_nbytes.numbers)]
+def _rows(statistics: Statistics) -> Iterator[tuple[str, str, list[Chart]]]:
+    """Yield the name of each leaf, what it is, and its distributions."""
+    yield "record", "stored", [length_chart(statistics.record_nbytes)]
     for leaf in statistics.leaves:
-        distributions: list[tuple[str, NumberStats | None]] = [(of.of, of.numbers) for of in leaf.lengths]
-        if leaf.numbers is not None:
-            distributions.insert(0, ("values" if leaf.lengths else "", leaf.numbers))
-        yield shown_path(leaf.path), ", ".join([leaf.spec, *_notes(leaf)]), distributions
+        about = [leaf.spec, *(f"{bar.count:,} {bar.label}" for bar in missing(leaf))]
+        yield shown_path(leaf.path), ", ".join(about), leaf_charts(leaf)
 
 
-def _numbers(numbers: NumberStats) -> list[tuple[str, str]]:
-    found = ((label, getattr(numbers, name)) for label, name in _NUMBERS.items())
-    return [(label, number_text(value)) for label, value in found if value is not None]
+def _words(chart: Chart) -> str:
+    return f"{chart.of}: {chart.facts}" if chart.of else chart.facts
 
 
-def _counts(numbers: NumberStats | None) -> list[int]:
-    if numbers is None or numbers.minimum == numbers.maximum:
-        return []
-    return [times for _, _, times in numbers.bins()]
-
-
-def bars(counts: list[int]) -> str:
-    """Draw a histogram in block characters: a bar for each count, or for some together, blank only for 0."""
-    together = -(-len(counts) // _WIDTH)
-    tall = [sum(counts[start : start + together]) for start in range(0, len(counts), together or 1)]
-    return "".join(" " if one == 0 else _BARS[one * (len(_BARS) - 1) // max(tall)] for one in tall)
-
-
-def _notes(leaf: LeafStats) -> Iterator[str]:
-    if leaf.nulls:
-        yield f"{leaf.nulls:,} null"
-    if leaf.numbers is not None and leaf.numbers.nans:
-        yield f"{leaf.numbers.nans:,} NaN"
-    if leaf.numbers is not None and leaf.numbers.infinities:
-        yield f"{leaf.numbers.infinities:,} infinite"
-    if leaf.strings is not None and leaf.strings.distinct is None:
-        yield "many different"
-    elif leaf.strings is not None:
-        common = ", ".join(f"{text[:24]!r} {times:,}" for text, times in leaf.strings.common[:_COMMON])
-        yield f"{leaf.strings.distinct or 0:,} different: {common}"
+def _blocks(bars: list[Bar]) -> str:
+    """Draw bars in block characters: one for each, or for some together, blank only for 0."""
+    together = max(1, -(-len(bars) // _WIDTH))
+    tall = [sum(bar.count for bar in bars[start : start + together]) for start in range(0, len(bars), together)]
+    return "".join(" " if one == 0 else _BLOCKS[one * (len(_BLOCKS) - 1) // max(tall)] for one in tall)

@@ -46,13 +46,12 @@ def application(shelf: Shelf) -> Starlette:
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.wav", record_pages.sound),
             Route(f"{_VERSION}/order", order_page.order),
             Route(f"{_VERSION}/statistics", distributions.statistics),
-            Route(f"{_VERSION}/statistics", distributions.change, methods=["POST"]),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static", follow_symlink=True)),
         ],
         exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
     )
     app.state.shelf = shelf
-    app.state.surveys, app.state.searches = {}, {}
+    app.state.readings = {}
     return app
 
 

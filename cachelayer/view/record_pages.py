@@ -20,7 +20,7 @@ from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
-from cachelayer.view.distributions import Reading, columns_of, remember, survey_of
+from cachelayer.view.distributions import SAMPLE, columns_of, read_on, survey_of
 from cachelayer.view.render import page, ref_of, shelf_of, whole
 
 COUNT, MOST = 50, 200
@@ -30,17 +30,17 @@ _ONE_NBYTES = 1 << 28
 _BATCH_NBYTES, _BATCH_RECORDS = 4 << 20, 65_536
 
 
-class Search(Reading):
-    """The numbers of the records that a condition chooses, searched for while somebody looks."""
+class Search:
+    """The numbers of the records that a condition chooses, searched for batch by batch."""
 
     def __init__(self, ref: DataRef[Any], where: str) -> None:
-        super().__init__(self._search_batch)
         self.searched = 0
         self.numbers: NDArray[np.int64] = np.empty(0, np.int64)
         self._raw, self._condition = ref.raw(), Condition.of(where)
         self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(ref).facts.read_nbytes)))
 
-    def _search_batch(self) -> bool:
+    def read_batch(self) -> bool:
+        """Search the next batch; return False if it is the last one."""
         start, stop = self.searched, min(self.searched + self._batch_size, len(self._raw))
         rows = np.flatnonzero(mask_of(self._raw[start:stop]._records, self._condition))
         self.numbers, self.searched = np.append(self.numbers, start + rows), stop
@@ -59,14 +59,16 @@ def records(request: Request) -> Response:
     if at:
         shown = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in at.split(",")[:MOST]]
     elif where:
-        search = _search(request, ref, where)
-        shown = search.numbers
+        search = read_on(request, ("where", ref.dataset_id, ref.digest, where), lambda: Search(ref, where))
+        if search.error is not None:
+            raise search.error
+        shown = search.work.numbers
     count = whole(query, "count", COUNT, 1, MOST)
     start = whole(query, "from", 0, 0, max(0, len(ref) - 1))
     look = shelf_of(request).look(ref, THUMBNAIL, _COLUMNS)
     drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], look)
-    running = survey_of(request, ref)
-    columns = columns_of(ref, running)
+    survey = survey_of(request, ref)
+    columns = columns_of(ref, survey)
     return page(
         "records.html",
         ref=ref,
@@ -79,25 +81,13 @@ def records(request: Request) -> Response:
         query=urlencode({name: query[name] for name in ("where", "at", "count") if query.get(name)}),
         search=search,
         is_searching=search is not None and search.is_running and len(drawn) < count,
-        running=running,
+        survey=survey,
+        sample=SAMPLE,
         columns=columns[:_COLUMNS],
         more=len(columns) - _COLUMNS,
         has_tokens=look.detokenize is None and any(are_tokens(leaf) for _, leaf in tree.leaves(ref.element_spec)),
         drawn=drawn,
     )
-
-
-def _search(request: Request, ref: DataRef[Any], where: str) -> Search:
-    searches: dict[Any, Search] = request.app.state.searches
-    key = ref.dataset_id, ref.digest, where
-    if key not in searches:
-        remember(searches, key, Search(ref, where))
-    search = searches[key]
-    search.read_on()
-    if search.error is not None:
-        searches.pop(key, None)
-        raise search.error
-    return search
 
 
 def record(request: Request) -> Response:

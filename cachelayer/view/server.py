@@ -81,12 +81,10 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_METHODS = ("GET", "HEAD", "POST")
-_SAME_SITE = (None, "same-origin", "none")
 
 
 class Guard:
-    """Lets in requests that have the token, come from this site, and use a name of this machine.
+    """Lets in requests that only read, have the token, and use a name of this machine.
 
     The token moves from the URL into a cookie. Cookies are shared by all ports of a host, so the cookie's name has the
     port.
@@ -121,13 +119,10 @@ class Guard:
 
     def _answer(self, scope: Scope) -> Response | None:
         """Return a refusal, or the redirection that sets the cookie; None to let the request in."""
-        headers = Headers(scope=scope)
-        if not self._is_name_of_this_machine(headers.get("host", "")):
+        if not self._is_name_of_this_machine(Headers(scope=scope).get("host", "")):
             return _refusal(421, "This name is not one of the server's: open the URL that `cachelayer view` printed.")
-        if scope["method"] not in _METHODS:
+        if scope["method"] not in ("GET", "HEAD"):
             return _refusal(405, "This page only reads.")
-        if scope["method"] == "POST" and headers.get("sec-fetch-site") not in _SAME_SITE:
-            return _refusal(403, "Another site sent this request.")
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == TOKEN]
         if given:

@@ -282,7 +282,7 @@ def test_statistics_show_names_first_and_whole(storage: cachelayer.Storage) -> N
     lines = str(ref.stats()).splitlines()
     assert lines[0] == "d@v1: 30 records"
     place = lines.index(f"{name}  int64")
-    assert lines[place + 1].startswith("    min 0  mean 14.5  max 29")
+    assert lines[place + 1].startswith("    0 to 29, mean 14.5, std 8.655  █")
     table = ref.stats()._repr_html_()
     assert f"<strong>{name}</strong>" in table
-    assert "<td>14.5</td>" in table
+    assert ">0 to 29, mean 14.5, std 8.655</td>" in table

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import cachelayer
 from cachelayer.view.render import Shelf
@@ -27,10 +27,10 @@ class Answer:
         return self.body.decode()
 
 
-def asked(port: int | None, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
+def asked(port: int | None, path: str, method: str = "GET", **headers: str) -> Answer:
     """Send one request to a port of this machine."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-        connection.request(method, path, body, headers)
+        connection.request(method, path, headers=headers)
         reply = connection.getresponse()
         return Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
 
@@ -43,10 +43,10 @@ class Client:
     cookie: str = ""
     headers: dict[str, str] = field(default_factory=dict)
 
-    def ask(self, path: str, method: str = "GET", form: Mapping[str, str] | None = None, **headers: str) -> Answer:
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
         """Send one request, and follow no redirection."""
         given = {**({"Cookie": self.cookie} if self.cookie else {}), **headers}
-        return asked(self.server.port, path, method, None if form is None else urlencode(form), **given)
+        return asked(self.server.port, path, method, **given)
 
     def get(self, path: str) -> Answer:
         return self.ask(path)

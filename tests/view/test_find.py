@@ -21,7 +21,8 @@ SPEC = {
     "score": cachelayer.ArraySpec(np.float32, nullable=True),
     "far": cachelayer.ArraySpec(np.uint64),
     "flag": cachelayer.ArraySpec(np.bool_),
-    "tokens": cachelayer.ArraySpec(np.int32, (None,)),
+    "tokens": cachelayer.ArraySpec(np.int32, (None,), nullable=True),
+    "code": cachelayer.ArraySpec("S4"),
     "text": cachelayer.ArraySpec(str),
     "raw": cachelayer.ArraySpec(bytes, nullable=True),
     "day": cachelayer.ArraySpec(np.dtype("M8[D]")),
@@ -31,7 +32,7 @@ SPEC = {
     "same": cachelayer.ArraySpec(np.int16),
     "no name": cachelayer.ArraySpec(np.int16),
 }
-CHOSEN = {"label", "score", "far", "flag", "text", "raw", "day", "time", "nested.small"}
+CHOSEN = {"code", "label", "score", "far", "flag", "text", "raw", "day", "time", "nested.small"}
 
 
 def row(number: int) -> dict[str, object]:
@@ -40,7 +41,8 @@ def row(number: int) -> dict[str, object]:
         "score": None if number % 9 == 0 else [np.nan, np.inf, number / 7][min(2, number % 5)],
         "far": 2**63 + 100 * number,
         "flag": number % 3 == 0,
-        "tokens": np.full(number % 6, 7 + number % 6, np.int32),
+        "tokens": None if number % 8 == 0 else np.full(number % 6, 7 + number % 6, np.int32),
+        "code": np.bytes_(f"b'{number % 3}"),
         "text": f"<i>{number % 3} \u202e'\"",
         "raw": None if number % 2 else bytes([number % 3, 255]) * (1 + number % 4),
         "day": np.datetime64("NaT" if number % 10 == 0 else f"2020-01-{number % 9 + 1:02}", "D"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from view_client import Client, serving
+from view_client import Client
 
 import cachelayer
 from cachelayer.view.render import Shelf
@@ -70,11 +70,9 @@ def test_a_name_that_is_not_this_machine_s_is_refused(client: Client, host: str,
     assert client.ask("/", Host=host).status == status
 
 
-def test_the_page_only_reads_and_another_site_starts_nothing(client: Client) -> None:
-    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+def test_the_page_only_reads(client: Client) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         assert client.ask("/d/d/v1", method).status == 405
-    answer = client.ask("/d/d/v1/statistics", "POST", {"do": "all"}, **{"Sec-Fetch-Site": "cross-site"})
-    assert answer.status == 403
 
 
 @pytest.mark.parametrize("path", ["/", "/d/d/v1/records", "/static/view.css", "/nothing", "/d/d/none"])
@@ -112,15 +110,14 @@ def connected(client: Client, sent: bytes) -> socket.socket:
     return connection
 
 
-def request(client: Client, path: str, method: str = "GET", more: str = "") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {client.cookie}\r\n{more}\r\n".encode()
+def request(client: Client, path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {client.cookie}\r\n\r\n".encode()
 
 
-@pytest.mark.parametrize("kind", ["half a request", "half a form", "never reads", "asks again and again"])
+@pytest.mark.parametrize("kind", ["half a request", "never reads", "asks again and again"])
 def test_slow_clients_keep_nobody_waiting(client: Client, kind: str) -> None:
     sent = {
         "half a request": b"GET /d/d HTTP/1.1\r\nHost: 127",
-        "half a form": request(client, "/d/d/v1/statistics", "POST", "Content-Length: 100\r\n") + b"do=",
         "never reads": request(client, "/d/d/v1/records?count=200"),
         "asks again and again": 20 * request(client, "/d/d/v1/records?count=200"),
     }[kind]
@@ -128,15 +125,3 @@ def test_slow_clients_keep_nobody_waiting(client: Client, kind: str) -> None:
         for _ in range(CLIENTS if kind != "asks again and again" else 3):
             clients.enter_context(connected(client, sent))
         assert client.get("/d/d/v1").status == 200
-
-
-def test_a_client_that_goes_in_the_middle_of_a_form_is_no_bug(
-    storage: cachelayer.Storage, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(storage) as client:
-        for _ in range(5):
-            sent = request(client, "/d/d/v1/statistics", "POST", "Content-Length: 100\r\n") + b"do=all"
-            connected(client, sent).close()
-        assert client.get("/").status == 200
-    assert caplog.records == []
-    assert capfd.readouterr().err == ""
