@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,38 @@ from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
 from cachelayer.versions.log import Log
 
-ENTRY = "0000000001.json"
+ENTRY = "_log/0000000001.json"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """An empty prefix of a bucket, behind a proxy that makes faults."""
+
+    server: Server
+    proxy: FaultProxy
+    url: str
+
+    @property
+    def store(self) -> Store:
+        """The store itself, past the proxy."""
+        return open_store(self.url, self.server.storage_options())
+
+    @property
+    def is_gcs(self) -> bool:
+        return self.url.startswith("gs://")
+
+    def open(self, local_cache: Path | None = None, limit: int | None = None, timeout: float = 30) -> Storage:
+        options = {**self.server.storage_options(self.proxy.endpoint), "timeout": timeout}
+        limit = 0 if local_cache is None else limit
+        return Storage(self.url, local_cache=local_cache, local_cache_bytes=limit, storage_options=options)
+
+    def check_whole(self) -> None:
+        """The version is there, whole, after one entry of the log, and nothing else is."""
+        storage = self.open()
+        assert storage.fetch("rows", "v1").digest == expected_digest()
+        assert storage.verify("rows", "v1", progress=False)
+        assert [event.kind for event in storage.history("rows")] == ["publish"]
+        assert notes(storage, "rows") == set()
 
 
 @pytest.fixture(scope="module", params=["s3", "gcs"])
@@ -31,36 +63,13 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Server, FaultProxy
 
 
 @pytest.fixture
-def proxy(proxied: tuple[Server, FaultProxy]) -> Iterator[FaultProxy]:
-    proxy = proxied[1]
-    yield proxy
+def bucket(proxied: tuple[Server, FaultProxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
+    server, proxy = proxied
+    yield Bucket(server, proxy, server.url(new_bucket(server), "a/prefix"))
     proxy.clear()
     proxy.accept()
-
-
-@pytest.fixture
-def url(proxied: tuple[Server, FaultProxy]) -> str:
-    return proxied[0].url(new_bucket(proxied[0]), "a/prefix")
-
-
-@pytest.fixture
-def store(proxied: tuple[Server, FaultProxy], url: str) -> Store:
-    """The store itself, past the proxy."""
-    return open_store(url, proxied[0].storage_options())
-
-
-@pytest.fixture
-def open_storage(
-    proxied: tuple[Server, FaultProxy], proxy: FaultProxy, url: str, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Storage]:
-    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
-
-    def open_storage(local_cache: Path | None = None, limit: int | None = None, timeout: float = 30) -> Storage:
-        options = {**proxied[0].storage_options(proxy.endpoint), "timeout": timeout}
-        limit = 0 if local_cache is None else limit
-        return Storage(url, local_cache=local_cache, local_cache_bytes=limit, storage_options=options)
-
-    return open_storage
+    proxy.forget()
 
 
 def writes(fault: Callable[..., Fault], containing: str, **aim: Any) -> list[Fault]:
@@ -72,82 +81,67 @@ def submit(storage: Storage) -> cachelayer.DataRef[Any]:
     return storage.submit(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
 
 
-def check_whole(store: Store, storage: Storage) -> None:
-    """The version is there, whole, after one entry of the log, and nothing else is."""
-    assert storage.fetch("rows", "v1").digest == expected_digest()
-    assert storage.verify("rows", "v1", progress=False)
-    assert [name for name in store.names("rows/_log") if name.endswith(".json")] == [ENTRY]
-    assert notes(storage, "rows") == set()
-
-
 FAULTS = {"lost": lose, "reset": reset, "409": partial(answer, 409), "503": partial(answer, 503)}
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_whatever_happens_on_the_way_the_version_is_published_once_and_right(
-    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy, fault: Callable[..., Fault]
+    bucket: Bucket, fault: Callable[..., Fault]
 ) -> None:
     for name in (ENTRY, "rows/manifests/", ".array_record", "_log/head"):
-        proxy.add(*writes(fault, name, times=2))
-    submit(open_storage())
-    assert len([exchange for exchange in proxy.exchanges() if exchange.fault]) >= 7
-    proxy.clear()
-    check_whole(store, open_storage())
-    proxy.forget()
+        bucket.proxy.add(*writes(fault, name, times=2))
+    submit(bucket.open())
+    assert len([exchange for exchange in bucket.proxy.exchanges() if exchange.fault]) >= 7
+    bucket.proxy.clear()
+    bucket.check_whole()
 
 
 @pytest.mark.parametrize("fault", [partial(answer, 503), partial(answer, 403), reset])
 def test_an_entry_that_cannot_be_put_is_an_error_and_publishes_nothing(
-    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy, fault: Callable[..., Fault]
+    bucket: Bucket, fault: Callable[..., Fault]
 ) -> None:
-    proxy.add(*writes(fault, "_log/0000000001.json"))
-    with pytest.raises(StorageError, match=proxy.endpoint.removeprefix("http://")):
-        submit(open_storage(timeout=1))
-    proxy.clear()
-    assert Log(store, "rows").head().versions == {}
-    submit(open_storage())
-    check_whole(store, open_storage())
+    bucket.proxy.add(*writes(fault, ENTRY))
+    with pytest.raises(StorageError, match=bucket.proxy.endpoint.removeprefix("http://")):
+        submit(bucket.open(timeout=1))
+    bucket.proxy.clear()
+    assert Log(bucket.store, "rows").head().versions == {}
+    submit(bucket.open())
+    bucket.check_whole()
 
 
-def test_an_entry_of_which_nothing_is_known_is_published_whole(
-    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy
-) -> None:
+def test_an_entry_of_which_nothing_is_known_is_published_whole(bucket: Bucket) -> None:
     # Of a GET in GCS the query tells whether it reads the entry or only looks whether it is there.
-    reads = f"{ENTRY}?alt=media" if "gs://" in open_storage().url else ENTRY
-    proxy.add(*writes(lose, ENTRY), answer(503, containing=reads, method="GET"))
+    reads = f"{ENTRY.rpartition('/')[2]}?alt=media" if bucket.is_gcs else ENTRY
+    bucket.proxy.add(*writes(lose, ENTRY), answer(503, containing=reads, method="GET"))
     with pytest.raises(StorageError):
-        submit(open_storage(timeout=3))
-    proxy.clear()
+        submit(bucket.open(timeout=3))
+    bucket.proxy.clear()
     # The builder did not learn that it had published, and left its notes.
-    open_storage().gc(grace=0)
-    check_whole(store, open_storage())
+    bucket.open().gc(grace=0)
+    bucket.check_whole()
 
 
 @pytest.mark.parametrize("status", [503, 403])
-def test_a_shard_that_cannot_be_uploaded_is_an_error(
-    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy, status: int, tmp_path: Path
-) -> None:
-    proxy.add(*writes(partial(answer, status), ".array_record"))
+def test_a_shard_that_cannot_be_uploaded_is_an_error(bucket: Bucket, status: int, tmp_path: Path) -> None:
+    bucket.proxy.add(*writes(partial(answer, status), ".array_record"))
     # A 503 is tried again for as long as the timeout, in which a busy machine must answer all else.
     with pytest.raises(StorageError, match="rows/shards/"):
-        submit(open_storage(tmp_path, timeout=30 if status == 403 else 3))
-    proxy.clear()
-    assert notes(open_storage(), "rows") == set()
+        submit(bucket.open(tmp_path, timeout=30 if status == 403 else 3))
+    bucket.proxy.clear()
+    assert notes(bucket.open(), "rows") == set()
     assert not list(tmp_path.rglob("*.array_record"))
-    submit(open_storage())
-    check_whole(store, open_storage())
+    submit(bucket.open())
+    bucket.check_whole()
 
 
-def test_who_may_not_list_builds_anew_with_a_warning(
-    open_storage: Callable[..., Storage], store: Store, proxy: FaultProxy
-) -> None:
-    lists = "/o?" if "gs://" in open_storage().url else "list-type=2"
-    proxy.add(answer(403, containing=lists, method="GET"))
+def test_who_may_not_list_builds_anew_with_a_warning(bucket: Bucket) -> None:
+    lists = "/o?" if bucket.is_gcs else "list-type=2"
+    bucket.proxy.add(answer(403, containing=lists, method="GET"))
     warns = partial(pytest.warns, cachelayer.CacheLayerWarning)
     with warns(match="built anew"), warns(match="notes are left"):
-        open_storage().cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
-    proxy.clear()
-    assert_only_versions_are_left(open_storage(), "rows")
+        bucket.open().cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
+    bucket.proxy.clear()
+    assert_only_versions_are_left(bucket.open(), "rows")
 
 
 class ArrivesLate(LocalStore):
@@ -173,44 +167,38 @@ def test_an_entry_that_arrives_after_its_builder_has_given_up_publishes_a_whole_
     assert_only_versions_are_left(Storage(tmp_path), "d")
 
 
-def test_readers_never_list_and_ask_little(
-    open_storage: Callable[..., Storage], proxy: FaultProxy, tmp_path: Path
-) -> None:
-    submit(open_storage())
-    proxy.forget()
-    ref = open_storage(tmp_path).fetch("rows", "v1")
-    assert len(proxy.exchanges()) <= 6
+def test_readers_never_list_and_ask_little(bucket: Bucket, tmp_path: Path) -> None:
+    submit(bucket.open())
+    bucket.proxy.forget()
+    ref = bucket.open(tmp_path).fetch("rows", "v1")
+    assert len(bucket.proxy.exchanges()) <= 6
     assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
-    asked = [exchange.path for exchange in proxy.exchanges()]
+    asked = [exchange.path for exchange in bucket.proxy.exchanges()]
     assert not [path for path in asked if "list-type" in path or "prefix=" in path or "delimiter" in path]
 
 
-def test_what_was_built_is_read_from_the_local_copies(
-    open_storage: Callable[..., Storage], proxy: FaultProxy, tmp_path: Path
-) -> None:
-    built = submit(open_storage(tmp_path))
-    proxy.forget()
-    for ref in (built, open_storage(tmp_path).fetch("rows", "v1")):
+def test_what_was_built_is_read_from_the_local_copies(bucket: Bucket, tmp_path: Path) -> None:
+    built = submit(bucket.open(tmp_path))
+    bucket.proxy.forget()
+    for ref in (built, bucket.open(tmp_path).fetch("rows", "v1")):
         assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
-    assert not [exchange for exchange in proxy.exchanges() if "array_record" in exchange.path]
+    assert not [exchange for exchange in bucket.proxy.exchanges() if "array_record" in exchange.path]
 
 
-def test_copies_of_what_is_built_stay_within_the_limit(open_storage: Callable[..., Storage], tmp_path: Path) -> None:
+def test_copies_of_what_is_built_stay_within_the_limit(bucket: Bucket, tmp_path: Path) -> None:
     limit = 5 * SHARD_BYTES // 2
-    ref = submit(open_storage(tmp_path, limit))
+    ref = submit(bucket.open(tmp_path, limit))
     assert list(tmp_path.rglob("*.array_record"))
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= limit < ref.nbytes
     assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
 
 
-def test_a_folder_for_copies_that_cannot_be_used_is_a_warning(
-    open_storage: Callable[..., Storage], store: Store, tmp_path: Path
-) -> None:
+def test_a_folder_for_copies_that_cannot_be_used_is_a_warning(bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    storage = open_storage(tmp_path / "file" / "folder")
+    storage = bucket.open(tmp_path / "file" / "folder")
     with pytest.warns(cachelayer.CacheLayerWarning, match="local cop"):
         submit(storage)
-    check_whole(store, open_storage())
+    bucket.check_whole()
 
 
 def never() -> Iterator[int]:
@@ -219,21 +207,18 @@ def never() -> Iterator[int]:
 
 REFUSALS: dict[str, Callable[[FaultProxy], object]] = {
     "no credentials": lambda proxy: proxy.add(answer(401)),
-    "no rights": lambda proxy: proxy.add(answer(403)),
     "reading only": lambda proxy: proxy.add(*writes(partial(answer, 403), "")),
     "no answer": lambda proxy: proxy.refuse(),
 }
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_refusal_is_an_error_before_anything_is_built(
-    open_storage: Callable[..., Storage], proxy: FaultProxy, store: Store, case: str
-) -> None:
-    REFUSALS[case](proxy)
+def test_a_refusal_is_an_error_before_anything_is_built(bucket: Bucket, case: str) -> None:
+    REFUSALS[case](bucket.proxy)
     for how in ("submit", "cache"):
         with pytest.raises(StorageError):
-            getattr(open_storage(timeout=0.5), how)(never, "rows", "v1")
-    assert store.names("") == []
+            getattr(bucket.open(timeout=0.5), how)(never, "rows", "v1")
+    assert bucket.store.names("") == []
 
 
 def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server: Server) -> None:
