@@ -72,7 +72,6 @@ SHORT: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "__getitem__": (Items, {}),
     "a Sequence": (ItemsOfASequence, {}),
     "StopIteration of a Sequence": (lambda: ItemsOfASequence(StopIteration), {}),
-    "GeneratorExit": (lambda: Items(GeneratorExit), {}),
     "two workers": (Items, {"workers": 2, "shard_bytes": 4000}),
     "batches": (Batches, {"unbatch": True}),
     "a part": (lambda: cachelayer.sharded(_part, 3), {}),
@@ -108,24 +107,24 @@ def test_a_length_beyond_what_is_taken_is_not_looked_at(storage: Storage) -> Non
     assert len(storage.cache(Said(300, 500), "d", "v2", max_records=300)) == 300
 
 
-def test_a_length_that_fails_is_an_error_of_the_source(storage: Storage) -> None:
-    class Failing(Said):
-        def __len__(self) -> int:
-            raise OSError("no index")
+class SaysNothing(Said):
+    """An iterable whose length is an error."""
 
-    for source, cause in ((Failing(3, 3), OSError), (Said(-1, 3), ValueError)):
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__(0, 3)
+        self.error = error
+
+    def __len__(self) -> int:
+        raise self.error
+
+
+def test_a_length_may_be_unknown_but_one_that_fails_is_an_error_of_the_source(storage: Storage) -> None:
+    for source, cause in ((SaysNothing(OSError), OSError), (Said(-1, 3), ValueError)):
         failed = refused(storage, source)
         assert isinstance(failed, SourceError)
         assert isinstance(failed.__cause__, cause)
-
-
-@pytest.mark.parametrize("error", [TypeError, NotImplementedError])
-def test_a_length_may_say_that_it_is_not_known(storage: Storage, error: type[Exception]) -> None:
-    class Unknown(Said):
-        def __len__(self) -> int:
-            raise error
-
-    assert len(storage.cache(Unknown(0, 3), "d", "v1")) == 3
+    for error in (TypeError, NotImplementedError):
+        assert len(storage.cache(SaysNothing(error), error.__name__, "v1")) == 3
 
 
 def test_items_by_number_without_a_length_are_refused(storage: Storage) -> None:
@@ -163,20 +162,17 @@ def test_a_stop_iteration_from_within_is_a_failure_and_no_end(storage: Storage, 
     assert "StopIteration" in str(error)
 
 
-def _begun(iterator: Any) -> Any:
-    next(iterator)
-    return iterator
-
-
-def _ended(iterator: Any) -> Any:
-    list(iterator)
+def _after(elements: int, iterator: Any) -> Any:
+    """An iterator that has given some elements, or all, before."""
+    for _ in zip(range(elements), iterator, strict=False):
+        pass
     return iterator
 
 
 SPENT: dict[str, Callable[[], Any]] = {
-    "<genexpr> has begun": lambda: _begun(number for number in range(10)),
-    "<genexpr> has ended": lambda: _ended(number for number in range(10)),
-    "list_iterator": lambda: _begun(iter([1, 2, 3])),
+    "<genexpr> has begun": lambda: _after(1, (number for number in range(10))),
+    "<genexpr> has ended": lambda: _after(99, (number for number in range(10))),
+    "list_iterator": lambda: _after(1, iter([1, 2, 3])),
 }
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-import linecache
 from collections import namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,18 +74,16 @@ def endless() -> Data:
     return data
 
 
-def typed_in(text: str, filename: str, *, is_known: bool) -> dict[str, Any]:
+def typed_in(text: str, filename: str = "<string>") -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, filename, "exec"), names)
-    if is_known:
-        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     return names
 
 
 SOURCES: dict[str, Any] = {
     "lambda": lambda: [1],
-    "no source": typed_in("def rows(): return [1]", "<string>", is_known=False)["rows"],
-    "no file": typed_in("def rows(): return [1]", "~" * 5000, is_known=False)["rows"],
+    "no source": typed_in("def rows(): return [1]")["rows"],
+    "no file": typed_in("def rows(): return [1]", "~" * 5000)["rows"],
     "built-in": len,
     "partial of a partial": functools.partial(functools.partial(circular, 1), STRANGE),
     "partial of a built-in": functools.partial(map, str),
@@ -121,34 +117,24 @@ def test_whatever_a_source_is_what_is_known_of_it_is_json_and_the_same_again(nam
 
 
 NOTEBOOK = """
-SIZE = 3
-
 class Rows:
     def __init__(self, name): self.name = name
     def __iter__(self): return iter([helper()])
 
-def helper(): return SIZE
-def rows(): return [helper()]
+def helper(): return 3
 """
 
 
-def test_what_is_typed_into_a_notebook_is_known_by_what_stands_there() -> None:
-    first = typed_in(NOTEBOOK, "/tmp/ipykernel_1/123.py", is_known=True)
-    same = typed_in("# a comment\n" + NOTEBOOK, "/tmp/ipykernel_2/456.py", is_known=True)
-    other = typed_in(NOTEBOOK.replace("return SIZE", "return -SIZE"), "/tmp/ipykernel_2/789.py", is_known=True)
-    makes: list[Callable[[dict[str, Any]], Any]] = [
-        lambda names: names["rows"],
-        lambda names: names["Rows"]("a"),
-        lambda names: names["Rows"],
-        lambda names: functools.partial(names["rows"]),
-    ]
-    for make in makes:
+def test_what_is_typed_into_a_notebook_is_known_by_its_code_and_an_object_by_its_attributes() -> None:
+    first, same, other = (
+        typed_in(text, f"/tmp/ipykernel_{number}/1.py")["Rows"]
+        for number, text in enumerate((NOTEBOOK, "# a comment\n" + NOTEBOOK, NOTEBOOK.replace("3", "4")))
+    )
+    for make in (lambda cls: cls, lambda cls: cls("a")):
         built = Origin.of(make(first)).to_json()
-        assert built["code"]["functions"]["helper"]
         assert Origin.of(make(same)).code_changes(built) == []
         assert Origin.of(make(other)).code_changes(built) == ["helper changed"]
-    built = Origin.of(first["Rows"]("a")).to_json()
-    assert Origin.of(same["Rows"]("b")).code_changes(built) == ["attribute name changed"]
+    assert Origin.of(same("b")).code_changes(Origin.of(first("a")).to_json()) == ["attribute name changed"]
 
 
 def test_the_users_code_is_told_from_that_of_libraries() -> None:

@@ -41,18 +41,15 @@ def test_arguments_are_bound_by_name_with_defaults_and_those_of_partial_function
         call(example)
 
 
-@pytest.mark.parametrize("value", [0, -3, 0.5, True, None, [1, [2.5, None]], []])
-def test_numbers_are_stored_as_they_are(value: Any) -> None:
-    assert stored(described(value)) == value
+HIDDEN = ["hunter2", "", ["hunter2"], {"a": 1}, b"hunter2", {1, "a"}, float("nan"), 2**64, Path("a"), [0] * 101]
 
 
-@pytest.mark.parametrize(
-    "value", ["hunter2", "", ["hunter2"], {"a": 1}, b"hunter2", {1, "a"}, float("nan"), 2**64, Path("a"), [0] * 101]
-)
-def test_of_any_other_value_a_short_hash_is_stored(value: Any) -> None:
-    found = stored(described(value))
-    assert re.fullmatch("hash:[0-9a-f]{6}", found)
-    assert found == stored(described(value)) != stored(described([value, "x"]))
+def test_numbers_are_stored_as_they_are_and_of_any_other_value_a_short_hash() -> None:
+    for value in (0, -3, 0.5, True, None, [1, [2.5, None]], []):
+        assert stored(described(value)) == value
+    for value in HIDDEN:
+        assert re.fullmatch("hash:[0-9a-f]{6}", stored(described(value)))
+        assert stored(described(value)) == stored(described(value)) != stored(described([value, "x"]))
 
 
 @pytest.mark.parametrize(

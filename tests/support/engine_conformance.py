@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rewrite_child import SEED, SHARD_BYTES, SPEC, elements
 
-from cachelayer import Storage
 from cachelayer.engines import Engine
 from cachelayer.errors import ElementError, InvalidTypeError, SourceError
 
@@ -109,16 +107,6 @@ class EngineConformance:
         results = sorted(engine.run(square, iter(range(9))))
         assert results == ([number**2 for number in range(9)] if self.tells else [])
         assert {int(path.name) for path in tmp_path.iterdir()} == set(range(9))
-
-    def test_a_version_that_it_writes_again_is_that_of_one_worker(self, engine: Engine, tmp_path: Path) -> None:
-        storage = Storage(tmp_path)
-        storage.submit(elements(), "d", "v1", element_spec=SPEC, shard_bytes=SHARD_BYTES)
-        alone, other = (
-            storage.rewrite("d", "v1", new, shuffle_seed=SEED, shard_bytes=SHARD_BYTES, engine=by, progress=False)
-            for new, by in (("alone", None), ("other", engine))
-        )
-        assert other.digest == alone.digest != storage.fetch("d", "v1").digest
-        assert storage.verify("d", "other", progress=False)
 
     def test_there_may_be_no_numbers(self, engine: Engine) -> None:
         assert list(engine.run(abs, [])) == []
