@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from building_child import LEASE_SECONDS, RECORDS, Child, child, expected_digest
+from engine_conformance import wait_until
 from leftovers import assert_only_versions_are_left, files_below
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer.objects.open_store import open_store
-from cachelayer.objects.store import Store
 from cachelayer.temporary_files import process_name
-from cachelayer.versions.log import Log
-from cachelayer.versions.snapshot import Snapshot
 
 HOST = process_name().rpartition("-")[0]
 
@@ -36,25 +30,15 @@ class Place:
     folder: Path
 
     @property
-    def options(self) -> dict[str, Any]:
-        return self.server.storage_options()
-
-    @property
-    def store(self) -> Store:
-        return open_store(self.url, self.options)
-
-    @property
     def storage(self) -> cachelayer.Storage:
-        return cachelayer.Storage(self.url, local_cache=self.folder / "own", storage_options=self.options)
+        options = self.server.storage_options()
+        return cachelayer.Storage(self.url, local_cache=self.folder / "own", storage_options=options)
 
-    def child(self, how: str, name: str, endpoint: str | None = None) -> AbstractContextManager[Child]:
-        return child(how, self.url, self.server.storage_options(endpoint), self.folder / name)
-
-    def head(self) -> Snapshot:
-        return Log(self.store, "rows").head()
+    def child(self, how: str, name: str) -> AbstractContextManager[Child]:
+        return child(how, self.url, self.server.storage_options(), self.folder / name)
 
     def shards(self) -> list[str]:
-        return self.store.names("rows/shards")
+        return self.storage._store.names("rows/shards")
 
 
 @pytest.fixture
@@ -67,14 +51,6 @@ def place(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pl
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
-
-
-def wait_until(true: Callable[[], object], every: float = 0.1) -> None:
-    """Ask again after so many seconds: what is waited for happens in a store, which tells nobody."""
-    deadline, pause = time.monotonic() + 60, threading.Event()
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        pause.wait(every)
 
 
 def has_begun(place: Place, builder: Child) -> None:
@@ -151,12 +127,12 @@ def test_gc_leaves_a_running_build_alone_and_what_it_takes_for_dead_cannot_be_pu
     assert place.shards()
     builder.send_signal(signal.SIGSTOP)
     # A beat that was on its way when it was stopped still counts.
-    wait_until(lambda: place.storage.gc(grace=0.0), every=LEASE_SECONDS / 4)
+    wait_until(lambda: place.storage.gc(grace=0.0))
     assert place.shards() == []
     builder.send_signal(signal.SIGCONT)
     builder.go_on()
     assert builder.outcome()["error"] == "BuildRevokedError"
-    assert place.head().versions == {}
+    assert place.storage.versions("rows") == {}
     again = stack.enter_context(place.child("submit", "b"))
     again.go_on()
     told = again.outcome()

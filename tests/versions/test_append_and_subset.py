@@ -94,13 +94,10 @@ def test_metadata_is_inherited_and_what_is_given_goes_over_it(storage: Storage) 
 
 
 KEEPS: dict[str, tuple[Any, list[int]]] = {
-    "a slice": (slice(10, 50, 4), list(range(10, 50, 4))),
     "backwards": (slice(None, None, -1), list(range(99, -1, -1))),
     "none": ([], []),
-    "indices": ([3, 1, -1], [3, 1, 99]),
     "repeated": (np.array([7, 7, 7]), [7, 7, 7]),
     "a mask": (np.arange(100) % 10 == 0, list(range(0, 100, 10))),
-    "a list of bools": ([True, False] * 50, list(range(0, 100, 2))),
 }
 
 
