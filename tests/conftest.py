@@ -27,37 +27,11 @@ import cachelayer
 LEFT_OUT = left_out()
 # Files that take longest, the longest first: several processes then end at about the same time.
 LONGEST = [
-    "docs",
-    "build_parts",
-    "crash",
-    "remote_reading",
-    "tensorflow",
-    "values_tensorflow",
-    "keras",
-    "remote_builds",
-    "rewrite",
-    "cli_cloud",
-    "reading_in_blocks",
-    "torch",
-    "resume",
-    "tfds",
-    "remote_faults",
-    "look_at_records",
-    "copy",
-    "cli",
-    "build_and_import",
-    "build_version",
-    "engines",
-    "grain",
-    "races",
-    "train",
-    "prefetch",
-    "blocks",
-    "walk",
-    "browser",
-    "remote_processes",
-    "jax",
-]
+    "docs", "build_parts", "crash", "remote_reading", "tensorflow", "values_tensorflow", "keras", "remote_builds",
+    "rewrite", "cli_cloud", "reading_in_blocks", "torch", "resume", "tfds", "remote_faults", "look_at_records",
+    "copy", "cli", "build_and_import", "build_version", "engines", "grain", "races", "train", "prefetch", "blocks",
+    "walk", "browser", "remote_processes", "jax",
+]  # fmt: skip
 # They take longest to compile.
 FRAMEWORKS = ["tensorflow", "torch", "grain"]
 RANKS = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}

@@ -85,17 +85,9 @@ def test_a_copy_that_failed_or_has_another_size_leaves_nothing(tmp_path: Path, e
     assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
 
 
-def test_what_does_not_fit_is_not_made_and_takes_nothing_from_anybody(tmp_path: Path) -> None:
-    folder = CacheFolder(tmp_path, 100)
-    put(folder.group("gs://other"), "other", 30)
-    group = folder.group("gs://a")
-    assert put(group, "one", 60)
-    assert group.make("two", 41, never) is CopyOutcome.NO_ROOM
-    assert group.make("three", 101, never) is CopyOutcome.NO_ROOM
-    assert names(folder) == {"one", "other"}
-
-
-def test_copies_of_others_go_first_the_least_recently_used_before(tmp_path: Path) -> None:
+def test_copies_of_others_go_first_the_least_recently_used_before_and_none_for_what_does_not_fit(
+    tmp_path: Path,
+) -> None:
     folder = CacheFolder(tmp_path, 100)
     for age, url in enumerate(["gs://b", "gs://c", "gs://a"]):
         group = folder.group(url)
@@ -103,7 +95,10 @@ def test_copies_of_others_go_first_the_least_recently_used_before(tmp_path: Path
         os.utime(group.path("in-use"), (age, age))
     del group
     new = folder.group("gs://new")
+    assert new.make("large", 101, never) is CopyOutcome.NO_ROOM
     assert put(new, "one", 40)
+    assert names(folder) == {"c", "a", "one"}
+    assert new.make("large", 61, never) is CopyOutcome.NO_ROOM
     assert names(folder) == {"c", "a", "one"}
     assert put(new, "two", 50)
     assert names(folder) == {"one", "two"}
