@@ -42,18 +42,6 @@ def test_the_charts_show_the_tables_of_the_page(everything: ModuleType) -> None:
         assert f"({name})" in page
 
 
-def test_a_benchmark_runs_in_a_process_of_its_own(
-    everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(everything, "HERE", tmp_path)
-    (tmp_path / "one.py").write_text("import sys; print('### One', sys.argv[1:])")
-    printed = everything.run("one", ["a"])
-    assert printed.startswith("### One ['a']\n\nMeasured in ")
-    (tmp_path / "bad.py").write_text("raise SystemExit(3)")
-    with pytest.raises(everything.subprocess.SubprocessError, match="exit status 3"):
-        everything.run("bad", [])
-
-
 @pytest.fixture
 def two(everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Two benchmarks, of which one fails, with a page of their own."""

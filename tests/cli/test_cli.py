@@ -50,11 +50,6 @@ def test_help_of_all_names_each_command_and_the_exit_codes(tmp_path: Path) -> No
     assert script("--version", cwd=tmp_path).stdout == f"cachelayer {cachelayer.__version__}\n"
 
 
-def test_a_shell_is_told_how_to_complete(tmp_path: Path) -> None:
-    completing = {"_CACHELAYER_COMPLETE": "complete_bash", "COMP_WORDS": "cachelayer ver", "COMP_CWORD": "1"}
-    assert script(cwd=tmp_path, environment=completing).stdout.split() == ["verify"]
-
-
 @pytest.mark.slow
 def test_json_is_one_document_and_nothing_else_is_on_stdout(here: Path) -> None:
     built = script("build", "pipeline:prints", "cache/p@v1", "--json", cwd=here)

@@ -29,7 +29,7 @@ SECRETS = {
     "account_key": "hush-5",
     "headers": {"X-Mine": "hush-6"},
     "proxy": "http://user:hush-7@host:1",
-    "url": "https://host/x?sig=hush-8",
+    "account_host": "https://host/x?sig=hush-8",
     "credential": object,
     "password": 12345,
     # Nobody knows what lies in it.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 LINE = b"\r\n"
@@ -43,96 +44,59 @@ class Messages:
         self.bodiless = False
         self.until_close = False
         self._replies = replies
-        self._buffer = bytearray()
-        self._left = 0
-        self._read: Callable[[], bytes] = self._head
-        self._complete = False
+        self._buffer = b""
+        self._pieces = self._parse()
 
     def feed(self, data: bytes) -> Iterator[Piece]:
         """The parts that these bytes complete."""
-        if (
-            self._read == self._body and not self._buffer and len(data) < self._left
-        ):  # uncopied: the bulk of long replies
-            self._left -= len(data)
-            yield Piece(b"", data, last=False)
-            return
+        # Bytes that are added to none, as those of long replies are, are not copied.
         self._buffer += data
-        head, body = b"", bytearray()
-        while self._buffer:
-            in_head = self._read == self._head
-            part = self._read()
-            if not part:
-                break
-            if in_head:
-                head = part
-            else:
-                body += part
-            if self._complete:
-                self._complete = False
-                yield Piece(head, bytes(body), last=True)
-                head, body = b"", bytearray()
-        if head or body:
-            yield Piece(head, bytes(body), last=False)
+        while (piece := next(self._pieces)) is not None:
+            yield piece
+
+    def _parse(self) -> Iterator[Piece | None]:
+        """Yield the parts of one message after the other, and None where more bytes have to come first."""
+        while True:
+            head = yield from self._through(HEAD_END)
+            length = header(head, "content-length")
+            if self._replies and (self.bodiless or status(head) < 200 or status(head) in BODILESS_STATUS):
+                length = "0"
+            elif "chunked" in header(head, "transfer-encoding").lower():
+                yield from self._chunks(head)
+                continue
+            elif self._replies and not length:
+                self.until_close = True
+            yield from self._run(head, sys.maxsize if self.until_close else int(length or 0), ends=True)
+
+    def _chunks(self, head: bytes) -> Iterator[Piece | None]:
+        size = 1
+        while size:
+            line = yield from self._through(LINE)
+            size = int(line.split(b";")[0], 16)
+            yield Piece(head, line, last=False)
+            head = b""
+            yield from self._run(b"", size + len(LINE) if size else 0, ends=False)
+        line = b""
+        while line != LINE:
+            line = yield from self._through(LINE)
+            yield Piece(b"", line, last=line == LINE)
+
+    def _run(self, head: bytes, left: int, *, ends: bool) -> Iterator[Piece | None]:
+        """Yield a head, if there is one, and so many bytes; ``ends`` says whether the message ends with them."""
+        if head and not (left and self._buffer):
+            yield Piece(head, b"", last=not left)
+            head = b""
+        while left:
+            part = self._take(left)
+            left -= len(part)
+            yield Piece(head, part, last=ends and not left) if part else None
+            head = b""
+
+    def _through(self, end: bytes) -> Generator[None, None, bytes]:
+        while end not in self._buffer:
+            yield None
+        return self._take(self._buffer.index(end) + len(end))
 
     def _take(self, size: int) -> bytes:
-        taken = bytes(self._buffer[:size])
-        del self._buffer[:size]
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
         return taken
-
-    def _line(self) -> bytes:
-        return self._take(self._buffer.find(LINE) + len(LINE)) if LINE in self._buffer else b""
-
-    def _end(self) -> None:
-        self._complete = True
-        self._read = self._head
-
-    def _head(self) -> bytes:
-        end = self._buffer.find(HEAD_END)
-        if end < 0:
-            return b""
-        head = self._take(end + len(HEAD_END))
-        length = header(head, "content-length")
-        if self._replies and (self.bodiless or status(head) < 200 or status(head) in BODILESS_STATUS):
-            self._end()
-        elif "chunked" in header(head, "transfer-encoding").lower():
-            self._read = self._size
-        elif self._replies and not length:
-            self.until_close = True
-            self._read = self._rest
-        elif length in ("", "0"):
-            self._end()
-        else:
-            self._left = int(length)
-            self._read = self._body
-        return head
-
-    def _body(self) -> bytes:
-        part = self._take(self._left)
-        self._left -= len(part)
-        if not self._left:
-            self._end()
-        return part
-
-    def _size(self) -> bytes:
-        line = self._line()
-        if line:
-            size = int(line.split(b";")[0], 16)
-            self._left = size + len(LINE)
-            self._read = self._chunk if size else self._trailer
-        return line
-
-    def _chunk(self) -> bytes:
-        part = self._take(self._left)
-        self._left -= len(part)
-        if not self._left:
-            self._read = self._size
-        return part
-
-    def _trailer(self) -> bytes:
-        line = self._line()
-        if line == LINE:
-            self._end()
-        return line
-
-    def _rest(self) -> bytes:
-        return self._take(len(self._buffer))
