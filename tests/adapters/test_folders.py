@@ -16,10 +16,9 @@ import soundfile
 from pages import run_page
 from PIL import Image
 from source_conformance import SourceConformance
-from values_across import NoSuchValue, Row, ValuesAcross
 
 import cachelayer
-from cachelayer import ArraySpec, AudioSpec, DataRef, ImageSpec, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer import ArraySpec, AudioSpec, ImageSpec, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.adapters.folders import from_audio_folder, from_files, from_image_folder
 from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.adapters.sources.files import Files
@@ -292,28 +291,6 @@ def test_rows_in_fortran_order_are_those_of_the_array(shape: Any, dtype: str, tm
     for start, stop in [(0, shape[0]), (shape[0] // 2, shape[0])]:
         rows = [row for batch in source.skipped(start).batches(stop - start) for row in batch.batch]
         np.testing.assert_array_equal(rows, list(values[start:stop]))
-
-
-def saved(values: Any, path: Path) -> Any:
-    """Save each array of a nested dict as a file, and return the paths of the files."""
-    if isinstance(values, dict):
-        for name in values:
-            (path / name).mkdir(parents=True)
-        return {name: saved(child, path / name) for name, child in values.items()}
-    if not isinstance(values, np.ndarray) or values.dtype == object:
-        raise NoSuchValue(f"{type(values)} is no array of numbers")
-    np.save(path / "x.npy", values, allow_pickle=False)
-    return path / "x.npy"
-
-
-def npy(ref: DataRef[Any], folder: Path) -> Any:
-    if not any(ref.element_spec.values()):
-        raise NoSuchValue("there is no array")
-    return from_npy(saved(ref.read(range(len(ref))), folder))
-
-
-class TestNpyValues(ValuesAcross):
-    row = Row("npy", make=npy)
 
 
 def test_the_page_shows_what_its_code_prints() -> None:

@@ -1,4 +1,4 @@
-"""Global batches over eight devices of one process; those over several processes are in test_train.py."""
+"""JAX, whose tests run in processes of their own; those over several processes are in test_train.py."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import pytest
 from jax_process import assert_tests_pass
 
 
-@pytest.mark.needs("jax")
+@pytest.mark.needs("jax", "orbax")
 @pytest.mark.sampled
-def test_global_batches_keep_their_promises_on_eight_devices() -> None:
-    assert_tests_pass("jax_cases.py", devices=8)
-
-
-@pytest.mark.needs("jax")
-def test_values_cross_jax_as_the_page_says() -> None:
-    assert_tests_pass("jax_values_cases.py")
+@pytest.mark.parametrize(("file", "devices"), [("jax_cases.py", 8), ("orbax_cases.py", 4), ("jax_values_cases.py", 1)])
+def test_global_batches_checkpoints_and_values_keep_their_promises(file: str, devices: int) -> None:
+    assert_tests_pass(file, devices=devices)

@@ -199,14 +199,6 @@ def test_fit_sees_every_epoch_of_the_stream_in_its_order(ref: Any) -> None:
     assert fit(watched(), dataset) == expected(ref)
 
 
-def test_shards_see_their_parts_and_drop_what_is_left(ref: Any) -> None:
-    for shard in range(2):
-        options = {"shard": (shard, 2), "remainder": "drop"}
-        dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7, **options).map_batches(pair))
-        assert len(dataset) == 2
-        assert fit(watched(), dataset) == expected(ref, **options)
-
-
 def test_padding_has_no_weight(ref: Any) -> None:
     dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7, remainder="pad").map_batches(pair))
     last = fit(watched(), dataset, epochs=1)[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from source_conformance import SourceConformance
-from values_across import NoSuchValue, Row, ValuesAcross
-from values_table import DTYPES
 
 import cachelayer
 from cachelayer import (
     ArraySpec,
-    DataRef,
     InvalidArgumentError,
     InvalidTypeError,
-    Ragged,
-    RaggedSpec,
     SourceError,
     Sparse,
     SparseSpec,
@@ -37,6 +31,9 @@ FEATURES = {
 VARYING = {
     "tags": tf.io.VarLenFeature(tf.string),
     "steps": tf.io.FixedLenSequenceFeature((2,), tf.float32, allow_missing=True),
+    "rows": tf.io.RaggedFeature(
+        tf.int64, "cells", [tf.io.RaggedFeature.RowSplits("splits")], row_splits_dtype=tf.int64
+    ),
 }
 
 
@@ -97,16 +94,22 @@ def storage(tmp_path: Path) -> cachelayer.Storage:
 
 
 def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    records = [example(tags=[b"t"] * (n % 4), steps=[float(n)] * (2 * (n % 3))) for n in range(30)]
+    ends = [2**63 - 1, -(2**63), 0]
+    records = [
+        example(tags=[b"\xff\0"] * (n % 4), steps=[float(n)] * (2 * (n % 3)), cells=ends[: n % 3], splits=[0, 0, n % 3])
+        for n in range(30)
+    ]
     write(tmp_path / "a.tfrecord", records)
     ref = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", VARYING), "d", "v1")
-    assert ref.element_spec == {"tags": SparseSpec(bytes, (None,)), "steps": ArraySpec("float32", (None, 2))}
+    assert ref.element_spec["tags"] == SparseSpec(bytes, (None,))
+    assert ref.element_spec["steps"] == ArraySpec("float32", (None, 2))
     for row, record in zip(ref, records, strict=True):
         theirs = tf.io.parse_single_example(record, VARYING)
         assert isinstance(row["tags"], Sparse)
         np.testing.assert_array_equal(row["tags"].dense_shape, theirs["tags"].dense_shape)
         assert row["tags"].values.tolist() == theirs["tags"].values.numpy().tolist()
         np.testing.assert_array_equal(row["steps"], theirs["steps"])
+        assert row["rows"].to_list() == theirs["rows"].to_list()
 
 
 def test_a_declared_spec_fixes_what_the_features_leave_open(storage: cachelayer.Storage, tmp_path: Path) -> None:
@@ -196,68 +199,3 @@ def test_a_value_of_another_kind_names_record_file_and_feature(
     write(tmp_path / "a", [example(x=[stored])])
     with pytest.raises(SourceError, match=rf"a failed at its record 0: .*x.*{reason}"):
         storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
-
-
-SPLITS = "/row_splits"
-KINDS: dict[Any, Any] = {str: tf.string, bytes: tf.string, np.dtype("q"): tf.int64, np.dtype("f"): tf.float32}
-
-
-def _tfrecord(ref: DataRef[Any], folder: Path) -> Any:
-    features = {name: _parsed_as(name, leaf) for name, leaf in ref.element_spec.items()}
-    if not features:
-        raise NoSuchValue("TensorFlow parses no Example without features")
-    with tf.io.TFRecordWriter(str(folder / "x.tfrecord")) as writer:
-        for element in ref:
-            lists = [each for name, value in element.items() for each in _lists(name, value, features[name].dtype)]
-            example = tf.train.Example(features=tf.train.Features(feature=dict(lists)))
-            writer.write(example.SerializeToString())
-    return from_tfrecord(folder / "x.tfrecord", features)
-
-
-def _parsed_as(name: str, leaf: Any) -> Any:
-    """Return the feature that a leaf is declared with."""
-    if not isinstance(leaf, (ArraySpec, RaggedSpec)) or leaf.nullable:
-        raise NoSuchValue("a feature is neither null nor a dict")
-    is_text = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "U"
-    kind = tf.string if is_text else KINDS.get(leaf.dtype)
-    if kind is None:
-        raise NoSuchValue(f"an Example has no list of {leaf.dtype}")
-    if isinstance(leaf, RaggedSpec):
-        partitions = [tf.io.RaggedFeature.RowSplits(name + SPLITS)]
-        return tf.io.RaggedFeature(kind, name, partitions, row_splits_dtype=tf.int64)
-    if None in leaf.shape:
-        return tf.io.FixedLenSequenceFeature(leaf.shape[1:], kind, allow_missing=True)
-    return tf.io.FixedLenFeature(leaf.shape, kind)
-
-
-def _lists(name: str, value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the lists that hold a value, with their names."""
-    if isinstance(value, Ragged):
-        yield from _lists(name, value.flat_values, kind)
-        yield from _lists(name + SPLITS, value.row_splits, tf.int64)
-        return
-    values = np.ravel(value).tolist() if isinstance(value, (np.ndarray, np.generic)) else [value]
-    if kind == tf.int64:
-        feature = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-    elif kind == tf.float32:
-        feature = tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    else:
-        feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[_as_bytes(each) for each in values]))
-    yield name, feature
-
-
-def _as_bytes(value: str | bytes) -> bytes:
-    try:
-        return value.encode() if isinstance(value, str) else value
-    except UnicodeEncodeError as error:
-        raise NoSuchValue from error
-
-
-def _in_order(ref: DataRef[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the records, with the leaves in the order of the table: TensorFlow sorts them by name."""
-    for element in ref:
-        yield {name: element[name] for name in [*DTYPES, "x"] if name in element}
-
-
-class TestTFRecordValues(ValuesAcross):
-    row = Row("tfrecord", make=_tfrecord, taken=_in_order)

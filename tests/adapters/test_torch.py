@@ -449,18 +449,23 @@ def test_a_loader_measures_its_last_iteration(ref: Any, workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_is_chosen_and_a_loaded_position_within_it_stays(ref: Any, workers: int) -> None:
-    def epoch(number: int) -> list[int]:
-        return order(RECORDS, 4, number)
+def test_a_loaded_position_and_a_chosen_epoch_decide_which_epochs_follow(ref: Any, workers: int) -> None:
+    def made(state: dict[str, Any] | None = None) -> Any:
+        batches = loader(ref.stream(16, shuffle=True, seed=4), num_workers=workers)
+        if state is not None:
+            batches.load_state_dict(state)
+        return batches
 
-    batches = loader(ref.stream(16, shuffle=True, seed=4), num_workers=workers)
+    batches = made()
+    assert labels(batches) == order(RECORDS, 4, 0)
     begun = labels(itertools.islice(iter(batches), 2))
-    batches.load_state_dict(batches.state_dict())
-    batches.set_epoch(0)
-    assert begun + labels(batches) == epoch(0)
-    assert labels(batches) == epoch(1)
-    batches.set_epoch(5)
-    assert labels(batches) == epoch(5)
+    again = made(batches.state_dict())
+    again.set_epoch(1)
+    assert begun + labels(again) == order(RECORDS, 4, 1)
+    following = made(again.state_dict())
+    assert labels(following) == labels(again) == order(RECORDS, 4, 2)
+    following.set_epoch(5)
+    assert labels(following) == order(RECORDS, 4, 5)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -8,7 +8,6 @@ import io
 import lzma
 import re
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,21 @@ import pytest
 import webdataset
 from PIL import Image
 from source_conformance import SourceConformance
-from values_across import NoSuchValue, Row, ValuesAcross
-from values_table import DTYPES
 
 import cachelayer
-from cachelayer import ArraySpec, AudioSpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, Ragged
+from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, InvalidArgumentError
 from cachelayer.adapters.webdataset import from_webdataset
-from cachelayer.records.spec import LeafSpec
 
 
 def png(number: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.full((2, 3, 3), number % 256, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def npy(value: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, value)
     return file.getvalue()
 
 
@@ -46,6 +48,8 @@ def sample(number: int) -> dict[str, Any]:
         "left.png": png(number),
         "npy": np.full((2, 2), number, np.float32),
         "txt": f"ü{number}".encode(),
+        "when.npy": npy(np.datetime64(number, "ns")),
+        "words.bin": bytes([number % 256, 0]),
     }
 
 
@@ -66,6 +70,8 @@ class TestWebDataset(SourceConformance):
             "left.png": np.full((2, 3, 3), number % 256, np.uint8),
             "npy": np.full((2, 2), number, np.float32),
             "txt": f"ü{number}",
+            "when.npy": np.datetime64(number, "ns"),
+            "words.bin": bytes([number % 256, 0]),
         }
 
 
@@ -83,6 +89,8 @@ def test_images_stay_the_bytes_of_their_files(storage: cachelayer.Storage, tmp_p
 
 def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
+    with pytest.raises(ElementError, match="'b' has 'txt' too"):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
     ref = storage.cache(from_webdataset(tmp_path / "a.tar", ["txt"]), "d", "v1")
     assert list(ref) == [{"__key__": "a", "txt": None}, {"__key__": "b", "txt": "two"}]
 
@@ -186,64 +194,3 @@ def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Pa
     (tmp_path / "0.tar").touch()
     with pytest.raises(InvalidArgumentError, match=r"there is no file .*1\.tar"):
         storage.cache(from_webdataset(str(tmp_path / "{0..1}.tar")), "d", "v1")
-
-
-KEY = "__key__"
-NAMES = {name.lower(): name for name in DTYPES}
-
-
-def _tar(ref: DataRef[Any], folder: Path) -> Any:
-    names = _suffixes(ref)
-    with tarfile.open(folder / "x.tar", "w") as archive:
-        for number, element in enumerate(ref):
-            files = {names[name]: _file(value) for name, value in element.items() if value is not None}
-            # A sample without files would not be there; a suffix with underscores is nothing that is taken.
-            for suffix, data in (files or {"__nothing__": b""}).items():
-                info = tarfile.TarInfo(f"{number:03}.{suffix}")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-    return from_webdataset(folder / "x.tar")
-
-
-def _suffixes(ref: DataRef[Any]) -> dict[str, str]:
-    if not all(isinstance(leaf, LeafSpec) for leaf in ref.element_spec.values()):
-        raise NoSuchValue("a file is a leaf")
-    endings = {str: "txt", bytes: "bin"}
-    return {name: f"{name.lower()}.{endings.get(leaf.dtype, 'npy')}" for name, leaf in ref.element_spec.items()}
-
-
-def _file(value: Any) -> bytes:
-    if type(value) is bytes:
-        return value
-    if isinstance(value, Ragged):
-        raise NoSuchValue("a file holds one array")
-    try:
-        if type(value) is str:
-            return value.encode()
-        file = io.BytesIO()
-        np.save(file, value, allow_pickle=False)
-        return file.getvalue()
-    except ValueError as error:
-        raise NoSuchValue from error
-
-
-def _tar_spec(ref: DataRef[Any]) -> dict[str, Any]:
-    try:
-        names = _suffixes(ref)
-    except NoSuchValue:
-        return {}
-    return {"element_spec": {KEY: ArraySpec(str), **{names[name]: leaf for name, leaf in ref.element_spec.items()}}}
-
-
-def _name_of(suffix: str) -> str:
-    name = suffix.rpartition(".")[0]
-    return NAMES.get(name, name)
-
-
-def _without_key(ref: DataRef[Any]) -> Iterator[dict[str, Any]]:
-    for element in ref:
-        yield {_name_of(name): value for name, value in element.items() if name != KEY}
-
-
-class TestWebDatasetValues(ValuesAcross):
-    row = Row("webdataset", make=_tar, options=_tar_spec, taken=_without_key)

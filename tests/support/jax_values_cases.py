@@ -1,4 +1,4 @@
-"""Values that cross JAX: test_values_jax.py runs them in a process of their own."""
+"""Values that cross JAX: test_jax.py runs them in a process of their own."""
 
 from __future__ import annotations
 
@@ -43,4 +43,4 @@ def taken(ref: DataRef[Any]) -> Iterator[Any]:
 
 
 class TestJax(ValuesAcross):
-    row = Row("jax", out=batches, read=rows_of, options=lambda _: {"unbatch": True}, taken=taken, takes_wrapped=True)
+    row = Row("jax", out=batches, read=rows_of, options=lambda _: {"unbatch": True}, taken=taken)

@@ -1,4 +1,4 @@
-"""Tests of states in Orbax checkpoints: test_orbax.py runs them in a process of their own."""
+"""Tests of states in Orbax checkpoints: test_jax.py runs them in a process of their own."""
 
 from __future__ import annotations
 
@@ -55,34 +55,28 @@ def saved(manager: ocp.CheckpointManager, iterator: Any) -> None:
     manager.save(3, args=Args(model=ocp.args.StandardSave({"w": jnp.arange(4)}), data=CheckpointSave(iterator)))
 
 
-def test_a_manager_saves_the_state_as_it_was_when_save_was_called(manager: ocp.CheckpointManager, iterate: Any) -> None:
+def test_a_manager_saves_the_state_as_it_was_and_sets_an_iterator_to_it(
+    manager: ocp.CheckpointManager, iterate: Any
+) -> None:
     iterator = iterate(rows())
     for _ in islice(iterator, 3):
         pass
     state = iterator.get_state()
     saved(manager, iterator)
-    next(iterator)
+    rest = [np.asarray(batch).tolist() for batch in iterator]
     manager.wait_until_finished()
-
     step = Path(manager.directory) / "3"
     assert [path.name for path in step.glob("data/*") if path.suffix == ".json"] == ["state.json"]
     assert json.loads((step / "data/state.json").read_text()) == state
     handlers = json.loads((step / "_CHECKPOINT_METADATA").read_text())["item_handlers"]
     assert handlers["data"] == "cachelayer.adapters.orbax.StateHandler"
 
-
-def test_a_manager_sets_an_iterator_to_where_the_saved_one_was(manager: ocp.CheckpointManager, iterate: Any) -> None:
-    iterator = iterate(rows())
-    for _ in islice(iterator, 3):
-        pass
-    saved(manager, iterator)
     other = plain(rows())
     next(other)
     restore = Args(model=ocp.args.StandardRestore({"w": jnp.zeros(4, int)}), data=CheckpointRestore(other))
     restored = manager.restore(3, args=restore)
     assert restored.data is other
     assert restored.model["w"].tolist() == [0, 1, 2, 3]
-    rest = [np.asarray(batch).tolist() for batch in iterator]
     assert [batch.tolist() for batch in other] == rest == [rows()[step].tolist() for step in range(3, 10)]
 
 

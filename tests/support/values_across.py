@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, from_dtype
 from values_table import DTYPES, FOLDER, NESTINGS, SPECS, VALUES, Rule, Verdict, column, edges
 
-from cachelayer import DataRef, Ragged, Storage, wrap
+from cachelayer import DataRef, Ragged, Storage
 from cachelayer.errors import CacheLayerError, CacheLayerWarning
 
 ROWS = 10
@@ -41,7 +41,6 @@ class Row:
         make: records as a source of this framework, in a folder if it needs one; raises `NoSuchValue` if the framework
             cannot hold them. If not given, what came out goes in.
         options: of ``cache``, for the way in.
-        takes_wrapped: whether ``out`` takes what ``wrap`` gives too, so that what it refuses need not be built.
         taken: what went in, with the names of its leaves as they were; if not given, they are the same.
     """
 
@@ -51,7 +50,6 @@ class Row:
     make: Callable[[DataRef[Any], Path], Any] | None = None
     options: Callable[[DataRef[Any]], dict[str, Any]] | None = None
     taken: Callable[[DataRef[Any]], Iterable[Any]] = iter
-    takes_wrapped: bool = False
 
 
 def assert_same(got: Any, wanted: Any) -> None:
@@ -147,12 +145,8 @@ class Cells:
     def cross(self, row: Row, storage: Storage, folder: Path) -> tuple[Verdict, Verdict]:
         """Return the verdicts of both ways; raise if what is called equal is not."""
         identity, leaf = f"{row.name}-{next(NUMBERS)}", next(iter(self.rules))
-        is_refused = all((rule.out, rule.into) == ("refused", "none") for rule in self.rules.values())
-        ref: DataRef[Any]
-        if row.takes_wrapped and is_refused and not self.spec:
-            ref = cast(DataRef[Any], wrap(self.elements, identity=identity))
-        else:
-            ref = storage.cache(self.elements, identity, "v1", **({"element_spec": self.spec} if self.spec else {}))
+        options: Any = {"element_spec": self.spec} if self.spec else {}
+        ref: DataRef[Any] = storage.cache(self.elements, identity, "v1", **options)
         out: Verdict = "none"
         into: Verdict = "none"
         made: Any = None

@@ -1,13 +1,15 @@
-"""Worker processes that read an order in blocks from an object store: a request for a block, not for a record."""
+"""Worker processes that read from an object store: every record; in blocks, by a request for a block."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from faults import FaultProxy, fault_proxy
+from forks import importing
 from servers import Server, new_bucket
 
 import cachelayer
@@ -66,16 +68,15 @@ def doubled(element: dict[str, Any]) -> dict[str, Any]:
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:worker processes take turns")
-READERS = pytest.mark.parametrize(
+
+
+@pytest.mark.parametrize(
     "read",
     [
         pytest.param(by_torch, marks=pytest.mark.needs("torch"), id="torch"),
         pytest.param(by_grain, marks=pytest.mark.needs("grain"), id="grain"),
     ],
 )
-
-
-@READERS
 def test_workers_ask_for_blocks_and_hand_out_the_stream(ref: Any, proxy: FaultProxy, read: Callable[..., Any]) -> None:
     stream = ref.stream(BATCH, shuffle=IN_BLOCKS, seed=1, num_epochs=2).map(doubled)
     expected = numbers(stream)
@@ -97,3 +98,20 @@ def test_what_many_workers_cost_is_said_if_blocks_are_fetched(ref: Any, tmp_path
     by_torch(ref.stream(BATCH, shuffle=True, seed=1), 3)
     local = Storage(tmp_path).submit(rows, "d", "v1")
     by_torch(local.stream(BATCH, shuffle=IN_BLOCKS, seed=1), 3)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(("context", "limit"), [("fork", 0), ("forkserver", None)])
+def test_workers_read_every_record(
+    gcs: Server, reference: str, tmp_path: Path, context: str, limit: int | None
+) -> None:
+    from torch.utils.data import DataLoader
+
+    from cachelayer.adapters.torch import to_torch
+
+    options = gcs.storage_options()
+    ref: Any = cachelayer.open(reference, storage_options=options, local_cache=tmp_path, local_cache_bytes=limit)
+    assert ref[7]["number"] == 7
+    with importing("torch.utils.data", "cachelayer.adapters.torch", "gcsfs"):
+        loading = DataLoader(to_torch(ref), batch_size=50, num_workers=2, multiprocessing_context=context)
+        assert [n for batch in loading for n in batch["number"].tolist()] == list(range(RECORDS))
