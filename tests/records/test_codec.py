@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import replace
-from itertools import chain, permutations
-from math import prod
+from itertools import permutations
 from typing import Any
 
 import ml_dtypes
@@ -49,65 +48,33 @@ def all_nullable(spec: Any) -> Any:
     return tree.map_structure(spec, lambda _, leaf: None if leaf is None else leaf.as_nullable())
 
 
-def joined(flats: list[Any]) -> Any:
-    """The bits of arrays one after another."""
-    found = [bits(flat) for flat in flats]
-    return list(chain(*found)) if found and isinstance(found[0], list) else b"".join(found)
-
-
-def splits_of(lengths: list[int]) -> list[int]:
-    return [0, *np.cumsum(lengths).tolist()]
-
-
-def dense_stack(spec: LeafSpec, rows: list[Array], batch: Any) -> Array:
-    """Check the row splits of a batch of arrays with unknown dimensions; its flat values."""
-    last = max(axis for axis, dim in enumerate(spec.shape) if dim is None)
-    lengths = [[row.shape[axis] for row in rows for _ in range(prod(row.shape[:axis]))] for axis in range(last + 1)]
-    assert [level.tolist() for level in batch.nested_row_splits] == [splits_of(level) for level in lengths]
-    flat: Array = batch.flat_values
-    assert flat.shape == (sum(lengths[-1]), *spec.shape[last + 1 :])
-    return flat
-
-
-def ragged_stack(spec: RaggedSpec, rows: list[Ragged], batch: Any) -> Array:
-    lengths = [[len(row) for row in rows]]
-    lengths += [
-        [int(n) for row in rows for n in np.diff(row.nested_row_splits[level])] for level in range(spec.ragged_rank)
-    ]
-    assert [level.tolist() for level in batch.nested_row_splits] == [splits_of(level) for level in lengths]
-    flat: Array = batch.flat_values
-    assert flat.shape == (sum(lengths[-1]), *spec.shape[spec.ragged_rank + 1 :])
-    return flat
-
-
-def sparse_stack(spec: SparseSpec, rows: list[Sparse], batch: Any) -> Array:
-    shapes = [[dim or 0 for dim in spec.shape], *(row.dense_shape.tolist() for row in rows)]
-    assert batch.dense_shape.tolist() == [len(rows), *(max(dims) for dims in zip(*shapes, strict=True))]
-    assert batch.indices.dtype == np.int64
-    assert batch.indices.tolist() == [[i, *place] for i, row in enumerate(rows) for place in row.indices.tolist()]
-    flat: Array = batch.values
-    assert flat.shape == (len(batch.indices),)
-    return flat
+def shown(value: Any) -> Any:
+    """A value of any kind, with its shapes and bits."""
+    if isinstance(value, Ragged):
+        return [level.tolist() for level in value.nested_row_splits], shown(value.flat_values)
+    if isinstance(value, (str, bytes)):
+        return value
+    array = np.asarray(value)
+    return str(array.dtype.newbyteorder("<")), array.shape, bits(array)
 
 
 def check_stack(spec: LeafSpec, rows: list[Any], batch: Any) -> None:
-    """Whether a batch is the stack of these rows, by the plainest reckoning there is."""
-    if isinstance(spec, RaggedSpec) and None in spec.shape[spec.ragged_rank + 1 :]:
-        assert isinstance(batch, np.ndarray)
-        assert batch.shape == (len(rows),)
-        assert all(map(same_leaf, rows, batch))
+    """Raise unless the rows of a batch are these."""
+    if isinstance(spec, SparseSpec):
+        shapes = [[dim or 0 for dim in spec.shape], *(row.dense_shape.tolist() for row in rows)]
+        assert batch.dense_shape.tolist() == [len(rows), *(max(dims) for dims in zip(*shapes, strict=True))]
+        assert batch.indices.tolist() == [[i, *place] for i, row in enumerate(rows) for place in row.indices.tolist()]
+        found = np.split(batch.values, np.cumsum([len(row.values) for row in rows])[:-1]) if rows else []
+        assert [*map(shown, found)] == [shown(row.values) for row in rows]
         return
-    if isinstance(spec, RaggedSpec):
-        flat, parts = ragged_stack(spec, rows, batch), [row.flat_values for row in rows]
-    elif isinstance(spec, SparseSpec):
-        flat, parts = sparse_stack(spec, rows, batch), [row.values for row in rows]
-    elif None in spec.shape:
-        flat, parts = dense_stack(spec, rows, batch), rows
-    else:
-        flat, parts = batch, [np.asarray(row, object if spec.dtype in (bytes, str) else None) for row in rows]
-        assert flat.shape == (len(rows), *spec.shape)
-    assert flat.dtype == (object if spec.dtype in (bytes, str) else spec.dtype)
-    assert bits(flat) == joined(parts) or (not parts and flat.size == 0)
+    assert len(batch) == len(rows)
+    # numpy's scalars of bytes and text have the width of their text.
+    scalars = isinstance(batch, np.ndarray) and batch.dtype != object
+    assert [shown(batch[row, ...] if scalars else batch[row]) for row in range(len(rows))] == [*map(shown, rows)]
+    values = batch.flat_values if isinstance(batch, Ragged) else batch
+    # Ragged rows of arrays of any shape are objects.
+    holds_objects = isinstance(spec, RaggedSpec) and None in spec.shape[spec.ragged_rank + 1 :]
+    assert values.dtype == (object if holds_objects or spec.dtype in (bytes, str) else spec.dtype)
 
 
 @pytest.mark.slow
@@ -236,6 +203,8 @@ def test_writing_into_an_element_changes_no_other(version: tuple[Any, list[Any]]
     for index, element in enumerate(found):
         for array in arrays_in(element):
             array[...] = b"changed" if array.dtype == object else np.ones((), array.dtype)
+        if isinstance(element, (dict, list)):
+            element.clear()
         assert all(map(same, elements[index + 1 :], found[index + 1 :]))
     assert all(map(same, elements, elements_of(codec, records)))
 
@@ -271,68 +240,48 @@ def test_a_batch_of_stacked_arrays_gives_the_records_of_its_elements(spec: Any, 
     assert codec.encode(codec.batch_columns(batch), 3).to_list() == records_of(codec, elements)
 
 
-def test_narrower_fixed_width_strings_fit_into_wider_ones_everywhere() -> None:
-    narrow, wide = np.array(["a", "bc"], "U2"), np.array(["a", "bc"], "U5")
-    splits = np.array([0, 1, 2])
-    places = np.array([[0], [1]])
+@pytest.mark.parametrize(("narrow", "dtype"), [(np.array(["a", "bc"], "U2"), "U5"), (np.array([b"ab", b"c"]), bytes)])
+def test_narrower_strings_fit_into_wider_ones_everywhere(narrow: Array, dtype: Any) -> None:
+    wide = narrow.astype(object if dtype is bytes else dtype)
+    splits, places = np.array([0, 1, 2]), np.array([[0], [1]])
     pairs: list[tuple[Any, LeafSpec, Any]] = [
-        (narrow, ArraySpec("U5", (2,)), wide),
-        (narrow, ArraySpec("U5", (None,)), wide),
-        (Ragged(narrow, splits), RaggedSpec("U5", (None, None)), Ragged(wide, splits)),
-        (Sparse(places, narrow, np.array([3])), SparseSpec("U5", (3,)), Sparse(places, wide, np.array([3]))),
+        (narrow, ArraySpec(dtype, (2,)), wide),
+        (narrow, ArraySpec(dtype, (None,)), wide),
+        (Ragged(narrow, splits), RaggedSpec(dtype, (None, None)), Ragged(wide, splits)),
+        (Sparse(places, narrow, np.array([3])), SparseSpec(dtype, (3,)), Sparse(places, wide, np.array([3]))),
     ]
     for value, spec, expected in pairs:
         assert same_leaf(expected, round_trip(spec, [value])[0]), spec
-    codec = Codec(ArraySpec("U5"))
+    codec = Codec(ArraySpec(dtype))
     assert codec.encode(codec.batch_columns(narrow), 2).to_list() == records_of(codec, list(wide))
 
 
-def test_fixed_width_strings_fit_into_strings_of_any_length() -> None:
-    values = np.array([b"ab", b"c"])
-    spec = {
-        "array": ArraySpec(bytes, (None,)),
-        "ragged": RaggedSpec(bytes, (None, None)),
-        "sparse": SparseSpec(bytes, (None,)),
-    }
-    element = {
-        "array": values,
-        "ragged": Ragged(values, np.array([0, 2])),
-        "sparse": Sparse(np.array([[0], [1]]), values, np.array([2])),
-    }
-    found = round_trip(spec, [element])[0]
-    assert found["array"].tolist() == found["ragged"].flat_values.tolist() == found["sparse"].values.tolist()
-    assert found["array"].tolist() == [b"ab", b"c"]
+HELD: list[tuple[Any, Any]] = [
+    ("uint8", 255), ("int8", -128), ("int64", -(2**63)), ("uint64", 2**64 - 1), ("float32", 2**24),
+    ("float64", 0.1), ("float32", 0.1), ("float16", float("inf")), ("float64", float("nan")), ("complex64", 1),
+    ("complex64", 1.5), ("complex128", 1j), ("bool", True), ("bfloat16", 3), ("bfloat16", 0.1),
+    ("float8_e4m3fn", 0.1), (ml_dtypes.int4, 7), (ml_dtypes.uint4, 15), ("S3", b"abc"),
+    ("U3", "\ud800"), ("float8_e5m2", 2.0),
+]  # fmt: skip
+REFUSED: list[tuple[Any, Any]] = [
+    ("uint8", 256), ("uint8", -1), ("int64", 2**63), ("float32", 2**24 + 1), ("float64", 2**53 + 1),
+    ("float16", 70000), ("float32", 1e39), ("int64", 1.0), ("bool", 1), ("int64", True), ("float64", 1j),
+    ("complex64", 1e39), (ml_dtypes.int4, 8), (ml_dtypes.uint4, -1), (ml_dtypes.float8_e4m3fn, 1e6),
+    (ml_dtypes.float4_e2m1fn, 100.0), (ml_dtypes.float4_e2m1fn, float("nan")), ("bfloat16", 257), ("int64", 2**64),
+    ("S2", b"abc"), ("S3", b"a\0"), ("U3", "ab\0"), ("int64", "1"), (str, b"a"), (bytes, "a"), (str, 1),
+    ("datetime64[s]", 1),
+]  # fmt: skip
 
 
-def test_python_scalars_take_the_dtype_that_is_declared() -> None:
-    held: list[tuple[Any, Any]] = [
-        ("uint8", 255), ("int8", -128), ("int64", -(2**63)), ("uint64", 2**64 - 1), ("float32", 2**24),
-        ("float64", 0.1), ("float32", 0.1), ("float16", float("inf")), ("float64", float("nan")), ("complex64", 1),
-        ("complex64", 1.5), ("complex128", 1j), ("bool", True), ("bfloat16", 3), ("bfloat16", 0.1),
-        ("float8_e4m3fn", 0.1), (ml_dtypes.int4, 7), (ml_dtypes.uint4, 15), ("S3", b"abc"),
-        ("U3", "\ud800"), ("float8_e5m2", 2.0),
-    ]  # fmt: skip
-    for dtype, value in held:
+def test_python_scalars_take_the_dtype_that_is_declared_and_those_that_would_change_are_refused() -> None:
+    for dtype, value in HELD:
         spec = ArraySpec(dtype)
-        found = round_trip(spec, [value])[0]
-        assert same_array(np.asarray(value).astype(spec.dtype), found), (dtype, value)
-
-
-def test_python_scalars_that_would_change_are_refused() -> None:
-    refused: list[tuple[Any, Any]] = [
-        ("uint8", 256), ("uint8", -1), ("int64", 2**63), ("float32", 2**24 + 1), ("float64", 2**53 + 1),
-        ("float16", 70000), ("float32", 1e39), ("int64", 1.0), ("bool", 1), ("int64", True), ("float64", 1j),
-        ("complex64", 1e39), (ml_dtypes.int4, 8), (ml_dtypes.uint4, -1), (ml_dtypes.float8_e4m3fn, 1e6),
-        (ml_dtypes.float4_e2m1fn, 100.0), (ml_dtypes.float4_e2m1fn, float("nan")), ("bfloat16", 257), ("int64", 2**64),
-        ("S2", b"abc"), ("S3", b"a\0"), ("U3", "ab\0"), ("int64", "1"), (str, b"a"), (bytes, "a"), (str, 1),
-        ("datetime64[s]", 1),
-    ]  # fmt: skip
-    for dtype, value in refused:
+        assert same_array(np.asarray(value).astype(spec.dtype), round_trip(spec, [value])[0]), (dtype, value)
+    for dtype, value in REFUSED:
         spec = ArraySpec(dtype)
-        codec = codec_for({"a": spec})
         good = {"a": random_leaf(np.random.default_rng(0), spec)}
         with pytest.raises(ElementError) as caught:
-            codec.columns([good, {"a": value}])
+            codec_for({"a": spec}).columns([good, {"a": value}])
         assert (caught.value.record, caught.value.path, caught.value.expected) == (1, "['a']", spec.describe()), value
 
 
@@ -342,9 +291,7 @@ WRONG: list[tuple[Any, Any, str, str, str]] = [
     # spec, element, path, expected, got
     ({"a": INT}, {"b": 1}, "", "a dict with keys 'a'", "a dict with keys 'b'"),
     ({"a": {"b": INT}}, {"a": {}}, "['a']", "a dict with keys 'b'", "a dict with keys none"),
-    ({"a": INT}, [1], "", "a dict with keys 'a'", "a list of 1"),
     ([INT, INT], [1, 2, 3], "", "a list of 2", "a list of 3"),
-    ({"a": [INT]}, {"a": []}, "['a']", "a list of 1", "a list of 0"),
     ([INT], (1,), "", "a list of 1", "a tuple of 1"),
     ((INT,), [1], "", "a tuple of 1", "a list of 1"),
     ((INT, INT), Point(1, 2), "", "a tuple of 2", "a Point with fields 'x', 'y'"),
@@ -353,16 +300,13 @@ WRONG: list[tuple[Any, Any, str, str, str]] = [
     ({"a": None}, {"a": 1}, "['a']", "None", "int 1"),
     (INT, np.int32(1), "", "int64", "int32[]"),
     (ArraySpec("float32", (2,)), np.zeros(2), "", "float32[2]", "float64[2]"),
-    (ArraySpec("float32", (2,)), np.zeros(3, "f"), "", "float32[2]", "float32[3]"),
     (ArraySpec("float32", (2, None)), np.zeros((3, 1), "f"), "", "float32[2, None]", "float32[3, 1]"),
     (ArraySpec("float32", (None,)), np.zeros((1, 1), "f"), "", "float32[None]", "float32[1, 1]"),
     (ArraySpec("float32", (None,)), [[1.0]], "", "float32[None]", "lists of 2 levels or more"),
     (ArraySpec("M8[s]"), np.datetime64(1, "ms"), "", "datetime64[s]", "datetime64[ms][]"),
     (ArraySpec("S2", (1,)), np.array([b"abc"]), "", "|S2[1]", "|S3[1]"),
     (ArraySpec(str, (None,)), np.array(["a", None]), "", "str[None]", "an array that holds NoneType None"),
-    (ArraySpec(str, (None,)), np.array(["a", np.nan], object), "", "str[None]", "an array that holds float nan"),
     (ArraySpec(str, (None,)), np.array(["a", b"b"], object), "", "str[None]", "an array that holds bytes b'b'"),
-    (ArraySpec(bytes, (2,)), np.array([b"a"]), "", "bytes[2]", "object[1]"),
     (INT, np.array(1, object), "", "int64", "object[]"),
     (INT, object, "", "int64", "type <class 'object'>"),
 ]
@@ -437,20 +381,13 @@ def test_a_batch_that_does_not_fit_is_named() -> None:
         assert (caught.value.path, caught.value.expected) == ("['a']", "uint8[2]")
 
 
-def test_plain_bytes_are_stored_as_they_are() -> None:
+def test_plain_bytes_are_stored_as_they_are_and_hold_no_none_unless_it_is_declared() -> None:
     codec = codec_for(ArraySpec(bytes))
     records = [b"", b"\x00", b"abc", bytes(100_000)]
     assert codec.name == "bytes/1"
-    assert records_of(codec, records) == records
-    assert elements_of(codec, records) == records
-    assert batch_of(codec, records).tolist() == records
-
-
-def test_plain_bytes_hold_no_none_unless_it_is_declared() -> None:
-    codec = codec_for(ArraySpec(bytes))
-    with pytest.raises(ElementError, match="nullable=True") as caught:
+    assert records_of(codec, records) == elements_of(codec, records) == batch_of(codec, records).tolist() == records
+    with pytest.raises(ElementError, match=r"record 1.*nullable=True"):
         records_of(codec, [b"a", None])
-    assert caught.value.record == 1
     assert round_trip(ArraySpec(bytes, nullable=True), [b"a", None, b""]) == [b"a", None, b""]
 
 

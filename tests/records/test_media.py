@@ -16,6 +16,7 @@ from PIL import Image
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, FormatError, ImageSpec, Nullable, Ragged
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import spec_json
 
 
@@ -31,36 +32,27 @@ def images(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
 
 
 def test_images_are_read_as_pixels_and_raw_as_bytes(images: cachelayer.DataRef[Any]) -> None:
+    raw = images.raw()
     assert images.element_spec == {"image": ArraySpec(np.uint8, (None, None, 3)), "label": ArraySpec(np.int64)}
-    assert images.raw().element_spec == {"image": ImageSpec(), "label": ArraySpec(np.int64)}
+    assert raw.element_spec == {"image": ImageSpec(), "label": ArraySpec(np.int64)}
+    assert raw.digest == images.digest
+    batch = images.read(range(20))["image"]
+    assert isinstance(batch, Ragged)
     for i, pixels in enumerate(PIXELS):
         np.testing.assert_array_equal(images[i]["image"], pixels)
-        assert images.raw()[i] == {"image": png(pixels), "label": i}
-    assert images.raw().digest == images.digest
-
-
-def test_batches_of_images_are_ragged(images: cachelayer.DataRef[Any]) -> None:
-    batch = images.read([3, 0, 7])["image"]
-    assert isinstance(batch, Ragged)
-    for row, number in zip(batch, [3, 0, 7], strict=True):
-        assert row.tolist() == PIXELS[number].tolist()
-    assert batch.flat_values.dtype == np.uint8
-    assert images.raw().read([3])["image"].tolist() == [png(PIXELS[3])]
+        np.testing.assert_array_equal(batch[i], pixels)
+        assert raw[i] == {"image": png(pixels), "label": i}
+    assert raw.read([3])["image"].tolist() == [png(PIXELS[3])]
     assert len(images.read([])["image"]) == 0
 
 
-def test_streams_and_views_hand_out_pixels(images: cachelayer.DataRef[Any]) -> None:
-    stream = images[4:].stream(8, shuffle=True, seed=1)
-    for step, batch in enumerate(stream):
+def test_views_streams_and_joined_datasets_decode_as_their_parts_do(images: cachelayer.DataRef[Any]) -> None:
+    for batch in images[4:].stream(8, shuffle=True, seed=1):
         for row, label in zip(batch["image"], batch["label"], strict=True):
-            assert row.tolist() == PIXELS[label].tolist()
-        assert batch["label"].tolist() == images[4:].raw().stream(8, shuffle=True, seed=1)[step]["label"].tolist()
-
-
-def test_joined_datasets_decode_as_their_parts_do(images: cachelayer.DataRef[Any]) -> None:
+            np.testing.assert_array_equal(row, PIXELS[label])
     joined = cachelayer.concat([images[:5], images[3:]])
-    np.testing.assert_array_equal(joined[6]["image"], PIXELS[4])
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(joined))[6]["image"], PIXELS[4])
+    for same in (joined, pickle.loads(pickle.dumps(joined))):
+        np.testing.assert_array_equal(same[6]["image"], PIXELS[4])
     assert cachelayer.concat([images.raw(), images.raw()])[24] == {"image": png(PIXELS[4]), "label": 4}
     with pytest.raises(ValueError, match=r"\['image'\]"):
         cachelayer.concat([images, images.raw()])
@@ -91,27 +83,7 @@ def test_images_are_turned_as_the_camera_was_held(storage: cachelayer.Storage) -
     np.testing.assert_array_equal(ref[0], np.rot90(PIXELS[0], -1))
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:60], lambda data: b"no image", lambda data: b""])
-def test_an_image_that_does_not_decode_is_named_by_its_record(storage: cachelayer.Storage, damage: Any) -> None:
-    rows = [{"image": png(pixels)} for pixels in PIXELS[:6]]
-    rows[4] = {"image": damage(rows[4]["image"])}
-    ref = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec()})
-    readers = (
-        lambda: ref[4],
-        lambda: ref.read([1, 4, 2]),
-        lambda: ref.__getitems__([0, 4]),
-        lambda: ref[::-1][1],
-        lambda: list(ref.stream(6)),
-        lambda: list(ref[2:].stream(2)),
-        lambda: list(ref.stream()),
-    )
-    for read in readers:
-        with pytest.raises(ElementError, match=r"\['image'\]"):
-            read()
-    assert ref.raw()[4] == rows[4]
-
-
-def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
+def test_images_that_are_none_stay_none_and_what_is_no_bytes_is_refused(storage: cachelayer.Storage) -> None:
     rows: list[Any] = [{"image": png(PIXELS[0])}, {"image": None}]
     ref = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec()})
     assert ref.element_spec == {"image": ArraySpec(np.uint8, (None, None, 3), nullable=True)}
@@ -119,12 +91,9 @@ def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
     batch = ref.read([0, 1])["image"]
     assert isinstance(batch, Nullable)
     assert batch.valid.tolist() == [True, False]
-    assert batch.values[0].tolist() == PIXELS[0].tolist()
-
-
-def test_what_is_no_bytes_is_refused_by_the_build(storage: cachelayer.Storage) -> None:
+    np.testing.assert_array_equal(batch.values[0], PIXELS[0])
     with pytest.raises(ElementError, match=r"\['image'\]"):
-        storage.submit([{"image": PIXELS[0]}], "d", "v1", element_spec={"image": ImageSpec()})
+        storage.submit([{"image": PIXELS[0]}], "d", "v2", element_spec={"image": ImageSpec()})
 
 
 def test_sounds_are_read_as_samples(storage: cachelayer.Storage) -> None:
@@ -138,10 +107,15 @@ def test_sounds_are_read_as_samples(storage: cachelayer.Storage) -> None:
     assert ref.raw()[3] == files[3]
 
 
-def test_one_channel_is_the_mean_of_a_files_channels(storage: cachelayer.Storage) -> None:
-    ref = storage.submit([wav(samples) for samples in SOUNDS], "d", "v1", element_spec=AudioSpec(channels=1))
-    assert ref.element_spec == ArraySpec(np.float32, (None,))
-    np.testing.assert_allclose(ref[7], SOUNDS[7].mean(axis=1), rtol=1e-6)
+def test_channels_are_their_mean_or_those_that_were_declared(storage: cachelayer.Storage) -> None:
+    files = [wav(SOUNDS[0]), wav(SOUNDS[1][:, 0])]
+    one = storage.submit(files, "d", "v1", element_spec=AudioSpec(channels=1))
+    assert one.element_spec == ArraySpec(np.float32, (None,))
+    np.testing.assert_allclose(one[0], SOUNDS[0].mean(axis=1), rtol=1e-6)
+    two = storage.submit(files, "d", "v2", element_spec=AudioSpec(channels=2))
+    np.testing.assert_array_equal(two[0], SOUNDS[0])
+    with pytest.raises(ElementError, match="record 1"):
+        two[1]
 
 
 def test_sounds_are_resampled_to_the_rate_that_was_declared(storage: cachelayer.Storage) -> None:
@@ -153,17 +127,7 @@ def test_sounds_are_resampled_to_the_rate_that_was_declared(storage: cachelayer.
     np.testing.assert_allclose(ref[0][1000:-1000], tones[16000][1000:-1000], atol=1e-3)
 
 
-def test_other_channels_than_declared_are_named_by_their_record(storage: cachelayer.Storage) -> None:
-    files = [wav(SOUNDS[0]), wav(SOUNDS[1][:, 0])]
-    ref = storage.submit(files, "d", "v1", element_spec=AudioSpec(channels=2))
-    np.testing.assert_array_equal(ref[0], SOUNDS[0])
-    with pytest.raises(ElementError, match="record 1"):
-        ref[1]
-
-
-@pytest.mark.parametrize(
-    "spec", [ImageSpec(), ImageSpec("L", nullable=True), AudioSpec(), AudioSpec(16000, 1, nullable=True)], ids=repr
-)
+@pytest.mark.parametrize("spec", [ImageSpec(), ImageSpec("L", nullable=True), AudioSpec(16000, 1, nullable=True)])
 def test_hints_come_back_from_the_manifest(spec: Any) -> None:
     node = json.loads(json.dumps(spec_json.to_json({"x": spec})))
     assert spec_json.from_json(node) == {"x": spec}
@@ -171,19 +135,21 @@ def test_hints_come_back_from_the_manifest(spec: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "node",
+    ("make", "error"),
     [
-        {"kind": "image"},
-        {"kind": "image", "mode": "P"},
-        {"kind": "image", "mode": "RGB", "quality": 1},
-        {"kind": "audio", "sampling_rate": "16k", "channels": None},
-        {"kind": "video", "mode": "RGB"},
+        (lambda: ImageSpec("P"), InvalidArgumentError),
+        (lambda: AudioSpec(0), InvalidArgumentError),
+        (lambda: AudioSpec(channels=True), InvalidTypeError),
+        (lambda: spec_json.from_json({"kind": "image"}), FormatError),
+        (lambda: spec_json.from_json({"kind": "image", "mode": "P"}), FormatError),
+        (lambda: spec_json.from_json({"kind": "image", "mode": "RGB", "quality": 1}), FormatError),
+        (lambda: spec_json.from_json({"kind": "audio", "sampling_rate": "16k", "channels": None}), FormatError),
+        (lambda: spec_json.from_json({"kind": "video", "mode": "RGB"}), FormatError),
     ],
-    ids=str,
 )
-def test_unknown_hints_are_refused(node: Any) -> None:
-    with pytest.raises(FormatError):
-        spec_json.from_json(node)
+def test_hints_that_cannot_be_are_refused(make: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make()
 
 
 @pytest.mark.parametrize(("module", "spec", "extra"), [("PIL", "Image", "image"), ("soundfile", "Audio", "audio")])
@@ -200,9 +166,3 @@ def test_without_its_package_the_error_names_the_extra_and_raw_still_reads(
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("b'x' ArraySpec(")
     assert f"cachelayer[{extra}]" in found.stdout
-
-
-@pytest.mark.parametrize("make", [lambda: ImageSpec("P"), lambda: AudioSpec(0), lambda: AudioSpec(channels=True)])
-def test_hints_that_cannot_be_are_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"it must be one of 1, L|a positive integer"):
-        make()

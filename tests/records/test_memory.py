@@ -12,13 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samples import examples
 
-from cachelayer.records.memory import (
-    gather_ranges,
-    gather_rows,
-    move_ranges,
-    scatter_rows,
-    splits_of,
-)
+from cachelayer.records.memory import gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
 
 LENGTHS = st.one_of(
     st.integers(0, 40),
@@ -86,7 +80,7 @@ def test_gather_and_scatter_move_rows_of_one_length(nbytes: int, rows: int, seed
     assert bytes(target) == b"".join(bytes(row) + bytes(3) for row in content) + b"\0"
 
 
-@pytest.mark.parametrize("least", [0, 200, 256, 1500])
+@pytest.mark.parametrize("least", [0, 256, 1500])
 def test_many_ranges_of_any_lengths_up_to_both_ends_of_the_buffer_are_gathered(least: int) -> None:
     rng = np.random.default_rng(least)
     lengths = np.maximum(least, rng.choice([0, 1, 255, 256, 257, 511, 512, 700, 5000, 9000], 1500))

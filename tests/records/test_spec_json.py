@@ -35,16 +35,11 @@ def test_specs_come_back_from_json_exactly(spec: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, bytes, str], ids=str)
-def test_dtypes_come_back_from_their_names(dtype: Any) -> None:
+def test_dtypes_come_back_from_their_names_in_either_byte_order(dtype: Any) -> None:
     assert dtypes.from_name(dtypes.to_name(dtype)) == dtype
     if dtype not in (bytes, str):
         assert dtypes.to_name(dtype.newbyteorder(">")) == dtypes.to_name(dtype)
         assert dtypes.check(dtype.newbyteorder(">")) == dtype
-
-
-def test_names_of_dtypes_are_all_different() -> None:
-    names = {dtypes.to_name(dtype) for dtype in [*DTYPES, bytes, str]}
-    assert len(names) == len({*DTYPES, bytes, str})
 
 
 ARRAY = {"kind": "array", "dtype": "uint8", "shape": [3]}
@@ -72,9 +67,16 @@ def test_what_is_no_spec_is_refused(node: Any) -> None:
         spec_json.from_json(node)
 
 
-@pytest.mark.parametrize("node", [{**ARRAY, "hint": "jpeg"}, {"kind": "list", "items": [], "name": "a"}], ids=str)
-def test_what_a_newer_release_added_to_a_spec_is_refused(node: Any) -> None:
-    with pytest.raises(FormatError, match="newer release"):
+@pytest.mark.parametrize(
+    ("node", "named"),
+    [
+        ({**ARRAY, "hint": "jpeg"}, "newer release"),
+        ({"kind": "list", "items": [], "name": "a"}, "newer release"),
+        ({**ARRAY, "dtype": "float3_e1m1fn"}, "float3_e1m1fn"),
+    ],
+)
+def test_what_a_newer_release_added_to_a_spec_is_refused_by_name(node: Any, named: str) -> None:
+    with pytest.raises(FormatError, match=named):
         spec_json.from_json(node)
 
 
@@ -82,11 +84,6 @@ def test_what_a_newer_release_added_to_a_spec_is_refused(node: Any) -> None:
 def test_floats_that_are_others_on_other_machines_are_refused(dtype: Any) -> None:
     with pytest.raises(InvalidTypeError, match=np.dtype(dtype).name):
         ArraySpec(dtype)
-
-
-def test_a_newer_dtype_is_refused_by_name() -> None:
-    with pytest.raises(FormatError, match="float3_e1m1fn"):
-        spec_json.from_json({**ARRAY, "dtype": "float3_e1m1fn"})
 
 
 def test_a_spec_in_json_reads_like_this() -> None:
