@@ -94,9 +94,8 @@ def test_two_functions_of_a_stream_draw_different_numbers() -> None:
 
     stream = numbers(20).stream(seed=1).map(lambda n: [float(n)]).map(add, rng=True).map(add, rng=True)
     assert all(first != second for _, first, second in stream)
-    alone = numbers(20).stream(seed=1).map(drawn, rng=True)
     behind = numbers(20).stream(seed=1).map(int).map(drawn, rng=True)
-    assert alone[7]["normal"] == behind[7]["normal"]
+    assert behind[7]["normal"] == numbers(20).stream(seed=1).map(drawn, rng=True)[7]["normal"]
 
 
 def test_functions_are_called_in_order_and_batches_come_last() -> None:
@@ -159,16 +158,6 @@ def test_an_error_comes_in_its_place_and_says_where(
     for item in iterator:
         seen += np.ravel(item).tolist()
     assert seen == list(range(100))
-
-
-def test_a_function_of_batches_that_raises_stop_iteration_does_not_end_the_stream() -> None:
-    def stops(batch: Any) -> Any:
-        return batch if batch[0] < 4 else next(iter(()))
-
-    batches = iter(numbers(12).stream(2).map_batches(stops))
-    with pytest.raises(RuntimeError, match="raised StopIteration"):
-        list(batches)
-    assert batches.get_state()["position"] == 4
 
 
 def test_functions_run_in_threads_at_once() -> None:
@@ -264,9 +253,8 @@ SPEC = {
 }
 
 
-def varied(n: int, length: int | None = None) -> dict[str, Any]:
-    """An element whose leaves vary in every way that they can; of one length if that is given."""
-    size = n % 3 + 1 if length is None else length
+def varied(n: int, size: int) -> dict[str, Any]:
+    """An element whose leaves vary in every way that they can."""
     return {
         "v": np.arange(size, dtype=np.int32),
         "image": np.full((size, 2, 3), n, np.uint8),
@@ -292,7 +280,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.fixture(scope="module")
 def varying(tmp_path_factory: pytest.TempPathFactory) -> Any:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("varying"))
-    return storage.submit([varied(n) for n in range(12)], "d", "v1", element_spec=SPEC)
+    return storage.submit([varied(n, n % 3 + 1) for n in range(12)], "d", "v1", element_spec=SPEC)
 
 
 @pytest.fixture(scope="module")
