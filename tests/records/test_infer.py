@@ -145,22 +145,17 @@ def test_a_declared_spec_that_cannot_be_names_its_place(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("kind", "arguments"),
     [
-        lambda: ArraySpec("uint8", (-1,)),
-        lambda: ArraySpec("uint8", ("a",)),
-        lambda: ArraySpec("uint8", 3),  # type: ignore[arg-type]
-        lambda: ArraySpec("object"),
-        lambda: ArraySpec(None),  # type: ignore[arg-type]
-        lambda: RaggedSpec("uint8", (None,)),
-        lambda: RaggedSpec("uint8", (None, None), ragged_rank=2),
-        lambda: RaggedSpec("uint8", (None, None), ragged_rank=0),
-        lambda: RaggedSpec("uint8", (None, None), splits_dtype=np.dtype("uint32")),
-        lambda: RaggedSpec("uint8", (None, None), splits_dtype="x"),  # type: ignore[arg-type]
-        lambda: SparseSpec("uint8"),
+        *((ArraySpec, ("uint8", shape)) for shape in ((-1,), ("a",), 3)),
+        *((ArraySpec, (dtype,)) for dtype in ("object", None)),
+        *((RaggedSpec, ("uint8", (None, None), False, rank)) for rank in (0, 2)),
+        *((RaggedSpec, ("uint8", (None, None), False, 1, splits)) for splits in ("uint32", "x")),
+        (RaggedSpec, ("uint8", (None,))),
+        (SparseSpec, ("uint8",)),
     ],
 )
-def test_a_leaf_spec_that_cannot_be_is_refused(make: Any) -> None:
+def test_a_leaf_spec_that_cannot_be_is_refused(kind: Any, arguments: Any) -> None:
     with pytest.raises(CacheLayerError) as caught:
-        make()
+        kind(*arguments)
     assert isinstance(caught.value, (ValueError, TypeError))

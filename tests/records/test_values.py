@@ -109,20 +109,12 @@ def test_rows_of_any_dtype_are_filled_up(values: Any, value: Any, expected: Any)
     assert dense[0, 1] == expected
 
 
-@pytest.mark.parametrize(
-    ("values", "value"),
-    [
-        (np.zeros(3, np.uint8), -100),
-        (np.zeros(3, np.int32), 0.5),
-        (np.zeros(3, np.int32), float("nan")),
-        (np.zeros(3, np.int32), "x"),
-        (np.zeros(3), [1, 2]),
-        (np.zeros(3, bool), 2),
-        (np.array(["a", "b", "c"]), "long"),
-        (np.array(["a", "b", "c"], object), b"x"),
-        (np.zeros(3, np.int32), None),
-    ],
-)
+WRONG_FILLERS: list[tuple[Any, Any]] = [(np.zeros(3, np.int32), value) for value in (0.5, float("nan"), "x", None)]
+WRONG_FILLERS += [(np.zeros(3, np.uint8), -100), (np.zeros(3), [1, 2]), (np.zeros(3, bool), 2)]
+WRONG_FILLERS += [(np.array(["a", "b", "c"]), "long"), (np.array(["a", "b", "c"], object), b"x")]
+
+
+@pytest.mark.parametrize(("values", "value"), WRONG_FILLERS)
 def test_a_filler_that_the_dtype_does_not_hold_is_refused(values: Any, value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="does not fit dtype"):
         Ragged(values, np.array([0, 1, 3])).to_dense(value=value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,27 +166,3 @@ def test_what_is_not_there_cannot_be_left_out() -> None:
     for damaged in ([[1]], [["a", 2]], 3, [[-1, 2]]):
         with pytest.raises(StateError, match="left_out"):
             iter(stream).set_state({**state, "left_out": damaged})
-
-
-def test_the_records_of_a_step_are_found_through_packs_and_mixtures(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    spec = {"tokens": cachelayer.ArraySpec(np.int64, (None,))}
-    refs = {
-        name: storage.submit(
-            [{"tokens": np.full(1 + number % 5, base + number)} for number in range(40)], name, "v1", element_spec=spec
-        )
-        for name, base in (("a", 0), ("b", 1000))
-    }
-    packs = {name: ref.packed("tokens", 16) for name, ref in refs.items()}
-    stream = cachelayer.mix([(packs["a"], 2), (packs["b"], 1)]).stream(6, shuffle=True, seed=1)
-    batch, found = stream[3], stream.sources(3)
-    assert [set(row[row > 0].tolist()) for row in batch["tokens"]] == [
-        {
-            (1000 if "b@v1" in found.datasets[dataset] else 0) + record
-            for dataset, record in zip(
-                found.dataset[found.element == row].tolist(), found.record[found.element == row].tolist(), strict=True
-            )
-        }
-        - {0}
-        for row in range(6)
-    ]

@@ -55,15 +55,22 @@ def position(iterator: Any) -> int:
 
 @given(sharded(), st.integers(0, 3))
 @settings(deadline=None, max_examples=examples(150))
-def test_every_shard_hands_out_what_the_model_says(shards_and_case: tuple[int, Case], prefetch: int) -> None:
+def test_every_shard_hands_out_what_the_model_says_with_one_state(
+    shards_and_case: tuple[int, Case], prefetch: int
+) -> None:
     shards, case = shards_and_case
+    positions = case.positions()
     for shard, stream in enumerate(streams(case, shards, prefetch)):
         expected = case.batches(shard, shards)
         assert [plain(batch) for batch in stream] == expected
         assert len(stream) == len(expected)
         pairs = list(stream.with_state())
         assert [plain(batch) for batch, _ in pairs] == expected
-        assert [state["position"] for _, state in pairs] == case.positions()[1:]
+        states = [iter(stream).get_state(), *(state for _, state in pairs)]
+        assert states == [{**states[0], "position": position} for position in positions]
+        assert states == [stream.state(step) for step in range(len(positions))]
+        with pytest.raises(RecordIndexError, match=f"the stream has {len(expected)} steps"):
+            stream.state(len(positions))
 
 
 @given(sharded())
@@ -83,23 +90,6 @@ def test_any_step_can_be_asked_for(shards_and_case: tuple[int, Case]) -> None:
                 stream[outside]
             with pytest.raises(RecordIndexError, match=f"the stream has {total} steps"):
                 stream.records(outside)
-
-
-@given(sharded())
-@settings(deadline=None)
-def test_states_are_the_same_on_every_shard_at_every_step(shards_and_case: tuple[int, Case]) -> None:
-    shards, case = shards_and_case
-    of_shards = streams(case, shards)
-    iterators = [iter(stream) for stream in of_shards]
-    for step, expected in enumerate(case.positions()):
-        states = [iterator.get_state() for iterator in iterators]
-        assert states == [states[0]] * shards == [stream.state(step) for stream in of_shards]
-        assert states[0]["position"] == expected
-        for iterator in iterators:
-            next(iterator, None)
-    assert [position(iterator) for iterator in iterators] == [case.positions()[-1]] * shards
-    with pytest.raises(RecordIndexError, match=f"the stream has {len(case.positions()) - 1} steps"):
-        of_shards[0].state(len(case.positions()))
 
 
 SEGMENTS = st.lists(
@@ -160,17 +150,6 @@ def test_an_iterator_goes_to_any_state_backwards_and_forwards(
         for batch in expected[step : step + 3]:
             assert plain(next(iterator)) == batch
         assert position(iterator) == positions[min(step + 3, len(expected))]
-
-
-@given(cases(in_blocks=True), st.data())
-@settings(deadline=None)
-def test_any_position_is_a_start(case: Case, data: st.DataObject) -> None:
-    begin = data.draw(st.integers(0, case.end))
-    iterator = iter(streams(case, 1)[0])
-    iterator.set_state({**iterator.get_state(), "position": begin})
-    moved = replace(case, start=begin)
-    assert position(iterator) == moved.positions()[0]
-    assert [plain(batch) for batch in iterator] == moved.batches(0, 1)
 
 
 @given(sharded(remainders=("keep", "drop")), st.integers(0, 1))

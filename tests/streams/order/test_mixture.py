@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from order_page import reference
 from samples import examples
@@ -36,32 +34,17 @@ def schedules(draw: st.DrawFn) -> dict[int, tuple[float, ...]]:
     return dict(zip(starts, map(tuple, weights), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("weights", "turns"),
-    [
-        ([5], [1]),
-        ([0, 3, 0], [0, 1, 0]),
-        ([2, 4], [1, 2]),
-        ([0.7, 0.3], [7, 3]),
-        ([0.123456789, 1], [7202, 58334]),
-        ([65_536, 1], [65_535, 1]),
-        ([1e-300, 1], [0, 65_536]),
-        ([1] * 65_537, [1] * 65_536 + [0]),
-    ],
-)
-def test_weights_become_turns_of_a_round(weights: list[float], turns: list[int]) -> None:
-    assert list(turns_of([Fraction(str(weight)) for weight in weights])) == turns
-
-
 FIBONACCI = st.tuples(st.integers(0, 14), st.floats(0.95, 1.05)).map(lambda pair: 1.618 ** -pair[0] * pair[1])
 
 
-@given(st.one_of(*(st.lists(kind, min_size=2, max_size=60) for kind in (st.integers(1, 40), FIBONACCI))))
-@settings(max_examples=examples(40), deadline=None)
-def test_shares_are_those_of_the_weights_and_no_part_is_ever_two_turns_ahead_or_behind(weights: list[float]) -> None:
+@given(st.one_of(*(st.lists(kind, min_size=1, max_size=60) for kind in (WEIGHT, FIBONACCI))).filter(any))
+@example([65_536, 1])
+@example([1e-300, 1])
+@settings(max_examples=examples(60), deadline=None)
+def test_shares_are_those_of_the_page_and_no_part_is_ever_two_turns_ahead_or_behind(weights: list[float]) -> None:
     exact = [Fraction(str(weight)) for weight in weights]
     turns = turns_of(exact)
-    assert sum(turns) <= MOST_TURNS
+    assert list(turns) == reference().turns_of(weights)
     for turn, weight in zip(turns, exact, strict=True):
         assert abs(Fraction(turn, sum(turns)) - weight / sum(exact)) < Fraction(1, MOST_TURNS)
     part_of = round_of(turns).part_of
@@ -71,16 +54,17 @@ def test_shares_are_those_of_the_weights_and_no_part_is_ever_two_turns_ahead_or_
         assert abs(np.cumsum(part_of == part) - ideal).max() <= (0.5 if len(turns) == 2 else 1.7)
 
 
-@given(schedules())
-@settings(max_examples=examples(40), deadline=None)
-def test_turns_of_a_part_follow_one_another_through_all_stages(stages: dict[int, tuple[float, ...]]) -> None:
-    starts, end = list(stages), list(stages)[-1] + 3000
-    parts, turns = turns_by_stage(stages).at(np.arange(end))
-    for part in range(len(stages[0])):
-        assert turns[parts == part].tolist() == list(range(int((parts == part).sum())))
-    for (first, last), weights in zip(pairwise([*starts, end]), stages.values(), strict=True):
-        counts = np.bincount(parts[first:last], minlength=len(weights))
-        assert abs(counts - (last - first) * np.array(weights) / sum(weights)).max() <= 1.7 + 3000 / MOST_TURNS
+@given(schedules(), st.data())
+@settings(max_examples=examples(20), deadline=None)
+def test_turns_and_records_are_what_the_page_says(stages: Any, data: st.DataObject) -> None:
+    position = data.draw(st.one_of(st.integers(0, 15_000), st.integers(0, MOST - 1)))
+    parts, turns = turns_by_stage(stages).at(np.array([position]))
+    assert (parts[0], turns[0]) == reference().turn_at(stages, position)
+    sizes = data.draw(st.lists(st.integers(1, 50), min_size=len(stages[0]), max_size=len(stages[0])))
+    seed = data.draw(st.integers(0, 2**64 - 1))
+    record = mixed_order(stages, sizes, seed).at(0, np.array([position]))[0]
+    part, number = reference().mixed_record(sizes, stages, seed, position)
+    assert record == sum(sizes[:part]) + number
 
 
 @given(schedules(), st.integers(0, 2**61), st.randoms(use_true_random=False))
@@ -100,22 +84,20 @@ def test_any_position_is_found_without_those_before_it(
         assert turns_of_parts.positions_of(part, turns[mine]).tolist() == np.array(positions)[mine].tolist()
 
 
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=5).map(tuple), st.data())
-@settings(max_examples=examples(40), deadline=None)
-def test_parts_go_through_epochs_of_their_own_up_to_their_ends(weights: tuple[int, ...], data: st.DataObject) -> None:
-    sizes = tuple(data.draw(st.lists(st.integers(1, 60), min_size=len(weights), max_size=len(weights))))
-    turns, seed = turns_by_stage({0: weights}), data.draw(st.integers(0, 2**64 - 1))
-    records, first = mixed_order({0: weights}, list(sizes), seed).at(0, range(5000)), 0
-    for part, size in enumerate(sizes):
-        is_mine = (records >= first) & (records < first + size)
-        mine = records[is_mine] - first
-        for epoch in range(len(mine) // size):
-            assert sorted(mine[epoch * size : (epoch + 1) * size].tolist()) == list(range(size))
-        end = turns.end_of(part, size)
-        assert end is not None
+@given(schedules(), st.data())
+@settings(max_examples=examples(20), deadline=None)
+def test_a_part_ends_after_the_turn_of_its_last_record(
+    stages: dict[int, tuple[float, ...]], data: st.DataObject
+) -> None:
+    part, size = data.draw(st.integers(0, len(stages[0]) - 1)), data.draw(st.integers(1, 200))
+    turns = turns_by_stage(stages)
+    is_mine = turns.at(np.arange(20_000))[0] == part
+    end = turns.end_of(part, size)
+    if end is None or end > 20_000:
+        assert is_mine.sum() < size
+    else:
         assert is_mine[end - 1]
         assert is_mine[:end].sum() == size
-        first += size
 
 
 def test_the_past_is_the_stages_that_begin_before_a_position() -> None:
@@ -143,16 +125,3 @@ def test_records_do_not_depend_on_what_was_asked_for_before(ranges: list[tuple[i
     for epoch, start in ((0, 0), (1, 0), (3, 6900)):
         expected = whole[7001 * epoch + start : 7001 * (epoch + 1)].tolist()
         assert ending.at(epoch, range(start, 7001)).tolist() == expected
-
-
-@given(schedules(), st.data())
-@settings(max_examples=examples(20), deadline=None)
-def test_turns_and_records_are_what_the_page_says(stages: Any, data: st.DataObject) -> None:
-    position = data.draw(st.one_of(st.integers(0, 15_000), st.integers(0, MOST - 1)))
-    parts, turns = turns_by_stage(stages).at(np.array([position]))
-    assert (parts[0], turns[0]) == reference().turn_at(stages, position)
-    sizes = data.draw(st.lists(st.integers(1, 50), min_size=len(stages[0]), max_size=len(stages[0])))
-    seed = data.draw(st.integers(0, 2**64 - 1))
-    record = mixed_order(stages, sizes, seed).at(0, np.array([position]))[0]
-    part, number = reference().mixed_record(sizes, stages, seed, position)
-    assert record == sum(sizes[:part]) + number
