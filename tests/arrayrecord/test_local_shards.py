@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samples import examples
 
@@ -101,6 +101,8 @@ def outcome(attempt: Callable[[], list[bytes]]) -> list[bytes] | str:
     length=st.one_of(st.none(), st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2**31, 2**32 - 1])),
     count=st.sampled_from([1, 3]),
 )
+@example(kind="varying", row=3, position=60_000, length=2**31, count=1)
+@example(kind="varying", row=3, position=60_000, length=2**31, count=3)
 def test_an_index_that_points_anywhere_is_found_out_and_reads_nothing_else(
     shards: dict[str, Shard], kind: str, row: int, position: int, length: int | None, count: int
 ) -> None:

@@ -142,6 +142,15 @@ def test_of_indices_that_have_no_room_the_rows_are_fetched(tmp_path: Path) -> No
     assert remote.reads.nbytes(".index") == 2 * len(batch) * 16 + 64 * len({*remote.splits.searchsorted(batch)})
 
 
+def test_a_damaged_index_is_refused_even_if_the_record_is_right(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20))
+    name = remote.objects[0].index_name
+    raw = remote.reads.whole(name)
+    remote.reads.changed[name] = raw[:200] + b"!" + raw[201:]
+    with pytest.raises(CorruptionError, match=r"shards/.*\.index"):
+        remote.records([99])
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["changed places", "lost"])
 def test_a_row_of_an_index_that_changed_places_or_is_lost_gives_no_wrong_record(tmp_path: Path, lost: bool) -> None:
     remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=0)
@@ -165,7 +174,9 @@ def test_whatever_byte_is_flipped_no_record_is_wrong(
     where = remote.objects[data.draw(st.integers(0, len(remote.objects) - 1))]
     name = data.draw(st.sampled_from([where.name, where.index_name]))
     damaged = bytearray(remote.reads.whole(name))
-    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    # The records lie in the first bytes.
+    place = st.one_of(*(st.integers(0, min(len(damaged), most) - 1) for most in (3000, len(damaged))))
+    damaged[data.draw(place)] ^= 1 << data.draw(st.integers(0, 7))
     remote.reads.changed[name] = bytes(damaged)
     for number in range(40):
         try:

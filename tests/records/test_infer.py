@@ -92,6 +92,7 @@ def test_what_is_none_first_is_taken_from_the_first_that_has_it() -> None:
         ([np.zeros((2, 3)), None, np.zeros((5, 4))], ArraySpec("float64", (None, None))),
         ([np.zeros(2), np.zeros(3, "f")], ArraySpec("float64", (2,))),
         ([np.zeros(2), np.zeros((2, 2))], ArraySpec("float64", (2,))),
+        ([np.zeros(2), object()], ArraySpec("float64", (2,))),
         ([np.zeros(2), [0.0]], ArraySpec("float64", (2,))),
         ([[1, 2], [1]], [ArraySpec("int64"), ArraySpec("int64")]),
         ([Sparse(np.zeros((0, 1), np.int64), np.zeros(0), np.array([n])) for n in (3, 4)],

@@ -116,6 +116,8 @@ def test_channels_are_their_mean_or_those_that_were_declared(storage: cachelayer
     np.testing.assert_array_equal(two[0], SOUNDS[0])
     with pytest.raises(ElementError, match="record 1"):
         two[1]
+    with pytest.raises(ElementError, match="the bytes of a sound file"):
+        storage.submit([SOUNDS[0]], "d", "v3", element_spec=AudioSpec())
 
 
 def test_sounds_are_resampled_to_the_rate_that_was_declared(storage: cachelayer.Storage) -> None:
