@@ -175,7 +175,7 @@ def test_whatever_byte_is_flipped_no_record_is_wrong(
     name = data.draw(st.sampled_from([where.name, where.index_name]))
     damaged = bytearray(remote.reads.whole(name))
     # The records lie in the first bytes.
-    place = st.one_of(*(st.integers(0, min(len(damaged), most) - 1) for most in (3000, len(damaged))))
+    place = st.one_of(*(st.integers(0, min(len(damaged), most) - 1) for most in (1100, len(damaged))))
     damaged[data.draw(place)] ^= 1 << data.draw(st.integers(0, 7))
     remote.reads.changed[name] = bytes(damaged)
     for number in range(40):

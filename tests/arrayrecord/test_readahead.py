@@ -35,7 +35,7 @@ def cold(on_disk: Path) -> Path:
     path = on_disk / "file"
     path.write_bytes(bytes(8 << 20))
     drop(path)
-    if any(is_in_memory(path, place) is not False for place in range(0, 8 << 20, 4096)):
+    if is_in_memory(path, 4 << 20) is not False:
         pytest.skip("this file system does not drop pages, or does not tell which it has")
     return path
 
@@ -51,7 +51,8 @@ def test_what_is_announced_comes_into_memory(cold: Path) -> None:
     limit = time.monotonic() + 60
     while not all(is_in_memory(cold, position) for position in wanted):
         assert time.monotonic() < limit
-    assert not is_in_memory(cold, 3 << 20)
+    # The kernel may read on behind what is announced.
+    assert not is_in_memory(cold, 1 << 19)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
