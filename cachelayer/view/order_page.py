@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
@@ -18,13 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_records import DrawnRecord, Look, drawn_records
-from cachelayer.drawing.text import leaf_text, named, shown_path
+from cachelayer.drawing.drawn_records import drawn_records
+from cachelayer.drawing.text import Names, leaf_text, named, shown_path
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StateError, StorageError
 from cachelayer.records import tree
-from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
 from cachelayer.streams.order.blocks import Blocks
+from cachelayer.streams.stream import step_of
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, ref_of, shelf_of, whole
 
@@ -35,171 +35,117 @@ _MOST_GROUPS, _HEADING = 100, 100
 # The numbers of records that are listed for each shard.
 _NUMBERS = 64
 _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blocks"}
-_OTHERS = (
-    "the page shows the steps of whole versions; of views, samples, buckets and mixtures stream.records(t) lists them, "
-    "and .../records?at=1,5,9 shows the records of these numbers"
-)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the form of the page says.
-
-    Args:
-        batch: records of a step over all shards.
-        shuffle: ``none``, ``exact`` or ``blocks``.
-        seed: of the shuffle.
-        shards: the number of shards.
-        shard: the one whose records are drawn; None for all.
-        step: the step, counted from the position of the state, or from 0.
-        by: the leaf by which the records are sorted; empty for the order of training.
-        state: the state of an iterator as JSON; empty if there is none.
-    """
-
-    batch: int
-    shuffle: str
-    seed: int
-    shards: int
-    shard: int | None
-    step: int
-    by: str
-    state: str
-
-    @classmethod
-    def of(cls, query: Mapping[str, str], records: int) -> Choice:
-        """Return the checked choice of a query."""
-        shards = whole(query, "shards", 1, 1, MOST_SHARDS)
-        shuffle = query.get("shuffle", "exact")
-        if shuffle not in _SHUFFLES:
-            raise InvalidArgumentError(f"shuffle={shuffle[:40]!r}: it is one of {', '.join(_SHUFFLES)}")
-        default = max(shards, -(-min(32, max(1, records)) // shards) * shards)
-        batch = whole(query, "batch", default, 1, MOST_BATCH)
-        if batch % shards:
-            raise InvalidArgumentError(f"batch={batch}: it must be a multiple of the {shards} shards, which share it")
-        if query.get("view") or query.get("buckets"):
-            raise InvalidArgumentError(_OTHERS)
-        return cls(
-            batch,
-            shuffle,
-            whole(query, "seed", 0, 0, (1 << 64) - 1),
-            shards,
-            whole(query, "shard", 0, 0, shards - 1) if query.get("shard", "").strip() else None,
-            whole(query, "step", 0, 0, MOST_STEPS - 1),
-            query.get("by", ""),
-            query.get("state", "").strip(),
-        )
-
-    def query(self, step: int, shard: int | None, first: int = 0) -> str:
-        """Return the query of the page of another step or shard, or of later records of the batch."""
-        parts = {**asdict(self), "step": step, "shard": shard, "from": first or None}
-        return urlencode({name: value for name, value in parts.items() if value not in (None, "")})
 
 
 def order(request: Request) -> Response:
     """Show the batch of a step: its records, or those of one shard, and the numbers in each shard."""
     ref, shelf, query = ref_of(request), shelf_of(request), request.query_params
-    choice = Choice.of(query, len(ref))
     if len(ref) == 0:
         raise InvalidArgumentError(f"{ref.dataset_id}@{ref.dataset_version} has no records, and so no order")
-    arguments, position = _order_of(ref, choice)
-    stream = ref.stream(choice.batch, num_epochs=None, start=position, **arguments)
-    numbers = stream.records(choice.step)
+    shards = whole(query, "shards", 1, 1, MOST_SHARDS)
+    shard = whole(query, "shard", 0, 0, shards - 1) if query.get("shard", "").strip() else None
+    batch = whole(query, "batch", -(-min(32, len(ref)) // shards) * shards, 1, MOST_BATCH)
+    if batch % shards:
+        raise InvalidArgumentError(f"batch={batch}: it must be a multiple of the {shards} shards, which share it")
+    step, first = whole(query, "step", 0, 0, MOST_STEPS - 1), whole(query, "from", 0, 0, MOST_BATCH)
+    options, position = _order_of(ref, batch, query)
+    stream = ref.stream(batch, num_epochs=None, start=position, **options)
+    numbers = stream.records(step)
     # Each shard takes a contiguous part.
-    parts = [part.tolist() for part in np.array_split(numbers, choice.shards)]
-    begin = _begin(len(ref), choice.batch, position, choice.step)
-    raw, look = ref.raw(), shelf.look(ref, THUMBNAIL, LEAVES)
-    shown = numbers.tolist() if choice.shard is None else parts[choice.shard]
-    shown, headings, problem = _sorted(raw, shown, choice.by, look)
-    first = whole(query, "from", 0, 0, MOST_BATCH)
+    parts = [part.tolist() for part in np.array_split(numbers, shards)]
+    raw, look, by = ref.raw(), shelf.look(ref, THUMBNAIL, LEAVES), query.get("by", "")
+    rows, problem = _sorted(raw, numbers.tolist() if shard is None else parts[shard], by, look.names)
+    counts = Counter(heading for _, heading in rows)
+    rows_here = rows[first : first + PAGE]
+    drawn = zip(rows_here, drawn_records(raw, [number for number, _ in rows_here], look), strict=True)
+    groups = groupby(drawn, key=lambda row: row[0][1])
+    written = "".join(f", {name}={value!r}" for name, value in options.items())
+    written += "" if shard is None else f", shard=({shard}, {shards})"
+    written += f", start={position}" if position else ""
+
+    def link(step: int, shard: int | None, first: int = 0) -> str:
+        """Return the query of the page of another step or shard, or of later records of the batch."""
+        changed = {**query, "step": step, "shard": shard, "from": first or None}
+        return urlencode({name: value for name, value in changed.items() if value not in (None, "")})
+
     return page(
         "order.html",
         ref=ref,
         records=len(ref),
-        choice=choice,
+        query=query,
+        query_of=link,
+        shards=shards,
+        shard=shard,
+        batch=batch,
+        step=step,
+        by=by,
         shuffles=list(_SHUFFLES),
         leaves=_sortable(raw.element_spec),
-        seed=arguments["seed"],
+        seed=options["seed"],
         position=position,
-        begin=begin,
+        begin=step_of(stream, step).begin,
         parts=parts,
         most_numbers=_NUMBERS,
-        batch=shown,
+        total=len(rows),
         problem=problem,
         first=first,
-        groups=_groups(drawn_records(raw, shown[first : first + PAGE], look), headings, first),
+        groups=[(heading, counts[heading], [record for _, record in group]) for heading, group in groups],
         page_size=PAGE,
-        python=_python(choice, arguments, position),
+        python=f"ref.stream({batch}{written}, num_epochs=None).records({step})",
     )
 
 
-def _begin(records: int, batch: int, position: int, step: int) -> int:
-    """Return the position where a step begins that is counted from a position; no step reaches into another epoch."""
-    epoch, place = divmod(position, records)
-    left = -((place - records) // batch)
-    if step < left:
-        return position + step * batch
-    more, step = divmod(step - left, -(-records // batch))
-    return (epoch + 1 + more) * records + step * batch
-
-
-def _order_of(ref: DataRef[Any], choice: Choice) -> tuple[dict[str, Any], int]:
+def _order_of(ref: DataRef[Any], batch: int, query: Mapping[str, str]) -> tuple[dict[str, Any], int]:
     """Return the arguments of the stream, and its position: those of the state, if there is one."""
-    if not choice.state:
-        return {"shuffle": _SHUFFLES[choice.shuffle], "seed": choice.seed}, 0
+    text, shuffle = query.get("state", "").strip(), query.get("shuffle", "exact")
+    if not text:
+        if shuffle not in _SHUFFLES:
+            raise InvalidArgumentError(f"shuffle={shuffle[:40]!r}: it is one of {', '.join(_SHUFFLES)}")
+        return {"shuffle": _SHUFFLES[shuffle], "seed": whole(query, "seed", 0, 0, (1 << 64) - 1)}, 0
     try:
-        state = json.loads(choice.state)
+        state = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"the state is not JSON: {error}") from error
-    described = state.get("order") if isinstance(state, dict) else None
-    if not isinstance(described, dict):
-        raise StateError("not the state of an iterator: it has no order; paste what get_state() returned, as JSON")
-    arguments: dict[str, Any] = {name: described.get(name) for name in ("shuffle", "seed")}
-    arguments["reshuffle"] = described.get("reshuffle", True)
     try:
+        described = state["order"]
+        options = {name: described.get(name) for name in ("shuffle", "seed")}
+        options["reshuffle"] = described.get("reshuffle", True)
         if "blocks" in described:
-            arguments["shuffle"] = Blocks(**described["blocks"])
-        iterator = iter(ref.stream(choice.batch, num_epochs=None, **arguments))
+            options["shuffle"] = Blocks(**described["blocks"])
+        iterator = iter(ref.stream(batch, num_epochs=None, **options))
         iterator.set_state(state)
-    except (StateError, TypeError, InvalidArgumentError) as error:
-        raise StateError(f"{error}: {_OTHERS}") from error
-    return arguments, iterator.position
-
-
-def _python(choice: Choice, arguments: Mapping[str, Any], position: int) -> str:
-    options = "".join(f", {name}={value!r}" for name, value in arguments.items())
-    options += "" if choice.shard is None else f", shard=({choice.shard}, {choice.shards})"
-    options += f", start={position}" if position else ""
-    return f"ref.stream({choice.batch}{options}, num_epochs=None).records({choice.step})"
-
-
-@dataclass(frozen=True)
-class Group:
-    """Records beside each other that have one value, in words, and how many of the batch have it."""
-
-    heading: str
-    count: int
-    records: list[DrawnRecord]
+    except (StateError, TypeError, KeyError, AttributeError, InvalidArgumentError) as error:
+        raise StateError(
+            f"not a state of a stream of {ref.dataset_id}@{ref.dataset_version}: {error}: the page shows the steps of "
+            "whole versions; of views, samples, buckets and mixtures stream.records(t) lists them, and "
+            ".../records?at=1,5,9 shows the records of these numbers"
+        ) from error
+    return options, iterator.position
 
 
 def _sortable(spec: Any) -> list[str]:
     """Return the names of the leaves of an element that are single numbers or texts."""
-    return [shown_path(path) for path, leaf in tree.leaves(spec) if _is_single(leaf)]
+    return [shown_path(path) for path, leaf in tree.leaves(spec) if _has_order(leaf)]
 
 
-def _is_single(leaf: LeafSpec) -> bool:
-    is_number = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufU"
-    return leaf.shape == () and not isinstance(leaf, (ImageSpec, AudioSpec)) and (leaf.dtype is str or is_number)
+def _has_order(leaf: LeafSpec) -> bool:
+    is_single = isinstance(leaf, ArraySpec) and leaf.shape == ()
+    return is_single and (leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufU"))
 
 
-def _sorted(raw: DataRef[Any], numbers: list[int], by: str, look: Look) -> tuple[list[int], list[str], str]:
-    """Return the numbers of a batch sorted by a leaf, for each its value in words, and why they are not sorted."""
+def _sorted(raw: DataRef[Any], numbers: list[int], by: str, names: Names) -> tuple[list[tuple[int, str]], str]:
+    """Return the numbers of a batch sorted by a leaf, each with the heading of its group; and why they are not sorted.
+
+    Headings are empty if the values make no groups, and in the order of training, for which ``by`` is empty.
+    """
+    unsorted = [(number, "") for number in numbers]
     if not by:
-        return numbers, [], ""
-    names = _sortable(raw.element_spec)
-    if by not in names:
-        raise InvalidArgumentError(f"by={by[:40]!r}: it is one of {', '.join(names) or 'nothing'}")
+        return unsorted, ""
+    known = _sortable(raw.element_spec)
+    if by not in known:
+        raise InvalidArgumentError(f"by={by[:40]!r}: it is one of {', '.join(known) or 'nothing'}")
     if len(numbers) > MOST_SORTED:
-        return numbers, [], f"not sorted: more than {MOST_SORTED:,} records"
+        return unsorted, f"not sorted: more than {MOST_SORTED:,} records"
     narrow = raw if isinstance(raw.element_spec, LeafSpec) else raw.fields(by)
     ((path, _),) = tree.leaves(narrow.element_spec)
     try:
@@ -207,27 +153,17 @@ def _sorted(raw: DataRef[Any], numbers: list[int], by: str, look: Look) -> tuple
     except StorageError:
         raise
     except CacheLayerError as error:
-        return numbers, [], f"not sorted: {error}"
-    values = column.values.tolist() if isinstance(column, Nullable) else column.tolist()
+        return unsorted, f"not sorted: {error}"
     if isinstance(column, Nullable):
-        values = [value if is_valid else None for value, is_valid in zip(values, column.valid, strict=True)]
+        column = np.where(column.valid, column.values.astype(object), None)
     # Nulls and NaN come last; the sort keeps the order of training among equals.
-    is_last = [value is None or value != value for value in values]
-    order = sorted(range(len(values)), key=lambda row: (is_last[row], 0 if is_last[row] else values[row]))
-    texts = [value if isinstance(value, str) else leaf_text(value) for value in (values[row] for row in order)]
-    headings = [
-        f"{by} {text[:_HEADING]} {named(look.names, path, values[row])}".rstrip()
-        for row, text in zip(order, texts, strict=True)
-    ]
-    is_grouped = len(set(headings)) <= _MOST_GROUPS and not any(isinstance(value, float) for value in values)
-    return [numbers[row] for row in order], headings if is_grouped else [], ""
-
-
-def _groups(drawn: list[DrawnRecord], headings: list[str], first: int) -> list[Group]:
-    """Return the records of a page, of which the first has this place in the batch, in groups of equal values."""
-    counts = Counter(headings)
-    rows = zip(headings[first:] or [""] * len(drawn), drawn, strict=False)
-    return [
-        Group(heading, counts[heading], [record for _, record in group])
-        for heading, group in groupby(rows, key=lambda row: row[0])
-    ]
+    values = column.tolist()
+    keys = [(True, 0) if value is None or value != value else (False, value) for value in values]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    headings = []
+    for value in values:
+        text = value if isinstance(value, str) else leaf_text(value)
+        headings.append(f"{by} {text[:_HEADING]} {named(names, path, value)}".rstrip())
+    if len(set(headings)) > _MOST_GROUPS or any(isinstance(value, float) for value in values):
+        headings = [""] * len(values)
+    return [(numbers[row], headings[row]) for row in order], ""

@@ -105,9 +105,8 @@ def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, stora
         [1],
         {"order": {"weights": 1}},
     ):
-        client.shown(f"/d/pets/v1/order?batch=8&state={quote(json.dumps(other))}", 400)
+        assert "records?at=" in client.shown(f"/d/pets/v1/order?batch=8&state={quote(json.dumps(other))}", 400)
     for wrong, said in {
-        "view=[:9]": "records?at=",
         "state=%7B": "not JSON",
         "batch=7&shards=2": "",
         "batch=99999999999": "",
