@@ -138,8 +138,17 @@ def test_no_link_and_no_name_leads_out_of_the_folder(tmp_path: Path, use: str) -
     store = LocalStore(root)
     for name, to in {"x": outside, "inside": root / "d", "f": outside / "file", "gone": outside / "new"}.items():
         (root / "d" / "_builds" / name).symlink_to(to)
+    (root / "d" / "shards").symlink_to(outside)
     before = contents(tmp_path)
-    links = ["d/_builds/x", "d/_builds/x/file", "d/_builds/x/below", "d/_builds/x/new/file", "d/_builds/f"]
+    links = [
+        "d/shards",
+        "d/shards/file",
+        "d/_builds/x",
+        "d/_builds/x/file",
+        "d/_builds/x/below",
+        "d/_builds/x/new/file",
+        "d/_builds/f",
+    ]
     names = ["../outside/file", "/etc/passwd", "d/../../outside/file", "..", "d/./x", "d//x", "d/\0"]
     for name in [*links, "d/_builds/gone", "d/_builds/inside/_builds", *names]:
         with pytest.raises(cachelayer.StorageError, match=r"is a link|is not the name"):
