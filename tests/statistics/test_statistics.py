@@ -174,6 +174,7 @@ def test_numbers_of_any_kind_are_counted_as_they_are() -> None:
     assert stats.values == ((ends.min, 1), (0, 1), (ends.max, 1))
     most = summed(np.uint64, [2**64 - 1, 2**64 - 3])
     assert most.histogram == Histogram((2**64 - 3, 2**64 - 2, 2**64 - 1, 2**64), (1, 0, 1))
+    assert [summed(np.int8, np.arange(count)).values is None for count in (VALUES, VALUES + 1)] == [False, True]
     bools = summed(np.bool_, [True, False], [True])
     assert (bools.values, bools.minimum) == (((False, 1), (True, 2)), False)
     for dtype in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2):

@@ -56,6 +56,7 @@ def test_a_batch_is_sorted_by_a_label_into_groups_with_class_names(client: Clien
     labels = [number % 4 for number in cards(text)]
     assert labels == sorted(labels)
     assert sorted(cards(text)) == sorted(cards(shown(client, "batch=80&seed=1&step=2")))
+    assert headings(shown(client, f"batch=400&shuffle=none&by=label&from={PAGE}")) == ["label 0 cat", "label 1 dog"]
     assert "by=label" in text[text.index("step before") - 400 : text.index("step after")]
 
 
@@ -77,9 +78,11 @@ def test_a_shard_is_shown_the_records_of_its_stream(
     client: Client, storage: cachelayer.Storage, shuffle: str, option: bool | str
 ) -> None:
     for shard in range(2):
-        text = shown(client, f"batch=8&seed=5&shuffle={shuffle}&shards=2&shard={shard}&step=9")
+        text = shown(client, f"batch=8&seed=5&shuffle={shuffle}&shards=2&shard={shard}&step=700")
         stream = storage.fetch("pets@v1").stream(8, shuffle=option, seed=5, num_epochs=None, shard=(shard, 2))
-        assert cards(text) == stream.records(9).tolist()
+        assert cards(text) == stream.records(700).tolist()
+        # The 75th step of the second epoch.
+        assert "epoch 1, from record 600 of its order" in text
     last = f"/d/pets/v1/order?batch=4096&shards=1024&shard=1023&shuffle={shuffle}&step="
     client.shown(f"{last}{2**62 // 4096 // 10}")
     assert "largest position" in client.shown(f"{last}{2**62 - 1}", 404)
