@@ -170,11 +170,11 @@ class DataRef(View[T], Generic[T]):
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""
-        from cachelayer.drawing.ref_html import ref_html
+        from cachelayer.drawing.ref_html import first_records, ref_html
         from cachelayer.drawing.text import class_names
 
         facts = [("records", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}"), ("digest", f"sha256:{self.digest}")]
         # A look at four records is no reason to make local copies of shards.
         stored = self.raw()._with_source(replace(self._base, copies=None))
-        title, names = f"{self.dataset_id}@{self.dataset_version}", class_names(self.metadata)
-        return ref_html(title, facts, stored, len(self), names)
+        records = first_records(stored, class_names(self.metadata))
+        return ref_html(f"{self.dataset_id}@{self.dataset_version}", facts, stored.element_spec, records)

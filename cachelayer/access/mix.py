@@ -157,10 +157,10 @@ class Mixture(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Return a table with the datasets, their weights and the element spec, which notebooks show."""
-        from cachelayer.drawing.ref_html import spec_html
+        from cachelayer.drawing.ref_html import ref_html
 
         facts = [(repr(ref).partition(", digest=")[0] + ")", str(weight)) for ref, weight in self._parts]
-        return spec_html("Mixture", [*facts, ("digest", f"sha256:{self.digest}")], self.element_spec)
+        return ref_html("Mixture", [*facts, ("digest", f"sha256:{self.digest}")], self.element_spec)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"({ref!r}, {weight!r})" for ref, weight in self._parts)

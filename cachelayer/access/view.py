@@ -103,10 +103,10 @@ class View(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec, which notebooks show. It reads no record."""
-        from cachelayer.drawing.ref_html import spec_html
+        from cachelayer.drawing.ref_html import ref_html
 
         facts = [("records", f"{len(self):,}"), ("digest", f"sha256:{self.digest}")]
-        return spec_html(f"{self._records.title})", facts, self.element_spec)
+        return ref_html(f"{self._records.title})", facts, self.element_spec)
 
     @property
     def digest(self) -> str:

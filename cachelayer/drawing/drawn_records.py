@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ LINE_WIDTH, LINE_HEIGHT = 160, 40
 _LONG_TEXT = 20_000
 _TOKENS = 4096
 _LINE_FROM = 17
+GRID_NBYTES = 64 << 20
 Detokenize = Callable[[list[int]], Any]
 
 
@@ -71,93 +73,54 @@ def are_tokens(spec: LeafSpec) -> bool:
     return isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "iu" and spec.shape == (None,)
 
 
-def drawn_element(spec: tree.Tree, element: Any, look: Look) -> list[DrawnLeaf]:
-    """Return the first leaves of an element, drawn.
+def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -> DrawnLeaf:
+    """Return a leaf, drawn.
 
     Args:
-        spec: the spec of elements as they are stored, with the files of images and sounds.
-        element: the element as it is stored.
-        look: how they are drawn.
+        number, path: which leaf of the element it is, and where it is in the element.
+        spec: its spec as it is stored.
+        value: its value as it is stored: of an image or a sound, the bytes of the file.
+        look: how it is drawn.
     """
-    leaves = list(zip(tree.leaves(spec), tree.flatten_like(spec, element), strict=True))[: look.leaves]
-    return [drawn_leaf(number, path, leaf, value, look) for number, ((path, leaf), value) in enumerate(leaves)]
-
-
-def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -> DrawnLeaf:
+    drawn = partial(DrawnLeaf, number, path)
     if value is None:
-        return DrawnLeaf(number, path, "null", "null")
+        return drawn("null", "null")
     if isinstance(spec, ImageSpec):
-        return _file(number, path, value, look.side)
+        try:
+            return drawn("picture", f"an image file of {len(value):,} bytes", picture(value, look.side))
+        except CacheLayerError as error:
+            return drawn("problem", str(error)[:500])
     if isinstance(spec, AudioSpec):
-        return DrawnLeaf(number, path, "sound", f"a sound file of {len(value):,} bytes")
+        return drawn("sound", f"a sound file of {len(value):,} bytes")
     if isinstance(value, str):
-        return _text(number, path, value)
-    if isinstance(value, (bytes, Sparse)):
-        return DrawnLeaf(number, path, "text", leaf_text(value))
-    tokens = "" if look.detokenize is None else _detokenized(look.detokenize, value)
-    if isinstance(value, Ragged):
-        return DrawnLeaf(number, path, "text", leaf_text(value), tokens=tokens)
+        cut = f" … the first {_LONG_TEXT:,} of {len(value):,} characters"
+        return drawn("long", value if len(value) <= _LONG_TEXT else value[:_LONG_TEXT] + cut)
+    text, tokens = leaf_text(value), _detokenized(look.detokenize, value)
+    if isinstance(value, (bytes, Ragged, Sparse)) or are_tokens(spec) or not _are_numbers(np.asarray(value)):
+        return drawn("text", text, tokens=tokens)
     array = np.asarray(value)
-    if not isinstance(spec.dtype, np.dtype) or dtypes.number_kind(array.dtype) not in "biuf" or array.size == 0:
-        return DrawnLeaf(number, path, "text", leaf_text(value))
     if array.ndim == 0:
-        text = f"{int(array):,}" if array.dtype.kind in "iu" else leaf_text(value)
-        return DrawnLeaf(number, path, "text", text, name=named(look.names, path, value))
-    if are_tokens(spec):
-        return DrawnLeaf(number, path, "text", leaf_text(value), tokens=tokens)
-    return _array(number, path, array, look.side, tokens)
-
-
-def _array(number: int, path: str, array: NDArray[Any], side: int, tokens: str) -> DrawnLeaf:
-    text = leaf_text(array)
+        text = f"{int(array):,}" if array.dtype.kind in "iu" else text
+        return drawn("text", text, name=named(look.names, path, value))
     with np.errstate(all="ignore"):
-        pixels = pixels_of(array, side)
+        pixels = pixels_of(array, look.side)
         points = line(array, LINE_WIDTH, LINE_HEIGHT) if array.ndim == 1 and len(array) >= _LINE_FROM else ""
     kind: Kind = "picture" if pixels is not None else "line" if points else "text"
-    return DrawnLeaf(number, path, kind, text, pixels, points, tokens)
+    return drawn(kind, text, pixels, points, tokens)
 
 
-def _file(number: int, path: str, data: bytes, side: int) -> DrawnLeaf:
-    try:
-        pixels = picture(data, side)
-    except CacheLayerError as error:
-        return DrawnLeaf(number, path, "problem", str(error)[:500])
-    return DrawnLeaf(number, path, "picture", f"an image file of {len(data):,} bytes", pixels)
+def _are_numbers(array: NDArray[Any]) -> bool:
+    return array.size > 0 and array.dtype != object and dtypes.number_kind(array.dtype) in "biuf"
 
 
-def _text(number: int, path: str, text: str) -> DrawnLeaf:
-    if len(text) <= _LONG_TEXT:
-        return DrawnLeaf(number, path, "long", text)
-    return DrawnLeaf(
-        number, path, "long", f"{text[:_LONG_TEXT]} … the first {_LONG_TEXT:,} of {len(text):,} characters"
-    )
-
-
-def _detokenized(detokenize: Detokenize, value: Any) -> str:
-    values = value.flat_values if isinstance(value, Ragged) else np.asarray(value)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
+def _detokenized(detokenize: Detokenize | None, value: Any) -> str:
+    values = value.flat_values if isinstance(value, Ragged) else value
+    if detokenize is None or not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
         return ""
     try:
         return str(detokenize(values[:_TOKENS].tolist()))[:_LONG_TEXT]
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything about a stranger's data
         return f"the detokeniser raised {type(error).__name__}: {error}"[:500]
-
-
-GRID_NBYTES = 64 << 20
-
-
-class Stored(Protocol):
-    """Records as they are stored, with the files of images and sounds."""
-
-    @property
-    def element_spec(self) -> Any:
-        """The spec of an element."""
-
-    def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[Any]:
-        """Return the elements of these record numbers."""
-
-    def stored_nbytes(self, indices: NDArray[np.int64], /) -> NDArray[np.int64]:
-        """Return the bytes that records take."""
 
 
 @dataclass(frozen=True)
@@ -177,11 +140,11 @@ class DrawnRecord:
     problem: str = ""
 
 
-def drawn_records(stored: Stored, numbers: Sequence[int], look: Look, most: int = GRID_NBYTES) -> list[DrawnRecord]:
+def drawn_records(stored: Any, numbers: Sequence[int], look: Look, most: int = GRID_NBYTES) -> list[DrawnRecord]:
     """Return records, drawn. One that is damaged says so, and so do those that exceed ``most`` bytes together.
 
     Args:
-        stored: where they are read from.
+        stored: a ref to records as they are stored, with the files of images and sounds.
         numbers: the numbers of records that exist.
         look: how they are drawn.
         most: the most bytes that are read.
@@ -196,14 +159,18 @@ def drawn_records(stored: Stored, numbers: Sequence[int], look: Look, most: int 
         return [record for number in numbers for record in drawn_records(stored, [number], look, most // len(numbers))]
 
 
-def _drawn_together(stored: Stored, rows: NDArray[np.int64], look: Look, most: int) -> list[DrawnRecord]:
+def _drawn_together(stored: Any, rows: NDArray[np.int64], look: Look, most: int) -> list[DrawnRecord]:
     spec, sizes = stored.element_spec, stored.stored_nbytes(rows)
+    leaves = tree.leaves(spec)
     is_read = np.cumsum(sizes) <= most
     elements = iter(stored.__getitems__(rows[is_read]) if is_read.any() else ())
-    more = max(0, len(tree.leaves(spec)) - look.leaves)
-    return [
-        DrawnRecord(number, drawn_element(spec, next(elements), look), more)
-        if is_one_read
-        else DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here")
-        for number, nbytes, is_one_read in zip(rows.tolist(), sizes.tolist(), is_read.tolist(), strict=True)
-    ]
+    drawn = []
+    for number, nbytes, is_one_read in zip(rows.tolist(), sizes.tolist(), is_read.tolist(), strict=True):
+        if not is_one_read:
+            drawn.append(DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here"))
+            continue
+        values = tree.flatten_like(spec, next(elements))
+        first = enumerate(zip(leaves[: look.leaves], values[: look.leaves], strict=True))
+        shown = [drawn_leaf(place, path, leaf, value, look) for place, ((path, leaf), value) in first]
+        drawn.append(DrawnRecord(number, shown, max(0, len(leaves) - look.leaves)))
+    return drawn

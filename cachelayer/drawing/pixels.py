@@ -55,14 +55,8 @@ def rgb(pixels: Pixels) -> Pixels:
 def heat(numbers: NDArray[Any], side: int) -> Pixels:
     """Draw ``[h, w]`` numbers as a heat map of at most ``side`` pixels; NaN and the infinities are grey."""
     step = tuple(slice(None, None, max(1, -(-length // side))) for length in numbers.shape)
-    values = numbers[step].astype(np.float64)
-    finite = np.isfinite(values)
-    low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
-    # Halves keep the difference of the largest floats finite.
-    span = high / 2 - low / 2
-    share = (np.where(finite, values, low) / 2 - low / 2) / (span or 1.0)
-    places = share * (len(_COLOURS) - 1)
-    stops = np.arange(len(_COLOURS))
+    finite, shares = _shares(numbers[step])
+    places, stops = shares * (len(_COLOURS) - 1), np.arange(len(_COLOURS))
     channels = [np.interp(places, stops, [colour[channel] for colour in _COLOURS]) for channel in range(3)]
     drawn = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     drawn[~finite] = _NO_NUMBER
@@ -71,16 +65,18 @@ def heat(numbers: NDArray[Any], side: int) -> Pixels:
 
 def line(numbers: NDArray[Any], width: int, height: int) -> str:
     """Return ``[n]`` numbers as the points of an SVG polyline; NaN and the infinities are left out."""
-    step = max(1, len(numbers) // (4 * width))
-    values = numbers[::step].astype(np.float64)
-    finite = np.isfinite(values)
-    if not finite.any():
-        return ""
-    low, high = values[finite].min(), values[finite].max()
-    span = high / 2 - low / 2 or 1.0
-    across = np.linspace(0, width, len(values))[finite]
-    up = height - (values[finite] / 2 - low / 2) / span * height
+    finite, shares = _shares(numbers[:: max(1, len(numbers) // (4 * width))])
+    across, up = np.linspace(0, width, len(shares))[finite], height * (1 - shares[finite])
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across.tolist(), up.tolist(), strict=True))
+
+
+def _shares(numbers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return which numbers are finite, and where each of these lies between the lowest and the highest, from 0 to 1."""
+    # Halves keep the difference of the largest floats finite.
+    halves = numbers.astype(np.float64) / 2
+    finite = np.isfinite(halves)
+    low, high = (halves[finite].min(), halves[finite].max()) if finite.any() else (0.0, 0.0)
+    return finite, (np.where(finite, halves, low) - low) / (high - low or 1.0)
 
 
 def png(pixels: Pixels) -> bytes:

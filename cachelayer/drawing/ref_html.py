@@ -1,4 +1,4 @@
-"""Show a version in a notebook: a small table, without a server and without scripts."""
+"""Show records in a notebook: a small table, without a server and without scripts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from cachelayer.drawing.drawn_records import (
-    LINE_HEIGHT,
-    LINE_WIDTH,
-    DrawnLeaf,
-    DrawnRecord,
-    Look,
-    Stored,
-    drawn_records,
-)
+from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf, DrawnRecord, Look, drawn_records
 from cachelayer.drawing.pixels import data_url, png
 from cachelayer.drawing.text import Names, shown_path
 from cachelayer.errors import CacheLayerError
@@ -27,62 +19,49 @@ _TEXT = 120
 _NBYTES = 8 << 20
 
 
-def ref_html(
-    title: str, facts: Sequence[tuple[str, str]], stored: Stored, records: int, names: Names | None = None
-) -> str:
-    """Return a table with facts, the element spec, and the first records. All that is stored is escaped.
+def first_records(stored: Any, names: Names) -> list[DrawnRecord]:
+    """Return the first records of a ref, drawn, with class names beside labels; or why they cannot be read."""
+    look = Look(_SIDE, _LEAVES, names=names)
+    try:
+        return drawn_records(stored, range(min(RECORDS, len(stored))), look, _NBYTES)
+    except CacheLayerError as error:
+        return [DrawnRecord(0, problem=str(error))]
+
+
+def ref_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree, records: Sequence[DrawnRecord] = ()) -> str:
+    """Return a table with a row for each leaf: its spec, and its value in some records. All that is stored is escaped.
 
     Args:
         title: the name of the records.
-        facts: names and values above the records.
-        stored: the records as they are stored.
-        records: their number.
-        names: the class names of leaves that are labels, by path.
+        facts: names and values above the table.
+        spec: the element spec.
+        records: those that have a column; none of what reads much for one row, or is read in many ways.
     """
-    try:
-        drawn = drawn_records(stored, range(min(RECORDS, records)), Look(_SIDE, _LEAVES, names=names or {}), _NBYTES)
-    except CacheLayerError as error:
-        drawn = [DrawnRecord(0, problem=str(error))]
-    leaves = tree.leaves(stored.element_spec)
-    heads = "".join(
-        f"<th>{escape(_cut(shown_path(path)))}<br><small>{escape(spec.describe())}</small></th>"
-        for path, spec in leaves[:_LEAVES]
-    )
-    rows = "".join(_row(record, min(len(leaves), _LEAVES)) for record in drawn)
-    return _table(title, facts, f"<thead><tr><th>record</th>{heads}</tr></thead><tbody>{rows}</tbody>", len(leaves))
-
-
-def spec_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree) -> str:
-    """Return a table with facts and the element spec: for what reads much for one row, or is read in many ways."""
     leaves = tree.leaves(spec)
-    rows = "".join(
-        f"<tr><th>{escape(_cut(shown_path(path)))}</th><td>{escape(leaf.describe())}</td></tr>"
-        for path, leaf in leaves[:_LEAVES]
-    )
-    return _table(title, facts, f"<tbody>{rows}</tbody>", len(leaves))
-
-
-def _table(title: str, facts: Sequence[tuple[str, str]], body: str, leaves: int) -> str:
-    more = "" if leaves <= _LEAVES else f"<p>and {leaves - _LEAVES:,} more fields</p>"
+    heads = "".join(f"<th>record {record.number:,}</th>" for record in records)
+    rows = [f"<tr><th>leaf</th><th>spec</th>{heads}</tr>"]
+    for row, (path, leaf) in enumerate(leaves[:_LEAVES]):
+        cells = "".join(_cell(record, row, min(len(leaves), _LEAVES)) for record in records)
+        rows.append(f"<tr><th>{_cut(shown_path(path))}</th><td>{escape(leaf.describe())}</td>{cells}</tr>")
+    more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more leaves</p>"
     shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
-    return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{body}</table>{more}</div>"
+    return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{''.join(rows)}</table>{more}</div>"
 
 
-def _row(record: DrawnRecord, columns: int) -> str:
+def _cell(record: DrawnRecord, row: int, rows: int) -> str:
     if record.problem:
-        return f'<tr><th>{record.number:,}</th><td colspan="{columns}">{escape(_cut(record.problem))}</td></tr>'
-    return f"<tr><th>{record.number:,}</th>{''.join(map(_cell, record.leaves))}</tr>"
+        return f'<td rowspan="{rows}">{_cut(record.problem)}</td>' if row == 0 else ""
+    return f"<td>{_drawn(record.leaves[row])}</td>"
 
 
-def _cell(leaf: DrawnLeaf) -> str:
+def _drawn(leaf: DrawnLeaf) -> str:
     if leaf.pixels is not None:
-        return f'<td><img alt="{escape(_cut(leaf.text))}" src="{data_url(png(leaf.pixels))}"></td>'
+        return f'<img alt="{_cut(leaf.text)}" src="{data_url(png(leaf.pixels))}">'
     if leaf.points:
-        size = f'width="{LINE_WIDTH}" height="{LINE_HEIGHT}"'
-        stroke = 'fill="none" stroke="currentColor"'
-        return f'<td><svg {size}><polyline {stroke} points="{leaf.points}"/></svg></td>'
-    return f"<td>{escape(_cut(f'{leaf.text} {leaf.name}'.rstrip()))}</td>"
+        stroke = f'fill="none" stroke="currentColor" points="{leaf.points}"'
+        return f'<svg width="{LINE_WIDTH}" height="{LINE_HEIGHT}"><polyline {stroke}/></svg>'
+    return _cut(f"{leaf.text} {leaf.name}".rstrip())
 
 
-def _cut(text: Any) -> str:
-    return text if len(text) <= _TEXT else f"{text[:_TEXT]} …"
+def _cut(text: str) -> str:
+    return escape(text if len(text) <= _TEXT else f"{text[:_TEXT]} …")

@@ -28,7 +28,7 @@ def leaf_text(value: Any) -> str:
     if isinstance(value, str):
         return _clipped(repr(value[:TEXT]), len(value) > TEXT)
     if isinstance(value, Ragged):
-        rows = ", ".join(leaf_text(row) for row in first_rows(value))
+        rows = ", ".join(leaf_text(value[row]) for row in range(min(len(value), FIRST)))
         return f"ragged, {_counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"
     if isinstance(value, Sparse):
         places = [tuple(place) for place in value.indices[:FIRST].tolist()]
@@ -62,12 +62,13 @@ def _scalar(value: Any) -> str:
     return date_text(plain) if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
 
 
-_ZEROS = re.compile(r"[T ]00:00(:00(\.0+)?)?$|\.0+$|(?<=\.\d)0+$|(?<=\.\d\d)0+$|(?<=\.\d{3})0+$|(?<=\.\d{6})0+$")
-
-
 def date_text(text: str) -> str:
     """Return a date as people write it: without the time if that is midnight, and without decimals that are zero."""
-    return _ZEROS.sub("", text).replace("T", " ") if re.match(r"-?\d{4,}-\d\d-\d\dT", text) else text
+    day, _, time = text.partition("T")
+    if not time:
+        return text
+    time = time.rstrip("0").rstrip(".") if "." in time else time
+    return f"{day} {time}" if time.strip("0:") else day
 
 
 def number_text(value: Any) -> str:
@@ -83,11 +84,6 @@ def number_text(value: Any) -> str:
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
     shown = f"{value:,.{digits}f}"
     return shown.rstrip("0").rstrip(".") if digits else shown
-
-
-def first_rows(ragged: Ragged) -> list[Any]:
-    """Return the rows that are shown of a ragged array."""
-    return [ragged[row] for row in range(min(len(ragged), FIRST))]
 
 
 def _clipped(text: str, is_clipped: bool) -> str:
@@ -124,16 +120,11 @@ def class_names(metadata: Mapping[str, Any]) -> Names:
 
     The metadata may be anybody's: what does not look like names is ignored.
     """
-    found = {"['label']": metadata.get("classes")}
-    of_tfds = metadata.get("tfds")
-    named = of_tfds.get("class_names") if isinstance(of_tfds, Mapping) else None
-    found |= named if isinstance(named, Mapping) else {}
+    found, tfds = {"['label']": metadata.get("classes")}, metadata.get("tfds")
+    if isinstance(tfds, Mapping) and isinstance(tfds.get("class_names"), Mapping):
+        found |= tfds["class_names"]
     found |= dict(_labels(metadata.get("huggingface_features"), ""))
-    return {path: names for path, names in found.items() if names is not None and _are_names(names)}
-
-
-def _are_names(names: Any) -> bool:
-    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return {path: names for path, names in found.items() if isinstance(names, list) and {*map(type, names)} <= {str}}
 
 
 def _labels(features: Any, path: str) -> Iterator[tuple[str, Any]]:

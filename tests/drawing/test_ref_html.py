@@ -18,8 +18,9 @@ def test_a_notebook_shows_the_spec_and_the_first_records(tmp_path: Path) -> None
     html = ref._repr_html_()
     assert "d@v1" in html
     assert "uint8[9, 9, 3]" in html
-    assert html.count("data:image/png;base64,") == html.count("<polyline") == html.count("<tr>") - 1 == 4
-    assert ref[7:]._repr_html_().count("<tr>") == 3
+    assert html.count("data:image/png;base64,") == html.count("<polyline") == html.count("<th>record") == 4
+    assert html.count("<tr>") == 1 + len(rows[0])
+    assert ref[7:]._repr_html_().count("<th>record") == 2
 
 
 def test_class_names_stand_beside_labels_in_a_notebook(tmp_path: Path) -> None:
