@@ -108,22 +108,22 @@ def flip(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
+def objects(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*-0.*"))
+
+
 def epochs(ref: Any) -> None:
     for seed in range(2):
         epoch(ref, seed)
 
 
-def read_again(ref: Any) -> None:
-    """Batches that want copies each, until these are made or failed."""
+def read_first_and_again(ref: Any) -> None:
+    """Read batches that want copies each, until these are made or failed."""
+    epoch(ref)
+    assert wait(ref) == 0
     for _ in range(5):
         ref.read(range(64))
         wait(ref)
-
-
-def read_first_and_again(ref: Any) -> None:
-    epoch(ref)
-    assert wait(ref) == 0
-    read_again(ref)
 
 
 def test_a_batch_asks_for_records_and_indices_alone_and_later_ones_for_records_alone(seen_anywhere: Seen) -> None:
@@ -247,6 +247,13 @@ def test_a_damaged_object_is_an_error_or_right_records(memory: Any, tmp_path: Pa
         with pytest.raises(CorruptionError, match=Path(name).stem):
             ref.read(range(140, 210))
     assert check(ref.read(good)) == good
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path / "mirror")
+    with pytest.raises(CorruptionError, match=Path(name).name):
+        ref.mirror()
+    assert Path(name).name not in objects(tmp_path / "mirror")
+    store.put(name, data)
+    assert ref.mirror().local_shards == SHARDS
+    assert check(ref.read(range(COUNT))) == list(range(COUNT))
 
 
 def copy_of(ref: Any, folder: Path, number: int, suffix: str) -> Path:
@@ -352,10 +359,6 @@ def test_threads_read_what_is_there_while_copies_are_made(seen: Seen, tmp_path: 
     assert len(seen.copied()) == SHARDS
 
 
-def objects(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*-0.*"))
-
-
 def test_after_a_mirror_nothing_is_fetched(seen_anywhere: Seen, tmp_path: Path) -> None:
     ref = seen_anywhere.open(local_cache=tmp_path)
     found = ref.mirror()
@@ -404,17 +407,3 @@ def test_a_shard_that_cannot_be_fetched_is_an_error_and_the_next_mirror_goes_on(
     asked = seen.requests("shards")
     assert asked
     assert all(Path(name).stem in each.path for each in asked)
-
-
-@pytest.mark.parametrize("suffix", ["array_record", "index"])
-def test_a_damaged_object_is_an_error_of_a_mirror(memory: Any, tmp_path: Path, suffix: str) -> None:
-    store, name = object_of(memory, 2, suffix)
-    whole = store.read(name)
-    store.put(name, flip(whole, 80))
-    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
-    with pytest.raises(CorruptionError, match=Path(name).name):
-        ref.mirror()
-    assert Path(name).name not in objects(tmp_path)
-    store.put(name, whole)
-    assert ref.mirror().local_shards == SHARDS
-    assert check(ref.read(range(COUNT))) == list(range(COUNT))
