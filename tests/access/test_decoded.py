@@ -217,8 +217,9 @@ def test_files_of_all_kinds_are_resized_as_they_are_decoded(
 )
 def test_files_that_do_not_decode_are_refused(storage: cachelayer.Storage, damaged: bytes, message: str) -> None:
     ref = storage.submit([FILES[0], damaged], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
-    with pytest.raises(ElementError, match=message):
-        ref.read([0, 1])
+    for read in (lambda: ref.read([0, 1]), lambda: ref[1]):
+        with pytest.raises(ElementError, match=message):
+            read()
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,7 @@ EVEN = (1, 1, 1)
         ((0.5, 0.5, 0), {}, InvalidArgumentError, "records=250"),
         ((1e-9, 1.0, 1.0), {}, InvalidArgumentError, "records=30.*65536"),
         ((0.5, None, 1), {}, InvalidTypeError, "None"),
+        ((0.5, True, 1), {}, InvalidTypeError, "True"),
         ((0.5, "0.5", 1), {}, InvalidTypeError, "'0.5'"),
         ((0.5, 1 << 5000, 1), {}, InvalidArgumentError, "5001 bits"),
         (EVEN, {"schedule": []}, InvalidTypeError, "schedule"),
