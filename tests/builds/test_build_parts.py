@@ -204,7 +204,7 @@ def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) 
     assert list(ref) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("store", "died"), [("local", 0), ("gcs", 0), ("s3", 5)])
+@pytest.mark.parametrize(("store", "died"), [("local", 0), ("s3", 5)])
 def test_what_a_dead_host_leaves_is_built_by_the_others(
     store: str, died: int, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
 ) -> None:

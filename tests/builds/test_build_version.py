@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from building_child import RECORDS, SHARD_BYTES, expected_digest, rows
@@ -145,25 +145,41 @@ def test_who_may_not_list_builds_anew_with_a_warning(bucket: Bucket) -> None:
 
 
 class ArrivesLate(LocalStore):
-    """The first conditional put fails, and may arrive later."""
+    """The first entry of the log arrives when its builder has given up, or has looked whether it is there."""
 
-    late: ClassVar[list[tuple[str, bytes]]] = []
+    gives_up = False
+    late: tuple[str, bytes] | None = None
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        if not self.late:
-            self.late.append((name, data))
+        if ENTRY not in name or self.late is not None:
+            return super().put_if_absent(name, data)
+        self.late = name, data
+        if self.gives_up:
             raise StorageError("no answer; it may be there")
-        return super().put_if_absent(name, data)
+        return False
+
+    def read(self, name: str) -> bytes | None:
+        found = super().read(name)
+        if self.late is not None and name == self.late[0] and found is None:
+            super().put_if_absent(*self.late)
+        return found
 
 
-def test_an_entry_that_arrives_after_its_builder_has_given_up_publishes_a_whole_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_an_entry_that_arrives_late_publishes_a_whole_version_once(tmp_path: Path, gives_up: bool) -> None:
     storage = Storage(tmp_path)
     storage._catalog.store = store = ArrivesLate(tmp_path)
-    with pytest.raises(StorageError, match="no answer"):
-        storage.submit([1, 2], "d", "v1")
-    assert Storage(tmp_path).datasets() == []
-    LocalStore.put_if_absent(store, *store.late[0])
+    store.gives_up = gives_up
+    if gives_up:
+        with pytest.raises(StorageError, match="no answer"):
+            storage.submit([1, 2], "d", "v1")
+        assert Storage(tmp_path).datasets() == []
+        assert store.late is not None
+        LocalStore.put_if_absent(store, *store.late)
+    else:
+        assert storage.submit([1, 2], "d", "v1").read([1]).tolist() == [2]
     assert Storage(tmp_path).cache([1, 2], "d", "v1").read([1]).tolist() == [2]
+    assert [event.kind for event in storage.history("d")] == ["publish"]
     assert_only_versions_are_left(Storage(tmp_path), "d")
 
 

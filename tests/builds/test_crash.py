@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
 
 
 CASES = [("local", way) for way in WAYS]
-CASES += [("s3", "generator"), ("s3", "parts"), ("s3", "copy"), ("gcs", "sequence"), ("gcs", "copy")]
+CASES += [("s3", "generator"), ("gcs", "parts"), ("s3", "copy")]
 
 
 @pytest.mark.parametrize(("store", "way"), CASES)

@@ -87,19 +87,6 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     assert_only_versions_are_left(storage, "rows")
 
 
-@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"engine": "processes", "workers": 2}, {"hosts": (0, 1)}])
-def test_whoever_goes_on_keeps_what_is_finished_and_makes_the_one_version(
-    storage: Storage, expected: cachelayer.DataRef[Any], options: dict[str, Any]
-) -> None:
-    fail(storage, Listed(6000), **({} if "workers" in options else options))
-    done = noted(storage)
-    files = {path: path.stat().st_ino for path in Path(storage.url).rglob("*.array_record")}
-    assert len(files) >= len(done) > 3
-    assert {*done} <= {*shards(cache(storage, Listed(), **options))}
-    assert {path: path.stat().st_ino for path in files} == files
-    check(storage, expected)
-
-
 def test_a_source_that_can_seek_is_asked_for_the_records_that_are_left(
     storage: Storage, expected: cachelayer.DataRef[Any]
 ) -> None:

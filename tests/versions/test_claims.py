@@ -64,12 +64,6 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
     assert store.names(FOLDER) == []
 
 
-def test_a_claim_that_an_interrupt_left_in_this_process_is_free(store: Store) -> None:
-    store.put(NAME, f"{process_name()} token 1".encode())
-    assert glance(store, NAME, 0.0)[0] == "interrupted"
-    assert not Claims(store, FOLDER).is_busy(CLAIM)
-
-
 def test_the_claim_of_a_dead_process_is_free(store: Store) -> None:
     store.put(NAME, DEAD)
     claims = Claims(store, FOLDER)
@@ -96,12 +90,15 @@ def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore
         assert claims.is_busy(CLAIM)
 
 
-def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_this_one", [False, True])
+def test_a_process_of_this_host_that_is_gone_or_was_interrupted_is_not_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_this_one: bool
+) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "3000")
     child = FORKS.Process(target=str)
     child.start()
     child.join()
-    store.put(NAME, f"{HOST}-{child.pid} token 1".encode())
+    store.put(NAME, f"{HOST}-{os.getpid() if is_this_one else child.pid} token 1".encode())
     assert not is_at_work(store, "d", lambda _: 0.0)
     assert glance(store, NAME, 0.0)[0] == "interrupted"
     with Claims(store, FOLDER).hold(CLAIM) as is_ours:
