@@ -1,4 +1,4 @@
-"""The programs of examples/, before and after: lines changed, records a second of the data alone, and resuming.
+"""The programs of examples/, before and after: lines changed, and what happens when they are killed and resume.
 
 Run: ``tests/clients/run python benchmarks/clients.py``, which brings transformers, accelerate, Lightning and
 Flax. Names, such as ``lightning keras``, choose programs; of those whose packages are missing, the table says so.
@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from clients_rates import RATES
 from harness import machine, table
 
 ROOT = Path(__file__).parent.parent
@@ -78,14 +78,6 @@ BEFORE = {
         ),
     ],
 }
-PICTURES = """
-from pathlib import Path
-from corpus import pictures
-for number, each in enumerate(pictures()):
-    folder = Path(f"pictures/{number:04}")
-    folder.mkdir(parents=True)
-    (folder / "0.png").write_bytes(each["image"])
-"""
 
 
 def programs(folder: Path) -> dict[str, tuple[str, str]]:
@@ -147,32 +139,23 @@ def resuming(folder: Path, program: str) -> str:
     return f"goes on at step {first}: of {len(every)} records, the epoch has {twice} twice, and {never} never"
 
 
-def main() -> None:
+def main(names: Sequence[str]) -> None:
     """Print the table."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="clients-") as made:
         folder = Path(made)
         both = programs(folder)
-        subprocess.run([sys.executable, "-c", PICTURES], cwd=folder, check=True)
-        for name, measure in RATES.items():
-            if name not in (sys.argv[1:] or RATES):
+        for name in names or BEFORE:
+            if not find_spec(NEEDS[name]):
+                rows.append((name, f"{NEEDS[name]} is not installed", "", ""))
                 continue
-            if not find_spec(needed := NEEDS.get(name, "grain")):
-                rows.append((name, f"{needed} is not installed", *[""] * 4))
-                continue
-            rates = [f"{rate:,.0f}" for rate in measure(folder)]
-            if name in both:
-                changed = str(lines_changed(*both[name]))
-                # What is compared here are batches: two programs at once take no time from each other that matters.
-                with ThreadPoolExecutor(2) as both_at_once:
-                    found = list(both_at_once.map(partial(resuming, folder), (f"{name}_before", f"{name}_train")))
-            else:
-                changed, found = "-", ["-", "-"]
-            rows.append((name, changed, *rates, *found))
+            with ThreadPoolExecutor(2) as both_at_once:
+                found = list(both_at_once.map(partial(resuming, folder), (f"{name}_before", f"{name}_train")))
+            rows.append((name, str(lines_changed(*both[name])), *found))
             print(rows[-1], file=sys.stderr)
-    head = ("program", "lines changed", "records/s before", "after", "killed and resumed: before", "after")
+    head = ("program", "lines changed", "killed and resumed: before", "after")
     print(table(f"Programs that other people wrote ({machine()})", head, rows))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

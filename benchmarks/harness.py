@@ -1,36 +1,44 @@
-"""What the benchmarks share: rounds in which all contenders take turns, medians, a table."""
+"""What the benchmarks share: contenders that take turns, records to read, a table."""
 
 from __future__ import annotations
 
+import argparse
 import gc
+import io
 import os
 import platform
 import resource
-import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-ROUNDS = 3
-"""Unless a benchmark needs more."""
-_SPREADS: list[float] = []
-"""Of each median since the last table: how far its rounds were apart."""
+import numpy as np
+
+LOAD = os.getloadavg()[0]
+"""What else ran on the machine in the minute before."""
+SIDE = 32
+"""Pixels of a side of `images`."""
 
 
-def medians(
-    contenders: Mapping[str, Callable[[], int]], rounds: int = ROUNDS, *, warm_up: bool = True
-) -> dict[str, float]:
-    """Items a second of each contender: the median over rounds in which they take turns.
+def arguments(docstring: str | None, **defaults: int) -> argparse.Namespace:
+    """The sizes that the command line gives, or else these."""
+    parser = argparse.ArgumentParser(description=(docstring or "").splitlines()[0])
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{default:,} by default")
+    return parser.parse_args()
+
+
+def rounds(contenders: Mapping[str, Callable[[], int]], count: int) -> dict[str, list[float]]:
+    """Items a second of each contender in rounds in which they take turns, after one that does not count.
 
     Args:
         contenders: each does its work and returns the number of items that it did.
-        warm_up: whether there is one more round before, which does not count.
     """
     rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(not warm_up, rounds + 1):
+    for number in range(count + 1):
         for name, work in contenders.items():
             gc.collect()
             started = time.perf_counter()
@@ -38,43 +46,103 @@ def medians(
             elapsed = time.perf_counter() - started
             if number:
                 rates[name].append(items / elapsed)
-    return {name: median(each) for name, each in rates.items()}
+    return rates
 
 
-def median(values: Iterable[float]) -> float:
-    """The median of what rounds gave, whose spread the next table tells."""
-    each = list(values)
-    found = statistics.median(each)
-    note_spread((max(each) - min(each)) / found if found else 0.0)
-    return found
+class Comparison:
+    """The rows of a table of two sides that do the same work."""
+
+    def __init__(self, unit: str, count: int) -> None:
+        self.unit, self.count = unit, count
+        self.rows: list[tuple[str, ...]] = []
+
+    def add(self, work: str, ours: Callable[[], int], other: str, theirs: Callable[[], int]) -> None:
+        """Measure both sides by turns; the best round of each counts."""
+        best = {name: max(rates) for name, rates in rounds({"ours": ours, "theirs": theirs}, self.count).items()}
+        row = work, f"{best['ours']:,.0f}", f"{other} {best['theirs']:,.0f}", f"{best['ours'] / best['theirs']:.2f}"
+        print("|", " | ".join(row), "|", file=sys.stderr, flush=True)
+        self.rows.append(row)
+
+    def print(self, *packages: str) -> None:
+        """Print the table, with the versions of the packages that were compared."""
+        title = f"{self.unit} read in a second, the best of {self.count} rounds ({machine(*packages)})"
+        print(table(title, ("work", "cachelayer", "other", "ratio"), self.rows))
 
 
-def spread() -> float:
-    """The largest spread of a contender since the last table: its best round less its worst, over its median."""
-    worst = max(_SPREADS, default=0.0)
-    _SPREADS.clear()
-    return worst
+def check_same(ours: Any, theirs: Any) -> None:
+    """Refuse to compare the speed of sides that do not give the same.
+
+    Raises:
+        ValueError: if they differ.
+    """
+    if isinstance(ours, dict):
+        if ours.keys() != theirs.keys():
+            raise ValueError(f"the fields are {sorted(ours)} here, {sorted(theirs)} there")
+        for name in ours:
+            check_same(ours[name], theirs[name])
+    elif not np.array_equal(ours, theirs):
+        raise ValueError("the two sides give different records")
 
 
-def note_spread(found: float) -> None:
-    """Count a spread that another process measured."""
-    _SPREADS.append(found)
+def images(records: int) -> dict[str, np.ndarray]:
+    """Records of 3 KB: a picture and its number."""
+    values = np.random.default_rng(0).integers(0, 256, (records, SIDE, SIDE, 3), dtype=np.uint8)
+    return {"image": values, "label": np.arange(records, dtype=np.int64)}
 
 
-@contextmanager
-def named_folder(place: int = 1) -> Iterator[Path]:
-    """The folder that the argument at a place names, which is made if it is not there; else a temporary one."""
-    if sys.argv[place:]:
-        folder = Path(sys.argv[place])
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-    else:
-        with tempfile.TemporaryDirectory() as made:
-            yield Path(made)
+def encoded(arrays: dict[str, np.ndarray]) -> Iterator[bytes]:
+    """Such records as a hand-written pipeline stores them: the label, then the picture."""
+    for image, label in zip(arrays["image"], arrays["label"], strict=True):
+        yield label.tobytes() + image.tobytes()
 
 
-def machine() -> str:
-    """The machine, for the head of a table."""
+def decode(raw: bytes) -> dict[str, Any]:
+    """One of them, as a hand-written pipeline decodes it."""
+    image = np.frombuffer(raw, np.uint8, SIDE * SIDE * 3, 8).reshape(SIDE, SIDE, 3)
+    return {"image": image, "label": np.frombuffer(raw, np.int64, 1)[0]}
+
+
+def decoded_batch(rows: Iterable[bytes]) -> dict[str, np.ndarray]:
+    """A batch of them, as a hand-written pipeline stacks it."""
+    elements = [decode(raw) for raw in rows]
+    return {name: np.stack([element[name] for element in elements]) for name in elements[0]}
+
+
+def jpegs(count: int) -> list[bytes]:
+    """Different files of 500 x 400 pixels: smooth shapes with some noise, about as long as those of photographs."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 6, (400, 500, 3))
+    files = []
+    for _ in range(count):
+        shapes = Image.fromarray(rng.integers(0, 256, (25, 31, 3), np.uint8))
+        smooth = np.asarray(shapes.resize((500, 400), Image.Resampling.BICUBIC)) + noise
+        file = io.BytesIO()
+        Image.fromarray(smooth.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
+        files.append(file.getvalue())
+    return files
+
+
+def shuffled_batches(records: int, size: int, most: int = 40_000) -> list[np.ndarray]:
+    """Record numbers in random order, in batches."""
+    order = np.random.default_rng(5).permutation(records)[:most]
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def reading(read: Callable[[Any], Any], wanted: Sequence[Any]) -> Callable[[], int]:
+    """A contender that reads one number, or one batch of them, after the other, and counts records."""
+
+    def run() -> int:
+        for numbers in wanted:
+            read(numbers)
+        return sum(map(np.size, wanted))
+
+    return run
+
+
+def machine(*packages: str) -> str:
+    """The machine, its load before, and the versions of some packages, for the title of a table."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -82,7 +150,9 @@ def machine() -> str:
             line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
         ]
         model = names[0] if names else model
-    return f"{os.cpu_count()} cores, {model}, Python {platform.python_version()}"
+    hardware = f"{os.cpu_count()} cores, {model}, load {LOAD:.1f} before"
+    versions = [f"{name} {version(name)}" for name in packages]
+    return ", ".join([hardware, f"Python {platform.python_version()}", *versions])
 
 
 def peak_mb() -> float:
@@ -91,26 +161,21 @@ def peak_mb() -> float:
     return max(used) / 1024
 
 
-def table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A Markdown table, and below it the spread of what it shows, and the peak memory up to now."""
-    lines = [f"### {title}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    worst = spread()
-    rounds = f"Rounds spread over {worst:.0%} of their median at most. " if worst else ""
-    below = f"{rounds}Peak memory: {peak_mb():,.0f} MB."
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), "", below])
+def table(title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table below a title."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
+    return "\n".join([f"{title}:", "", *lines])
 
 
-def bars(title: str, rows: list[tuple[str, dict[str, float]]], *, shared: bool = False) -> str:
-    """An SVG of horizontal bars: a group for each row, scaled to its own longest bar, or to the longest of all."""
-    most = max((rate for _, rates in rows for rate in rates.values()), default=1.0)
+def bars(title: str, rows: list[tuple[str, dict[str, float]]]) -> str:
+    """An SVG of horizontal bars: a group for each row, scaled to its own longest bar."""
     colours = ("#58a6ff", "#9da7b3", "#6e7681")
     parts, top = [], 40
     for name, rates in rows:
         parts.append(f'<text x="16" y="{top}" font-weight="600">{_escaped(name)}</text>')
-        longest = most if shared else max(rates.values())
         for place, (contender, rate) in enumerate(rates.items()):
             y = top + 8 + 18 * place
-            width = max(2.0, 380 * rate / longest)
+            width = max(2.0, 380 * rate / max(rates.values()))
             parts.append(
                 f'<rect x="120" y="{y}" width="{width:.0f}" height="13" rx="2" fill="{colours[min(place, 2)]}"/>'
             )

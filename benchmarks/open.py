@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from harness import machine, median, table
+from harness import machine, table
 
 import cachelayer
 
@@ -61,7 +61,7 @@ def main(records: int) -> None:
                                           capture_output=True, text=True).stdout)
                 for _ in range(5)
             ]  # fmt: skip
-        times = (f"{median(run[key] for run in runs) * 1e3:.1f}" for key in ("open", "batch"))
+        times = (f"{statistics.median(run[key] for run in runs) * 1e3:.1f}" for key in ("open", "batch"))
         kinds = ("own", "mapped", "peak", "own later")
         memory = (f"{statistics.median(run[key] for run in runs):,.1f}" for key in kinds)
         lines.append((name, *times, *memory))

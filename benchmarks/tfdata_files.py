@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from harness import machine, table
-from media import jpegs
+from harness import jpegs, machine, table
 
 import cachelayer
 from cachelayer.adapters.folders import from_image_folder
@@ -51,7 +50,7 @@ def measured(build: Callable[[], cachelayer.DataRef[Any]]) -> tuple[cachelayer.D
 def main() -> None:
     folder = Path(tempfile.mkdtemp())
     (folder / "images" / "0").mkdir(parents=True)
-    files = jpegs(80, 500, 400)
+    files = jpegs(80)
     for number in range(FILES):
         (folder / "images" / "0" / f"{number:05}.jpg").write_bytes(files[number % len(files)])
     storage = cachelayer.Storage(folder / "cache")
