@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.drawing.pixels import Pixels, line, picture, pixels_of
+from cachelayer.drawing.pixels import Pixels, line, picture, pixels_of, png
 from cachelayer.drawing.text import Names, leaf_text, named
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.records import dtypes, tree
@@ -28,14 +29,7 @@ Detokenize = Callable[[list[int]], Any]
 
 @dataclass(frozen=True)
 class Look:
-    """How records are drawn.
-
-    Args:
-        side: the most pixels of a side of a picture.
-        leaves: the most leaves of a record that are drawn.
-        detokenize: turns a list of tokens into text.
-        names: the class names of leaves that are labels, by path.
-    """
+    """How records are drawn: the most pixels of a side of a picture, the most leaves, text for tokens and labels."""
 
     side: int
     leaves: int
@@ -45,43 +39,34 @@ class Look:
 
 @dataclass(frozen=True)
 class DrawnLeaf:
-    """A leaf as people see it.
-
-    Args:
-        number: which leaf of the element it is.
-        path: where it is in the element.
-        kind: how it is shown.
-        text: one line about it; for ``long`` its text, which may be cut.
-        pixels: those of a picture, else None.
-        points: those of a line.
-        tokens: what the detokeniser made of it.
-        name: the class name of a label.
-    """
+    """A leaf as people see it."""
 
     number: int
     path: str
     kind: Kind
+    # One line about it; for "long" its text, which may be cut.
     text: str
     pixels: Pixels | None = None
+    # Those of a line.
     points: str = ""
+    # What the detokeniser made of it.
     tokens: str = ""
+    # The class name of a label.
     name: str = ""
+
+    @property
+    def src(self) -> str:
+        """The picture as a URL that holds it."""
+        return "" if self.pixels is None else f"data:image/png;base64,{base64.b64encode(png(self.pixels)).decode()}"
 
 
 def are_tokens(spec: LeafSpec) -> bool:
     """Return whether a leaf is a series of integers of any length, which most likely stands for a text."""
-    return isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "iu" and spec.shape == (None,)
+    return np.dtype(spec.dtype).kind in "iu" and spec.shape == (None,)
 
 
 def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -> DrawnLeaf:
-    """Return a leaf, drawn.
-
-    Args:
-        number, path: which leaf of the element it is, and where it is in the element.
-        spec: its spec as it is stored.
-        value: its value as it is stored: of an image or a sound, the bytes of the file.
-        look: how it is drawn.
-    """
+    """Return a leaf, drawn. Its spec and value are those that are stored: of an image or a sound, a file."""
     drawn = partial(DrawnLeaf, number, path)
     if value is None:
         return drawn("null", "null")
@@ -125,14 +110,7 @@ def _detokenized(detokenize: Detokenize | None, value: Any) -> str:
 
 @dataclass(frozen=True)
 class DrawnRecord:
-    """A record as people see it.
-
-    Args:
-        number: its number.
-        leaves: its first leaves, drawn.
-        more: how many leaves it has besides.
-        problem: why it is not shown; empty if it is.
-    """
+    """A record as people see it: its first leaves, and how many more it has; or why it is not shown."""
 
     number: int
     leaves: Sequence[DrawnLeaf] = ()
@@ -141,13 +119,9 @@ class DrawnRecord:
 
 
 def drawn_records(stored: Any, numbers: Sequence[int], look: Look, most: int = GRID_NBYTES) -> list[DrawnRecord]:
-    """Return records, drawn. One that is damaged says so, and so do those that exceed ``most`` bytes together.
+    """Return records of a ``raw()`` ref, drawn.
 
-    Args:
-        stored: a ref to records as they are stored, with the files of images and sounds.
-        numbers: the numbers of records that exist.
-        look: how they are drawn.
-        most: the most bytes that are read.
+    One that is damaged says so, and so do those that exceed ``most`` bytes together, which are not read.
     """
     try:
         return _drawn_together(stored, np.asarray(numbers, np.int64), look, most) if numbers else []

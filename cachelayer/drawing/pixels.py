@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import struct
 import zlib
@@ -87,11 +86,6 @@ def png(pixels: Pixels) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = _chunk(b"IHDR", header), _chunk(b"IDAT", zlib.compress(rows.tobytes(), 4)), _chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-def data_url(data: bytes) -> str:
-    """Return a PNG file as a URL that holds it."""
-    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

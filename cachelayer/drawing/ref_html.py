@@ -7,7 +7,6 @@ from html import escape
 from typing import Any
 
 from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf, DrawnRecord, Look, drawn_records
-from cachelayer.drawing.pixels import data_url, png
 from cachelayer.drawing.text import Names, shown_path
 from cachelayer.errors import CacheLayerError
 from cachelayer.records import tree
@@ -31,11 +30,7 @@ def first_records(stored: Any, names: Names) -> list[DrawnRecord]:
 def ref_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree, records: Sequence[DrawnRecord] = ()) -> str:
     """Return a table with a row for each leaf: its spec, and its value in some records. All that is stored is escaped.
 
-    Args:
-        title: the name of the records.
-        facts: names and values above the table.
-        spec: the element spec.
-        records: those that have a column; none of what reads much for one row, or is read in many ways.
+    Facts are names and values above the table. What reads much for one row, or is read in many ways, shows no records.
     """
     leaves = tree.leaves(spec)
     heads = "".join(f"<th>record {record.number:,}</th>" for record in records)
@@ -56,7 +51,7 @@ def _cell(record: DrawnRecord, row: int, rows: int) -> str:
 
 def _drawn(leaf: DrawnLeaf) -> str:
     if leaf.pixels is not None:
-        return f'<img alt="{_cut(leaf.text)}" src="{data_url(png(leaf.pixels))}">'
+        return f'<img alt="{_cut(leaf.text)}" src="{leaf.src}">'
     if leaf.points:
         stroke = f'fill="none" stroke="currentColor" points="{leaf.points}"'
         return f'<svg width="{LINE_WIDTH}" height="{LINE_HEIGHT}"><polyline {stroke}/></svg>'

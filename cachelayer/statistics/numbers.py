@@ -61,7 +61,7 @@ class NumberStats:
 
 def are_numbers(dtype: dtypes.DType) -> bool:
     """Return whether values of a dtype have an order and a range, unlike complex numbers and strings."""
-    return isinstance(dtype, np.dtype) and dtypes.number_kind(dtype) in "biufMm"
+    return dtypes.number_kind(np.dtype(dtype)) in "biufMm"
 
 
 class NumberSummary:

@@ -32,29 +32,18 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """A distribution of a leaf.
+    """A distribution of a leaf: range and mean in words, and bars unless all are equal."""
 
-    Args:
-        of: what is counted, such as ``characters``; empty for the values themselves.
-        facts: their range and mean, in words.
-        bars: those of the chart; empty if all are equal.
-        longest: the number of the first record with the largest length; None if there is none.
-    """
-
+    # Such as "characters"; empty for the values themselves.
     of: str
     facts: str
     bars: list[Bar]
+    # The number of the first record with the largest length.
     longest: int | None = None
 
 
 def leaf_charts(leaf: LeafStats, field: str = "", names: Names = _NO_NAMES) -> list[Chart]:
-    """Return the distributions of a leaf.
-
-    Args:
-        leaf: the statistics of the leaf.
-        field: its name in conditions; empty if there are none.
-        names: the class names of leaves that are labels, by path.
-    """
+    """Return the distributions of a leaf, with conditions if it has a name in them, and with the names of classes."""
     charts = [] if leaf.numbers is None else [_number_chart(leaf.numbers, field, leaf.path, names)]
     if leaf.strings is not None:
         are_bytes = any(lengths.of == "bytes" for lengths in leaf.lengths)

@@ -107,17 +107,17 @@ class Survey:
         if records is not None and integer("records", records, 1) < len(raw):
             rows = np.sort(raw.stream(records, shuffle=True, seed=0).records(0))
             raw, numbers = raw.select(rows), numbers[rows]
-        self.read, self.nbytes, self.total = 0, 0, len(numbers)
+        self.read, self.total = 0, len(numbers)
         self._ref, self._raw, self._numbers = ref, raw, numbers
         self._leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
         self._sizes = _LengthSummary("bytes")
         self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).facts.read_nbytes)))
         self._batches = iter(raw.stream(self._batch_size))
 
-    def read_batch(self) -> bool:
-        """Read the next batch; return False if all are read."""
+    def read_batch(self) -> tuple[int, int] | None:
+        """Read the next batch, and return how many records and bytes it has; None if all are read."""
         if self.read == self.total:
-            return False
+            return None
         values = tree.flatten_like(self._raw.element_spec, next(self._batches))
         count = min(self._batch_size, self.total - self.read)
         rows = np.arange(self.read, self.read + count)
@@ -127,8 +127,7 @@ class Survey:
         for leaf, batch in zip(self._leaves, values, strict=True):
             leaf.add(batch, numbers)
         self.read += count
-        self.nbytes += int(nbytes.sum())
-        return True
+        return count, int(nbytes.sum())
 
     def result(self) -> Statistics:
         """Return the statistics of what was read."""
@@ -146,10 +145,8 @@ def survey(ref: Any, *, records: int | None = None, progress: bool | None = None
     """
     reading = Survey(ref, records)
     with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", reading.total, progress) as shown:
-        read, nbytes = 0, 0
-        while reading.read_batch():
-            shown.update(reading.read - read, reading.nbytes - nbytes)
-            read, nbytes = reading.read, reading.nbytes
+        while batch := reading.read_batch():
+            shown.update(*batch)
     return reading.result()
 
 

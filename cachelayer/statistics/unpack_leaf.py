@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records import dtypes
 from cachelayer.records.spec import LeafSpec, RaggedSpec
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
@@ -18,7 +17,7 @@ Flags = NDArray[np.bool_]
 
 def is_text(spec: LeafSpec) -> bool:
     """Return whether the values of a leaf are texts or bytes."""
-    return dtypes.is_string(spec.dtype) or (isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "SU")
+    return np.dtype(spec.dtype).kind in "SU"
 
 
 def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], dict[str, Ints]]:
@@ -46,7 +45,7 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
         values = batch if valid.all() else batch[valid]
     values = values.reshape(-1)
     if is_text(spec):
-        unit = "characters" if spec.dtype is str or np.dtype(spec.dtype).kind == "U" else "bytes"
+        unit = "characters" if np.dtype(spec.dtype).kind == "U" else "bytes"
         lengths[unit] = np.fromiter(map(len, values.tolist()), np.int64, len(values))
     return valid, values, lengths
 

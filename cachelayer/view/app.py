@@ -24,12 +24,17 @@ from cachelayer.view import distributions, order_page, record_pages, storage_pag
 from cachelayer.view.render import Shelf, page
 
 _VERSION = "/d/{dataset}/{version}"
-_ADVICE = {
-    400: "Change what you asked for, as the message says.",
-    404: "Check the name or the number, or begin at the storage.",
-    500: "Run `cachelayer verify` on this version, which names each damaged file. Restore them, or build it again.",
-    503: "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page.",
-}
+_ABSENT = "Check the name or the number, or begin at the storage."
+_DAMAGED = "Run `cachelayer verify` on this version, which names each damaged file. Restore them, or build it again."
+_AWAY = "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page."
+_ANSWERS: tuple[tuple[type[CacheLayerError], int, str], ...] = (
+    (NotFoundError, 404, _ABSENT),
+    (RecordIndexError, 404, _ABSENT),
+    (CorruptionError, 500, _DAMAGED),
+    (FormatError, 500, _DAMAGED),
+    (StorageError, 503, _AWAY),
+    (CacheLayerError, 400, "Change what you asked for, as the message says."),
+)
 
 
 def application(shelf: Shelf) -> Starlette:
@@ -56,19 +61,13 @@ def application(shelf: Shelf) -> Starlette:
 
 
 def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
-    status = 400
-    if isinstance(error, (NotFoundError, RecordIndexError)):
-        status = 404
-    elif isinstance(error, (CorruptionError, FormatError)):
-        status = 500
-    elif isinstance(error, StorageError):
-        status = 503
-    return page("error.html", status, message=str(error), advice=_ADVICE[status])
+    status, advice = next((status, advice) for kind, status, advice in _ANSWERS if isinstance(error, kind))
+    return page("error.html", status, message=str(error), advice=advice)
 
 
 def _no_page(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return page("error.html", status, message=f"{request.url.path}: there is no such page", advice=_ADVICE[404])
+    return page("error.html", status, message=f"{request.url.path}: there is no such page", advice=_ABSENT)
 
 
 def _bug(request: Request, error: Exception) -> Response:

@@ -32,8 +32,7 @@ _KEPT = 8
 class Reading:
     """Something that is read on whenever somebody looks. Thread-safe.
 
-    Args:
-        work: its ``read_batch()`` reads a little, and returns whether there is more.
+    ``work.read_batch()`` reads a little, and returns whether there is more.
     """
 
     def __init__(self, work: Any) -> None:
@@ -47,7 +46,7 @@ class Reading:
             end = time.monotonic() + PATIENCE
             try:
                 while self.is_running:
-                    self.is_running = self.work.read_batch()
+                    self.is_running = bool(self.work.read_batch())
                     if time.monotonic() > end:
                         break
             except CacheLayerError as error:

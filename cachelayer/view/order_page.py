@@ -125,12 +125,8 @@ def _order_of(ref: DataRef[Any], batch: int, query: Mapping[str, str]) -> tuple[
 
 def _sortable(spec: Any) -> list[str]:
     """Return the names of the leaves of an element that are single numbers or texts."""
-    return [shown_path(path) for path, leaf in tree.leaves(spec) if _has_order(leaf)]
-
-
-def _has_order(leaf: LeafSpec) -> bool:
-    is_single = isinstance(leaf, ArraySpec) and leaf.shape == ()
-    return is_single and (leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufU"))
+    singles = ((path, leaf) for path, leaf in tree.leaves(spec) if isinstance(leaf, ArraySpec) and leaf.shape == ())
+    return [shown_path(path) for path, leaf in singles if np.dtype(leaf.dtype).kind in "biufU"]
 
 
 def _sorted(raw: DataRef[Any], numbers: list[int], by: str, names: Names) -> tuple[list[tuple[int, str]], str]:

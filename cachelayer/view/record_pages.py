@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +64,7 @@ def records(request: Request) -> Response:
         shown = search.work.numbers
     count = whole(query, "count", COUNT, 1, MOST)
     start = whole(query, "from", 0, 0, max(0, len(ref) - 1))
-    look = shelf_of(request).look(ref, THUMBNAIL, _COLUMNS)
+    look, keep = shelf_of(request).look(ref, THUMBNAIL, _COLUMNS), ("where", "at", "count")
     drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], look)
     survey = survey_of(request, ref)
     columns = columns_of(ref, survey)
@@ -77,8 +76,7 @@ def records(request: Request) -> Response:
         start=start,
         count=count,
         where=where,
-        keep={name: value for name, value in {"where": where, "at": at}.items() if value},
-        query=urlencode({name: query[name] for name in ("where", "at", "count") if query.get(name)}),
+        keep={name: query[name] for name in keep if query.get(name)},
         search=search,
         is_searching=search is not None and search.is_running and len(drawn) < count,
         survey=survey,

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, Detokenize, DrawnLeaf, Look
-from cachelayer.drawing.pixels import data_url, png
+from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, Detokenize, Look
 from cachelayer.drawing.text import ago, class_names, shown_path, size
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.storage.storage import Storage
@@ -39,10 +38,6 @@ def _moment(text: str) -> str:
         return text[:40]
 
 
-def _src(leaf: DrawnLeaf) -> str:
-    return "" if leaf.pixels is None else data_url(png(leaf.pixels))
-
-
 def version_path(dataset_id: str, version: str) -> str:
     """Return the path of the page of a version."""
     return f"/d/{quote(dataset_id, safe='')}/{quote(version, safe=':')}"
@@ -55,9 +50,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(
-    nbytes=size, ago=ago, count=_thousands, plain=_plain, moment=_moment, src=_src, path=shown_path
-)
+_TEMPLATES.filters.update(nbytes=size, ago=ago, count=_thousands, plain=_plain, moment=_moment, path=shown_path)
 _TEMPLATES.globals.update(version_path=version_path, line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
 
 
@@ -79,12 +72,7 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int, most: i
 
 
 class Shelf:
-    """A storage, and the versions of it that were opened lately.
-
-    Args:
-        storage: the storage; with ``local_cache_bytes=0`` nothing is downloaded.
-        detokenize: turns a list of tokens into text; None shows only their numbers.
-    """
+    """A storage, and the versions of it that were opened lately. Without a function for it, tokens are numbers."""
 
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
         self.storage = storage

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import quote, urlencode
 
 import uvicorn
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,13 +21,7 @@ _PATIENCE = 1
 
 
 class PageServer:
-    """A server that listens already, so that its port is known; :meth:`run` answers requests.
-
-    Args:
-        shelf: what it shows.
-        host: the address to listen on.
-        port: the port; 0 for a free one.
-    """
+    """A server that listens already, so that its port is known, also if it is 0; :meth:`run` answers requests."""
 
     def __init__(self, shelf: Shelf, host: str = "127.0.0.1", port: int = 0) -> None:
         try:
@@ -88,12 +82,6 @@ class Guard:
 
     The token moves from the URL into a cookie. Cookies are shared by all ports of a host, so the cookie's name has the
     port.
-
-    Args:
-        app: the application behind the door.
-        token: the secret.
-        host: the address that the server listens on.
-        port: its port.
     """
 
     def __init__(self, app: ASGIApp, token: str, host: str, port: int) -> None:
@@ -119,22 +107,21 @@ class Guard:
 
     def _answer(self, scope: Scope) -> Response | None:
         """Return a refusal, or the redirection that sets the cookie; None to let the request in."""
-        if not self._is_name_of_this_machine(Headers(scope=scope).get("host", "")):
+        request = HTTPConnection(scope)
+        if not self._is_name_of_this_machine(request.headers.get("host", "")):
             return _refusal(421, "This name is not one of the server's: open the URL that `cachelayer view` printed.")
         if scope["method"] not in ("GET", "HEAD"):
             return _refusal(405, "This page only reads.")
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == TOKEN]
-        if given:
-            return self._moved(scope, query) if self._is_token(given[0]) else _refusal(403, _ASK)
-        cookie = HTTPConnection(scope).cookies.get(self._cookie, "")
-        return None if self._is_token(cookie) else _refusal(403, _ASK)
+        given = request.query_params.get(TOKEN)
+        if not self._is_token(request.cookies.get(self._cookie, "") if given is None else given):
+            return _refusal(403, _ASK)
+        return None if given is None else self._moved(request)
 
-    def _moved(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+    def _moved(self, request: HTTPConnection) -> Response:
         """Return a redirection to the URL without the token, which sets the cookie."""
-        rest = urlencode([(name, value) for name, value in query if name != TOKEN])
+        rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != TOKEN])
         # A path of two slashes would be the name of another host.
-        path = "/" + scope.get("raw_path", scope["path"].encode()).decode("latin-1").lstrip("/\\")
+        path = "/" + quote(request.scope["path"].lstrip("/\\"))
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="lax")
         return answer
