@@ -24,6 +24,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import CacheLayerWarning, CorruptionError, Mirrored, Storage
+from cachelayer.objects.bucket_store import BucketStore
 
 CHILD = SUPPORT.joinpath("remote_child.py")
 COUNT, SHARDS = 392, 8
@@ -254,6 +255,25 @@ def test_a_damaged_object_is_an_error_or_right_records(memory: Any, tmp_path: Pa
     store.put(name, data)
     assert ref.mirror().local_shards == SHARDS
     assert check(ref.read(range(COUNT))) == list(range(COUNT))
+
+
+def test_an_object_that_is_damaged_beside_its_records_is_downloaded_once(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, name = object_of(memory, 3, "array_record")
+    data = store.read(name)
+    store.put(name, flip(data, data.rindex(bytes(50))))
+    downloads, download = [], BucketStore.download
+
+    def counted(store: BucketStore, name: str, *arguments: Any) -> Any:
+        downloads.append(name)
+        return download(store, name, *arguments)
+
+    monkeypatch.setattr(BucketStore, "download", counted)
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    with pytest.warns(CacheLayerWarning, match=Path(name).stem):
+        assert [epoch(ref, seed) or wait(ref) for seed in range(3)] == [SHARDS - 1] * 3
+    assert downloads.count(name) == 1
 
 
 def copy_of(ref: Any, folder: Path, number: int, suffix: str) -> Path:
