@@ -100,11 +100,6 @@ FORMATS = {
 }
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path / "cache")
-
-
 @pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.is_remote])
 def test_files_are_read_wherever_fsspec_finds_them(name: str, storage: Storage, tmp_path: Path) -> None:
     form, remote = FORMATS[name], f"memory://formats/{name}"

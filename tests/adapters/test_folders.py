@@ -74,11 +74,6 @@ class TestNpz(SourceConformance):
         return {"image": image, "label": np.int64(number)}
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path / "cache")
-
-
 def test_images_have_the_label_of_their_folder(storage: cachelayer.Storage, tmp_path: Path) -> None:
     root = write_images(tmp_path / "images", 9)
     (root / "cat" / "notes.txt").touch()

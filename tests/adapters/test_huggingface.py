@@ -30,11 +30,6 @@ from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, Ragged, Ra
 from cachelayer.adapters.huggingface import to_datasets
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path / "cache")
-
-
 def row(number: int) -> dict[str, Any]:
     return {
         "id": number,
@@ -610,24 +605,8 @@ def _dataset(ref: Any) -> Any:
         return to_datasets(ref, cache_dir=folder)
 
 
-def _generated(ref: Any, folder: Path) -> Any:
-    rows = [{name: _unpacked(leaf) for name, leaf in element.items()} for element in ref]
-    return datasets.IterableDataset.from_generator(Rows(rows))
-
-
-def _unpacked(leaf: Any) -> Any:
-    """Return a leaf as Python has it: a list of arrays for a Ragged."""
-    if not isinstance(leaf, Ragged):
-        return leaf
-    return np.split(leaf.flat_values, leaf.row_splits[1:-1]) if len(leaf) else []
-
-
 class TestDatasetsValues(ValuesAcross):
     row = Row("datasets", out=_dataset)
-
-
-class TestRowsOfPythonValues(ValuesAcross):
-    row = Row("datasets_rows", make=_generated)
 
 
 def test_the_documented_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

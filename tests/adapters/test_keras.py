@@ -73,11 +73,6 @@ class TestPyDatasetInProcesses(TestPyDataset):
     workers: ClassVar = {"workers": 2, "use_multiprocessing": True}
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
-
-
 def test_an_endless_dataset_needs_a_number_of_records(storage: Storage) -> None:
     for endless in (Endless(80, workers=2), Given(lambda rows: rows, None)):
         with pytest.raises(cachelayer.InvalidArgumentError, match="max_records="):

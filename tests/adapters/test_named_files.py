@@ -16,11 +16,6 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, StaleVersio
 pytestmark = pytest.mark.needs("pyarrow")
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path / "cache")
-
-
 def cached(storage: cachelayer.Storage, source: Any, **options: Any) -> Any:
     return storage.cache(source, "rows", f"v{len(storage.datasets()) and len(storage.versions('rows'))}", **options)
 

@@ -108,15 +108,6 @@ class TestIpc(Conformance):
         return from_ipc([folder / "a.arrow", str(folder / "b.feather")])
 
 
-class TestIpcStream(Conformance):
-    seeks = False
-
-    def source(self, count: int, folder: Path) -> Any:
-        with pa.OSFile(str(folder / "a.arrows"), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
-            writer.write_table(table(0, count), max_chunksize=10)
-        return pa.ipc.open_stream(pa.OSFile(str(folder / "a.arrows")))
-
-
 class TestCsv(SourceConformance):
     def source(self, count: int, folder: Path) -> Any:
         rows = "".join(f"{n},w{n},{n / 4},{'' if n % 3 == 1 else n}\n" for n in range(count))
@@ -140,11 +131,6 @@ class TestJsonLines(SourceConformance):
 
     def element(self, number: int) -> Any:
         return {"n": np.int64(number), "tags": np.arange(number % 3), "who": {"name": f"w{number}"}}
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path / "cache")
 
 
 def cached(storage: cachelayer.Storage, column: pa.Array, **options: Any) -> Any:

@@ -21,11 +21,6 @@ from cachelayer.builds.source import Seekable, Skippable, as_source
 Point = namedtuple("Point", ["x", "y"])
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path)
-
-
 def plain(value: Any) -> Any:
     """Return an element of TensorFlow or of ours as lists, with dtypes, shapes and names."""
     if value is None or isinstance(value, (bytes, str)):

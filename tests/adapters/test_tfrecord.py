@@ -88,11 +88,6 @@ class TestRawRecords(SourceConformance):
         return b"x" * (number % 9)
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path / "cache")
-
-
 def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: cachelayer.Storage, tmp_path: Path) -> None:
     ends = [2**63 - 1, -(2**63), 0]
     records = [
@@ -110,6 +105,9 @@ def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: cachela
         assert row["tags"].values.tolist() == theirs["tags"].values.numpy().tolist()
         np.testing.assert_array_equal(row["steps"], theirs["steps"])
         assert row["rows"].to_list() == theirs["rows"].to_list()
+    # Without features that must be parsed one by one, many examples are parsed at a time.
+    many = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", {"rows": VARYING["rows"]}), "d", "v2")
+    assert [row["rows"].to_list() for row in many] == [row["rows"].to_list() for row in ref]
 
 
 def test_a_declared_spec_fixes_what_the_features_leave_open(storage: cachelayer.Storage, tmp_path: Path) -> None:

@@ -153,11 +153,6 @@ def _forks() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
-
-
 def test_tensors_of_any_kind_are_stored_by_value(storage: Storage) -> None:
     base = torch.arange(6.0, requires_grad=True)
     conjugate = torch.tensor([1 + 2j, 3 - 1j]).conj()

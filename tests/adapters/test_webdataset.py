@@ -75,11 +75,6 @@ class TestWebDataset(SourceConformance):
         }
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path / "cache")
-
-
 def test_images_stay_the_bytes_of_their_files(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [sample(3)])
     ref = storage.cache(from_webdataset(tmp_path / "*.tar"), "d", "v1")
@@ -187,7 +182,7 @@ def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(
             archive.addfile(tarfile.TarInfo(f"{name}.txt"))
     ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
     assert [element["__key__"] for element in ref] == names
-    assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "cache"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "d"}
 
 
 def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ class ValuesAcross:
         return Storage(tmp_path_factory.mktemp("values"))
 
     @pytest.mark.parametrize("name", VALUES)
-    def test_a_value_crosses_as_the_page_says(self, name: str, storage: Storage, tmp_path: Path) -> None:
+    def test_a_value_crosses_as_its_verdict_says(self, name: str, storage: Storage, tmp_path: Path) -> None:
         rule = column(self.row.name).value(name)
         spec = {"x": SPECS[name]} if name in SPECS else None
         cells = Cells([{"x": value} for value in VALUES[name]], {"x": rule}, spec)
@@ -204,7 +204,7 @@ class ValuesAcross:
             metafunc.parametrize("nesting", [*NESTINGS] if samples.IN_FULL else [*NESTINGS][first::2])
 
     @pytest.mark.sampled
-    def test_the_edges_of_every_dtype_cross_as_the_page_says(
+    def test_the_edges_of_every_dtype_cross_as_their_verdicts_say(
         self, nesting: str, storage: Storage, tmp_path: Path
     ) -> None:
         rules = {dtype: column(self.row.name).nesting(nesting, dtype) for dtype in DTYPES}
