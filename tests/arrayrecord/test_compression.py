@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.compression import decompress
 from cachelayer.errors import CorruptionError
 from cachelayer.records.record_buffers import Records
@@ -47,3 +48,9 @@ def test_a_batch_that_does_not_fit_into_memory_is_not_called_damaged() -> None:
             decompress(records)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("raw", [b"\x80", b"\x08\x80", b"\x80" * 10 + b"\x01"])
+def test_a_varint_that_is_cut_short_or_too_long_is_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        varints.decode_all(np.frombuffer(raw, np.uint8))

@@ -49,6 +49,8 @@ SIZES = {
     "across headers": [10_000] * 60,
     "larger than a header's distance": [100_000] * 60,
     "any": np.random.default_rng(0).integers(0, 30_000, 60).tolist(),
+    "none": [0] * 60,
+    "mostly none": [70_000, 0, 0, 0, 0, 0, 200_000, 9] * 7 + [0] * 4,
 }
 
 
@@ -56,6 +58,8 @@ SIZES = {
 @pytest.mark.parametrize("sizes", SIZES)
 def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str, compression: str | None) -> None:
     there, values = remote(tmp_path, SIZES[sizes], compression=compression)
+    for begin, end in [(0, 8), (1, 2), (2, 6), (0, 3), (4, 7), (3, 3)]:
+        assert fetch(there, begin, end)[0].to_list() == values[begin:end]
     blocks = [fetch(there, begin, begin + 12)[0] for begin in range(0, 60, 12)]
     numbers = np.random.default_rng(1).permutation(60)[:40]
     found = Records.gathered(blocks, *np.divmod(numbers, 12))
@@ -65,13 +69,6 @@ def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str,
     assert found.slab(middle, nbytes).tobytes() == b"".join(
         values[number][middle : middle + nbytes] for number in numbers
     )
-
-
-@pytest.mark.parametrize("sizes", [[0] * 8, [9, 0, 0, 0, 0, 0, 9, 9], [70_000, 0, 0, 0, 0, 0, 200_000, 9]])
-def test_records_of_no_bytes_are_fetched_alone_and_among_others(tmp_path: Path, sizes: list[int]) -> None:
-    there, values = remote(tmp_path, sizes)
-    for begin, end in [(0, 8), (1, 2), (2, 6), (0, 3), (4, 7), (3, 3)]:
-        assert fetch(there, begin, end)[0].to_list() == values[begin:end]
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

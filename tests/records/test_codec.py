@@ -80,23 +80,20 @@ def check_stack(spec: LeafSpec, rows: list[Any], batch: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(versions())
-def test_elements_come_back_exactly(version: tuple[Any, list[Any]]) -> None:
-    spec, elements = version
-    found = round_trip(spec, elements)
-    assert len(found) == len(elements)
-    assert all(map(same, elements, found))
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(300), deadline=None)
-@given(versions())
-def test_a_batch_is_the_stack_of_its_elements(version: tuple[Any, list[Any]]) -> None:
+def test_records_are_as_the_format_specifies_and_come_back_as_elements_and_stacked(
+    version: tuple[Any, list[Any]],
+) -> None:
     spec, elements = version
     codec = codec_for(spec)
-    found = tree.flatten_like(spec, batch_of(codec, records_of(codec, elements)))
+    records = records_of(codec, elements)
+    assert records_of(Codec(spec), elements) == [record_of(spec, element) for element in elements]
+    found = elements_of(codec, records)
+    assert len(found) == len(elements)
+    assert all(map(same, elements, found))
+    stacked = tree.flatten_like(spec, batch_of(codec, records))
     rows = [tree.flatten_like(spec, element) for element in elements]
     for index, (_, leaf) in enumerate(tree.leaves(spec)):
-        column, got = [row[index] for row in rows], found[index]
+        column, got = [row[index] for row in rows], stacked[index]
         if leaf.nullable:
             assert isinstance(got, Nullable)
             assert got.valid.tolist() == [value is not None for value in column]
@@ -116,14 +113,6 @@ def test_elements_come_back_under_the_spec_inferred_from_the_first(spec: Any, se
     element = tree.map_structure(spec, lambda _, leaf: random_leaf(rng, leaf) if tells_its_spec(leaf) else None)
     inferred = from_element(element)
     assert all(map(same, [element] * 2, round_trip(inferred, [element] * 2)))
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(300), deadline=None)
-@given(versions())
-def test_records_are_as_the_format_specifies(version: tuple[Any, list[Any]]) -> None:
-    spec, elements = version
-    assert records_of(Codec(spec), elements) == [record_of(spec, element) for element in elements]
 
 
 @settings(max_examples=examples(150), deadline=None)

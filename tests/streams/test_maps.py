@@ -170,21 +170,6 @@ def test_functions_run_in_threads_at_once() -> None:
     assert list(numbers(9).stream(3, prefetch=0).map(fn, threads=3))[2].tolist() == [6, 7, 8]
 
 
-def test_without_threads_a_function_is_called_by_one_at_a_time() -> None:
-    inside: list[int] = []
-    most: list[int] = []
-
-    def fn(n: int) -> int:
-        inside.append(n)
-        most.append(len(inside))
-        inside.pop()
-        return n
-
-    stream = numbers(20_000).stream(500, prefetch=4).map(fn)
-    assert sum(len(batch) for batch in stream) == 20_000
-    assert max(most) == 1
-
-
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

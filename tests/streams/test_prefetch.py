@@ -89,7 +89,7 @@ def test_only_with_prefetch_another_thread_reads_ahead(threads: Threads) -> None
     assert sorted(records.read) == list(range(10_000))
 
 
-def test_objects_that_are_wrapped_are_read_by_one_thread_at_a_time() -> None:
+def test_objects_that_are_wrapped_and_functions_without_threads_are_called_by_one_at_a_time() -> None:
     class Exclusive(Records):
         busy = False
 
@@ -100,7 +100,8 @@ def test_objects_that_are_wrapped_are_read_by_one_thread_at_a_time() -> None:
             self.busy = False
             return index
 
-    assert list(Exclusive(20_000).stream(prefetch=4)) == list(range(20_000))
+    function = Exclusive(20_000)
+    assert list(Exclusive(20_000).stream(prefetch=4).map(function.__getitem__)) == list(range(20_000))
 
 
 @pytest.mark.parametrize("depth", [1, 5])
