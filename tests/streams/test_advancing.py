@@ -141,28 +141,26 @@ def test_functions_and_their_random_numbers_go_on(refs: list[Any]) -> None:
 
 def test_anything_else_is_refused(refs: list[Any], tmp_path: Path) -> None:
     old, newer, _ = refs
-    other = cachelayer.Storage(tmp_path).submit(list(range(1, 90)), "d", "v1")
-    erased = cachelayer.Storage(tmp_path).submit(list(range(OLD)), "e", "v1", shard_bytes=400)
-    refused = [
-        (old, other),
-        (newer, old),
-        (old, newer[:50]),
-        (old[:20], newer),
-        (old, cachelayer.concat([old, newer])),
-        (newer, erased),
-    ]
-    for before, after in refused:
-        iterator = iter(before.stream(8, shuffle=True, seed=1))
+    storage, options = cachelayer.Storage(tmp_path), {"shuffle": True, "seed": 1}
+    other = storage.submit(list(range(1, 90)), "d", "v1")
+    erased = storage.submit(list(range(OLD)), "e", "v1", shard_bytes=400)
+    for stream, after in [
+        (old.stream(8, **options), other),
+        (newer.stream(8, **options), old),
+        (old.stream(8, **options), newer[:50]),
+        (old[:20].stream(8, **options), newer),
+        (old.stream(8, **options), cachelayer.concat([old, newer])),
+        (newer.stream(8, **options), erased),
+        (cachelayer.mix([(old, 1), (newer, 1)]).stream(8, **options), newer),
+        (old.sample([1.0] * OLD, seed=1).stream(8), newer),
+    ]:
+        iterator = iter(stream)
         state = iterator.get_state()
-        with pytest.raises(InvalidArgumentError, match="advance_to"):
+        with pytest.raises(InvalidArgumentError):
             iterator.advance_to(after)
         assert iterator.get_state() == state
     with pytest.raises(InvalidTypeError, match="DataRef"):
         iter(old.stream(8)).advance_to("d@v2")
-    with pytest.raises(InvalidArgumentError):
-        iter(cachelayer.mix([(old, 1), (newer, 1)]).stream(8)).advance_to(newer)
-    with pytest.raises(InvalidArgumentError):
-        iter(old.sample([1.0] * OLD, seed=1).stream(8)).advance_to(newer)
 
 
 def test_states_of_an_iterator_that_advanced_belong_to_the_newer_version(refs: list[Any]) -> None:

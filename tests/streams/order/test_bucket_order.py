@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from order_page import reference
 from samples import examples
 from test_golden import Numbered
@@ -22,28 +20,7 @@ from cachelayer.streams.stream_options import StreamOptions, make_options
 SEEDS = st.none() | st.integers(0, 2**64 - 1)
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A table of lists."""
-
-    buckets: Buckets
-    records: tuple[tuple[int, ...], ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(map(len, self.records))
-
-    def take(self, bucket: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.array(self.records[bucket], np.int64)[ranks]
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> Listed:
-    """Any buckets of few records, some of them empty."""
-    buckets = draw(st.integers(1, 5))
-    chosen = draw(st.lists(st.integers(0, buckets - 1), max_size=60))
-    records = tuple(tuple(np.flatnonzero(np.array(chosen) == bucket).tolist()) for bucket in range(buckets))
-    return Listed(Buckets("tokens", range(1, buckets + 1)), records)
+TABLES = st.lists(st.integers(0, 30), min_size=1, max_size=5).map(lambda sizes: Numbered(tuple(sizes)))
 
 
 def options_of(table: Any, batch: int, seed: int | None = None, **options: Any) -> StreamOptions:
@@ -64,10 +41,10 @@ def steps_of(options: StreamOptions) -> list[tuple[int, int, list[int]]]:
     return found
 
 
-@given(tables(), st.integers(1, 9), SEEDS, st.integers(0, 3), st.booleans(), st.sampled_from(["keep", "drop", "pad"]))
+@given(TABLES, st.integers(1, 9), SEEDS, st.integers(0, 3), st.booleans(), st.sampled_from(["keep", "drop", "pad"]))
 @settings(deadline=None, max_examples=examples(60))
 def test_steps_are_those_that_the_page_specifies_and_any_is_found_at_once(
-    table: Listed, batch: int, seed: int | None, epochs: int, reshuffle: bool, remainder: str
+    table: Numbered, batch: int, seed: int | None, epochs: int, reshuffle: bool, remainder: str
 ) -> None:
     options = options_of(table, batch, seed, num_epochs=epochs, reshuffle=reshuffle, remainder=remainder)
     found, steps, expected = steps_of(options), options.steps, []
@@ -86,9 +63,9 @@ def test_steps_are_those_that_the_page_specifies_and_any_is_found_at_once(
         assert steps_of(replace(options, start=begin)) == found[number:]
 
 
-@given(tables().filter(lambda table: sum(table.sizes)), st.integers(1, 9), SEEDS)
+@given(TABLES.filter(lambda table: sum(table.sizes)), st.integers(1, 9), SEEDS)
 @settings(deadline=None, max_examples=examples(40))
-def test_only_starts_of_steps_are_valid_positions(table: Listed, batch: int, seed: int | None) -> None:
+def test_only_starts_of_steps_are_valid_positions(table: Numbered, batch: int, seed: int | None) -> None:
     options, end = options_of(table, batch, seed, num_epochs=2), 2 * sum(table.sizes)
     starts = {begin for begin, _, _ in steps_of(options)} | {end}
     identity = StreamIdentity("0", options.order, options.steps)
@@ -110,10 +87,7 @@ def test_only_starts_of_steps_are_valid_positions(table: Listed, batch: int, see
     [
         (options_of(Numbered((10, 5)), 8, 1), "global_batch_size is 8 here and 4 in the state"),
         (options_of(Numbered((10, 4, 1)), 4, 1), r"bounds of buckets is \[1, 2, 3\] here and \[1, 2\] in the state"),
-        (
-            options_of(Listed(Buckets("labels", [1, 2]), (tuple(range(10)), tuple(range(10, 15)))), 4, 1),
-            r"leaves of buckets is \['labels'\] here",
-        ),
+        (options_of(Numbered((10, 5), "labels"), 4, 1), r"leaves of buckets is \['labels'\] here"),
         (make_options(15, 4, shuffle=True, seed=1), "order kind is 'exact' here and 'buckets' in the state"),
     ],
     ids=["batch size", "bounds", "leaves", "order"],

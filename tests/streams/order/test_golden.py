@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,16 @@ class Numbered:
     """A table of buckets whose records are numbered one bucket after another."""
 
     sizes: tuple[int, ...]
+    leaf: str = "tokens"
 
     @property
     def buckets(self) -> Buckets:
-        return Buckets("tokens", range(1, len(self.sizes) + 1))
+        return Buckets(self.leaf, range(1, len(self.sizes) + 1))
+
+    @property
+    def records(self) -> list[list[int]]:
+        """The records of each bucket."""
+        return [[*range(end - size, end)] for end, size in zip(accumulate(self.sizes), self.sizes, strict=True)]
 
     def take(self, bucket: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         return ranks + sum(self.sizes[:bucket])
@@ -79,7 +86,8 @@ def test_the_order_in_blocks_never_changes(case: dict[str, Any]) -> None:
 @vectors("buckets")
 def test_the_order_of_buckets_never_changes(case: dict[str, Any]) -> None:
     sizes, G, seed, epoch = (case[name] for name in ("records", "G", "seed", "epoch"))
-    order = BucketOrder(Numbered(tuple(sizes)), G, seed is not None, seed)
+    table = Numbered(tuple(sizes))
+    order = BucketOrder(table, G, seed is not None, seed)
     whole = sum(size // G for size in sizes) * G
     begins = [*range(0, min(whole, 4 * G), G), *order.cuts]
     found = []
@@ -87,8 +95,7 @@ def test_the_order_of_buckets_never_changes(case: dict[str, Any]) -> None:
         found.append([order.bucket_at(epoch, begin), order.at(epoch, range(begin, begin + len(records))).tolist()])
     assert found == case["steps"]
     if sum(sizes) < 1000:
-        lists = [[*range(sum(sizes[:bucket]), sum(sizes[: bucket + 1]))] for bucket in range(len(sizes))]
-        steps = reference().steps_of_buckets(lists, G, seed, epoch)[:4]
+        steps = reference().steps_of_buckets(table.records, G, seed, epoch)[:4]
         assert [[bucket, records[:4]] for bucket, records in steps] == case["steps"]
 
 
