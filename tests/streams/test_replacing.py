@@ -46,12 +46,12 @@ def numbers(n: int) -> Any:
     return cachelayer.wrap(list(range(n)), identity="numbers")
 
 
-def bad_of(*records: int) -> Callable[[int], int]:
+def bad_of(*records: int, error: BaseException | None = None) -> Callable[[int], int]:
     """A function that fails for some records."""
 
     def fn(n: int) -> int:
         if n in records:
-            raise ValueError(f"{n} is bad")
+            raise error or ValueError(f"{n} is bad")
         return n
 
     return fn
@@ -188,12 +188,7 @@ def test_in_a_bucket_the_stand_in_fits_into_the_batch(tmp_path: Path) -> None:
     [(None, 0, IndexError("none")), (None, 2, StopIteration(5)), (5, 0, StopIteration(5)), (5, 2, OSError("unread"))],
 )
 def test_any_error_of_a_function_is_a_failure_of_the_element(batch: int | None, threads: int, error: Exception) -> None:
-    def fn(n: int) -> int:
-        if n == 7:
-            raise error
-        return n
-
-    iterator = iter(numbers(20).stream(batch).map(fn, on_error="replace", threads=threads))
+    iterator = iter(numbers(20).stream(batch).map(bad_of(7, error=error), on_error="replace", threads=threads))
     found = [n for item in iterator for n in np.ravel(item).tolist()]
     assert found[:7] + found[8:] == [n for n in range(20) if n != 7]
     (failure,) = iterator.failures
@@ -209,12 +204,7 @@ RAISED = [MemoryError(), CorruptionError("damaged"), StorageError("unreachable")
 @pytest.mark.parametrize("error", [*RAISED, KeyboardInterrupt(), SystemExit(3)], ids=repr)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_errors_that_are_not_about_the_element_are_raised(error: BaseException, prefetch: int) -> None:
-    def fn(n: int) -> int:
-        if n == 7:
-            raise error
-        return n
-
-    iterator = iter(numbers(20).stream(5, prefetch=prefetch).map(fn, on_error="replace"))
+    iterator = iter(numbers(20).stream(5, prefetch=prefetch).map(bad_of(7, error=error), on_error="replace"))
     assert next(iterator).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(type(error)):
         next(iterator)
