@@ -12,7 +12,7 @@ import pytest
 from crash_child import die_before
 from forks import FORKS
 from leftovers import assert_only_versions_are_left
-from rows_for_workers import Listed, Rows
+from rows_for_workers import Listed, Rows, row
 
 import cachelayer
 from cachelayer import Storage
@@ -97,8 +97,8 @@ def test_workers_build_no_more_than_is_wanted_and_may_be_more_than_the_records(s
 
 def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage) -> None:
     with pytest.warns(cachelayer.CacheLayerWarning, match="workers=3"):
-        ref = storage.submit((number for number in range(5000)), "d", "v1", workers=3)
-    assert ref.read(range(5000)).tolist() == list(range(5000))
+        ref = storage.submit(map(row, range(5000)), "d", "v1", workers=3)
+    assert [element["x"] for element in ref] == list(range(5000))
 
 
 @pytest.mark.parametrize(

@@ -54,33 +54,26 @@ def part(index: int, count: int) -> list[dict[str, Any]]:
     return [row(number) for number in range(RECORDS * index // count, RECORDS * (index + 1) // count)]
 
 
-def append(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
-    """Append once: a process may be killed right after it has published."""
-    if "new" in storage.versions("d"):
-        return storage.fetch("d", "new")
-    return storage.append("d", "base", "new", generated, resume=True, **OPTIONS)
-
-
 def doubled(batch: dict[str, Any]) -> dict[str, Any]:
     return {"double": batch["number"] * 2}
 
 
-def add_columns(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
-    """Add columns once: a process may be killed right after it has published."""
-    if "new" in storage.versions("d"):
-        return storage.fetch("d", "new")
-    return storage.add_columns("d", "base", "new", doubled, batched=True, **OPTIONS)
-
-
 Make = Callable[[cachelayer.Storage, cachelayer.Storage], cachelayer.DataRef[Any]]
+
+
+def once(make: Callable[[cachelayer.Storage], cachelayer.DataRef[Any]]) -> Make:
+    """Make the version unless it is there: a process may be killed right after it has published."""
+    return lambda storage, _: storage.fetch("d", "new") if "new" in storage.versions("d") else make(storage)
+
+
 # Each makes the version "new" in a storage; both storages have the version "base".
 WAYS: dict[str, Make] = {
     "generator": lambda storage, _: storage.cache(generated, "d", "new", **OPTIONS),
     "sequence": lambda storage, _: storage.cache(Rows(), "d", "new", **OPTIONS),
     "workers": lambda storage, _: storage.cache(Rows(), "d", "new", workers=2, **OPTIONS),
     "parts": lambda storage, _: storage.cache(cachelayer.sharded(part, 6), "d", "new", **OPTIONS),
-    "append": lambda storage, _: append(storage),
-    "columns": lambda storage, _: add_columns(storage),
+    "append": once(lambda storage: storage.append("d", "base", "new", generated, **OPTIONS)),
+    "columns": once(lambda storage: storage.add_columns("d", "base", "new", doubled, batched=True, **OPTIONS)),
     "rewrite": lambda storage, _: storage.rewrite("d", "base", "new", shuffle_seed=7, **OPTIONS),
     "copy": lambda storage, other: other.copy("d", "base", storage, new="new", progress=False),
 }
