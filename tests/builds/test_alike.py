@@ -58,7 +58,6 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
         [
             _ints,
             lambda n: np.repeat(_ints(n), 2, axis=1)[:, ::2],
-            lambda n: np.asfortranarray(_ints(n)),
             lambda n: _ints(n).astype(">i2"),
             _read_only,
             lambda n: _ints(n).view(np.matrix),
@@ -89,7 +88,6 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
             lambda n: np.int64(n),
             lambda n: np.array(n, ">i8"),
             lambda n: n > 1,
-            lambda n: np.int32(n),
             lambda n: n + 0.5,
             lambda n: 1 << (60 + n),
             lambda n: None,
@@ -99,9 +97,7 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
         ArraySpec("float32"),
         [
             lambda n: n / 3,
-            lambda n: float("nan"),
             lambda n: n,
-            lambda n: np.float32(n),
             lambda n: 1e300 * n,
             lambda n: np.array(n, np.float32),
         ],

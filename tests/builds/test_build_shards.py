@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from forks import in_a_fork
@@ -16,21 +15,18 @@ import cachelayer
 from cachelayer import Storage, StorageError
 
 
-@pytest.mark.parametrize("compression", [None, "none", "zstd", "zstd:1", "zstd:22", "zstd:-7"])
-def test_every_compression_gives_the_same_digest(tmp_path: Path, compression: str | None) -> None:
-    rows = [{"n": number, "text": "x" * number} for number in range(300)]
-    ref = Storage(tmp_path).submit(rows, "d", "v1", shard_bytes=9000, compression=compression)
-    assert ref.digest == Storage(tmp_path).submit(rows, "d", "v2", shard_bytes=9000).digest
-    assert [row["text"] for row in ref[::50]] == [row["text"] for row in rows[::50]]
+def test_every_compression_gives_the_same_digest_and_others_are_refused(tmp_path: Path) -> None:
+    storage, rows = Storage(tmp_path), [{"n": number, "text": "x" * number} for number in range(300)]
+    for number, compression in enumerate((None, "none", "zstd", "zstd:1", "zstd:22", "zstd:-7")):
+        ref = storage.submit(rows, "d", f"v{number}", shard_bytes=9000, compression=compression)
+        assert ref.digest == storage.fetch("d", "v0").digest
+        assert [row["text"] for row in ref[::50]] == [row["text"] for row in rows[::50]]
+    for wrong in ("", "zstd:x", "zstd:23", "zstd:-8", "gzip", "brotli:3", 3):
+        with pytest.raises(cachelayer.InvalidArgumentError, match="compression"):
+            storage.submit([1], "d", "w", compression=wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("compression", ["", "zstd:x", "zstd:23", "zstd:-8", "gzip", "brotli:3", 3])
-def test_a_compression_that_is_none_is_refused(tmp_path: Path, compression: Any) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match="compression"):
-        Storage(tmp_path).submit([1], "d", "v1", compression=compression)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, StopIteration])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_however_a_source_fails_nothing_is_published_and_the_next_build_works(
     tmp_path: Path, error: type[BaseException]
 ) -> None:

