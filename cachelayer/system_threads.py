@@ -23,6 +23,9 @@ def start(thread: threading.Thread, purpose: str) -> None:
     try:
         thread.start()
     except RuntimeError as error:
+        # An interrupt may have broken a lock of the thread.
+        if "lock" in str(error):
+            raise
         raise _refused(purpose, error) from error
 
 

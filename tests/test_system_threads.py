@@ -21,6 +21,15 @@ def test_a_refused_thread_is_an_error_that_says_what_it_was_for() -> None:
         start(threading.Thread(target=print), "to sing in")
 
 
+def test_an_interrupt_that_breaks_a_lock_of_python_is_no_refused_thread() -> None:
+    class Broken(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("release unlocked lock")
+
+    with pytest.raises(RuntimeError, match="unlocked"):
+        start(Broken(), "to sing in")
+
+
 def test_a_pool_that_gets_no_thread_says_so() -> None:
     with Pool(3, "few") as pool, no_threads(), pytest.raises(StorageError, match="no thread to work in"):
         pool.submit(int, "1")
