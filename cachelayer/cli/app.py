@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import io
 import os
@@ -19,9 +18,9 @@ from typer.core import TyperGroup
 
 import cachelayer
 from cachelayer.cli import output
-from cachelayer.cli.options import OPTIONS
+from cachelayer.cli.options import parameters
 from cachelayer.cli.output import Answer
-from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, FormatError, StorageError
+from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
 
 
 class Commands(TyperGroup):
@@ -59,28 +58,24 @@ def about(
     """Build, inspect and copy versioned, random-access datasets from any sequential source."""
 
 
-def command(
-    panel: str, *examples: str, options: str = "", name: str | None = None
-) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
-    """Make a function that returns an answer a command.
+def command(panel: str, *examples: str, options: str = "") -> Callable[[Callable[..., Answer]], Callable[..., None]]:
+    """Make a function that returns an answer a command of the same name.
 
     With ``--json``, all that the function prints goes to stderr, so that stdout holds only the document.
 
     Args:
         panel: the group of commands in the help.
         examples: lines for the help.
-        options: names of options of the table that the function takes as keywords.
-        name: the name, if it is another than that of the function.
+        options: names of options that the function takes as ``**options``.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(*args: Any, as_json: bool, show_traceback: bool, **kwargs: Any) -> None:
+        def run(*, as_json: bool, show_traceback: bool, **given: Any) -> None:
             with warnings.catch_warnings():
-                warnings.showwarning = _show_warning
+                warnings.showwarning = lambda message, *_, **__: output.problem("warning", str(message))
                 try:
                     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-                        answer = function(*args, **kwargs)
+                        answer = function(**given)
                     output.write(answer, as_json=as_json)
                     code = answer.code
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
@@ -89,28 +84,26 @@ def command(
                     code = _report(error)
             raise typer.Exit(code)
 
-        signature = inspect.signature(function, eval_str=True)
-        shared = {name: OPTIONS[name] for name in (*options.split(), "as_json", "show_traceback")}
-        own = [one for name, one in signature.parameters.items() if name not in shared and one.kind != one.VAR_KEYWORD]
-        run.__signature__ = signature.replace(parameters=[*own, *shared.values()])  # type: ignore[attr-defined]
-        lines = "\n".join(f"  $ {example}" for example in examples)
+        taken = parameters(function, f"{options} as_json show_traceback")
+        run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
         summary = " ".join(escape(function.__doc__ or "").split())
-        help_text = f"{summary}\n\n\b\nExamples:\n{escape(lines)}"
-        short = summary.partition(". ")[0].rstrip(".")
-        return app.command(name, help=help_text, short_help=short, rich_help_panel=panel)(run)
+        lines = "\n".join(f"  $ {escape(example)}" for example in examples)
+        return app.command(
+            function.__name__.strip("_").replace("_", "-"),
+            help=f"{summary}\n\n\b\nExamples:\n{lines}",
+            short_help=summary.partition(". ")[0].rstrip("."),
+            rich_help_panel=panel,
+        )(run)
 
     return decorate
 
 
 def _report(error: BaseException) -> int:
     """Print an error on stderr, and return its exit code."""
-    if isinstance(error, BrokenPipeError | typer.BadParameter):
+    if isinstance(error, BrokenPipeError):
         raise error
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
         output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
-        return output.INTERRUPTED
-    if isinstance(error, typer.Abort):
-        output.problem("interrupted", "nothing was done")
         return output.INTERRUPTED
     if isinstance(error, CacheLayerError):
         output.problem("error", str(error))
@@ -122,16 +115,6 @@ def _report(error: BaseException) -> int:
     traceback.print_exception(error)
     output.problem("error", "this is a bug in cachelayer: please report it with the lines above")
     return output.BUG
-
-
-_plain_warning = warnings.showwarning
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-    if issubclass(category, CacheLayerWarning):
-        output.problem("warning", str(message))
-    else:
-        _plain_warning(message, category, *place, **options)
 
 
 def main() -> None:

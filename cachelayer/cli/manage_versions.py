@@ -6,37 +6,28 @@ import platform
 import re
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from cachelayer.cli.app import command
-from cachelayer.cli.options import (
-    DIVIDE,
-    REACH,
-    ReferenceArgument,
-    StorageArgument,
-    WholeArgument,
-    existing_storage,
-    open_address,
-    open_reference,
-    open_storage,
-    open_target,
-    seconds,
-)
+from cachelayer.cli.build_and_import import versions_of
+from cachelayer.cli.options import DIVIDE, REACH, only_dataset, open_address, open_storage, storage_options
 from cachelayer.cli.output import FINDING, SUCCESS, Answer, count, facts, table, version_answer
-from cachelayer.drawing.text import ago, duration, size
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, NotFoundError
+from cachelayer.drawing.text import duration, size
+from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.store import Store
-from cachelayer.storage.storage import AS_BASE
-from cachelayer.versions.gc import Pending, pending
+from cachelayer.storage.storage import AS_BASE, Storage
+from cachelayer.versions.gc import GRACE_SECONDS, Pending, pending
+from cachelayer.versions.reference import Reference
 
 _DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")
+_GRACE = f"{GRACE_SECONDS // 3600:.0f}h"
 
 
 @command(
@@ -45,25 +36,16 @@ _DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")
     "cachelayer tag gs://bucket/caches/cifar10 best --delete",
     options="option",
 )
-def tag(
-    reference: WholeArgument,
-    tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; it moves if it named another version.")],
-    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
-    **reach: Any,
-) -> Answer:
+def tag(whole: str, tag: str, *, delete: bool = False, option: Any) -> Answer:
     """Tag a version, or remove a tag."""
-    storage, address = open_address(reference, **reach)
-    dataset_id = address.dataset_id
+    storage, text = open_address(whole, option)
     if delete:
-        if address.name is not None:
-            raise InvalidArgumentError(f"{reference!r}: to remove a tag, name the dataset without @VERSION")
-        storage.untag(dataset_id, tag)
-        return Answer({"dataset_id": dataset_id, "removed": tag}, [f"{dataset_id}: no tag {tag} now"])
-    if address.rows is not None:
-        raise InvalidArgumentError(f"{reference!r} is a part of a version: name the whole version, without [...]")
-    version = storage.fetch(reference).dataset_version
-    storage.tag(dataset_id, version, tag)
-    return Answer({"dataset_id": dataset_id, "version": version, "tag": tag}, [f"{dataset_id}@{tag} is {version}"])
+        storage.untag(only_dataset(text), tag)
+        return Answer({"removed": tag}, [f"tag {tag} is removed"])
+    stored = storage._catalog.resolve(storage._reference(text, None))
+    dataset_id, name = stored.dataset_id, stored.info.version
+    storage.tag(dataset_id, name, tag)
+    return Answer({"dataset_id": dataset_id, "version": name, "tag": tag}, [f"{dataset_id}@{tag} is {name}"])
 
 
 @command(
@@ -72,27 +54,16 @@ def tag(
     "cachelayer cp gs://bucket/caches/cifar10@v2 s3://other/caches/cifar@v1",
     options="option to_option",
 )
-def cp(
-    reference: WholeArgument,
-    to: Annotated[
-        str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="The target; by default with the same names.")
-    ],
-    *,
-    option: Any,
-    to_option: Any,
-) -> Answer:
+def cp(whole: str, to: str, *, option: Any, to_option: Any) -> Answer:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
-    ref = open_reference(reference, option)
+    source, text = open_address(whole, option)
+    new: str | None = None
     if "@" in to.rpartition("/")[2]:
-        target, address = open_target(to, to_option)
-        new = f"{address.dataset_id}@{address.name}"
+        target, new = open_address(to, to_option)
     else:
-        target, new = open_storage(to, to_option), f"{ref.dataset_id}@{ref.dataset_version}"
-    with suppress(NotFoundError):
-        if target.fetch(new).digest == ref.digest:
-            return version_answer(target.fetch(new), "was there already, nothing was copied", copied=False)
-    source, _ = open_address(reference, option)
-    return version_answer(source.copy(reference, to=target, new=new), "copied", copied=True)
+        target = Storage(to, storage_options=storage_options(to_option))
+    before = versions_of(target, new or text)
+    return version_answer(source.copy(text, to=target, new=new), "copied", before)
 
 
 @command(
@@ -101,19 +72,18 @@ def cp(
     "cachelayer mirror gs://bucket/caches/cifar10@v2 --local-cache /scratch",
     options=REACH,
 )
-def mirror(reference: WholeArgument, **reach: Any) -> Answer:
+def mirror(reference: str, **reach: Any) -> Answer:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
-    ref = open_reference(reference, **reach)
-    copied = ref.mirror()
-    is_whole = copied.local_shards == copied.shards
+    storage, text = open_address(reference, **reach)
+    copied = storage.fetch(text).mirror()
     shown = [
-        f"{count(copied.local_shards)} of {count(copied.shards, 'shard')}, {size(copied.local_nbytes)} of "
+        f"{copied.local_shards:,} of {count(copied.shards, 'shard')}, {size(copied.local_nbytes)} of "
         f"{size(copied.nbytes)} are local: {copied.folder}"
     ]
-    if not is_whole:
-        shown.append("there is no room for the others: free some space, or name another folder with --local-cache")
-    document = {**asdict(copied), "folder": None if copied.folder is None else str(copied.folder)}
-    return Answer(document, shown, SUCCESS if is_whole else FINDING)
+    if copied.local_shards == copied.shards:
+        return Answer(copied, shown)
+    shown.append("there is no room for the others: free some space, or name another folder with --local-cache")
+    return Answer(copied, shown, FINDING)
 
 
 @command(
@@ -124,19 +94,12 @@ def mirror(reference: WholeArgument, **reach: Any) -> Answer:
     options=f"shard_bytes {DIVIDE} {REACH}",
 )
 def rewrite(
-    reference: ReferenceArgument,
-    new: Annotated[str, typer.Argument(metavar="VERSION", help="The name of the new version.")],
-    shuffle_seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Shuffle the records with this seed; else they keep their order."),
-    ] = None,
-    compression: Annotated[
-        str, typer.Option(metavar="KIND", help="none, zstd or zstd:LEVEL; by default that of the version.")
-    ] = AS_BASE,
-    field: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Keep only this field, such as image or meta/url.")
-    ] = None,
+    reference: str,
+    new: str,
     *,
+    shuffle_seed: int | None = None,
+    compression: str = AS_BASE,
+    field: list[str] | None = None,
     option: Any,
     local_cache: Any,
     **divide: Any,
@@ -145,17 +108,10 @@ def rewrite(
 
     If the new version exists and was made in this way, nothing is written.
     """
-    storage, address = open_address(reference, option, local_cache)
-    ref = storage.rewrite(
-        address.dataset_id,
-        storage.fetch(reference),
-        new,
-        shuffle_seed=shuffle_seed,
-        compression=compression,
-        fields=field or None,
-        **divide,
-    )
-    return version_answer(ref, "written")
+    storage, text = open_address(reference, option, local_cache=local_cache)
+    before, base = versions_of(storage, text), storage.fetch(text)
+    how: Any = {"shuffle_seed": shuffle_seed, "compression": compression, "fields": field or None, **divide}
+    return version_answer(storage.rewrite(base.dataset_id, base, new, **how), "written", before)
 
 
 @command(
@@ -163,26 +119,17 @@ def rewrite(
     "cachelayer rm gs://bucket/caches/cifar10@v1",
     "cachelayer rm cache/cifar10@v1 --yes --force",
     "cachelayer rm cache/cifar10@v1 --yes --grace 0",
-    options="yes grace option",
+    options="option",
 )
-def rm(
-    reference: WholeArgument,
-    force: Annotated[bool, typer.Option("--force", help="Delete a version that has tags, with its tags.")] = False,
-    *,
-    yes: bool,
-    grace: float,
-    **reach: Any,
-) -> Answer:
+def rm(whole: str, *, force: bool = False, grace: Any = _GRACE, yes: bool = False, option: Any) -> Answer:
     """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
-    storage, address = open_address(reference, **reach)
-    if address.name is None:
-        raise InvalidArgumentError(f"{reference!r}: say which version: {reference}@VERSION")
-    name = f"{address.dataset_id}@{address.name}"
+    storage, text = open_address(whole, option)
+    reference = Reference.plain(text)
+    name = f"{reference.dataset_id}@{reference.name}"
     _confirm(f"Delete {name} from {storage.url}?", yes)
-    storage.delete(reference, force=force, grace=grace)
-    left = pending(storage._store, address.dataset_id)
-    document = {"dataset_id": address.dataset_id, "deleted": address.name, "grace_seconds": grace}
-    return Answer({**document, "not_freed": [*map(asdict, left)]}, [f"{name} is deleted", *_not_freed(left)])
+    storage.delete(text, force=force, grace=grace)
+    left = pending(storage._store, reference.dataset_id)
+    return Answer({"deleted": name, "not_freed": left}, [f"{name} is deleted", *_not_freed(left)])
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -192,7 +139,7 @@ def _confirm(question: str, yes: bool) -> None:
         typer.confirm(question, abort=True, err=True)
 
 
-def _not_freed(left: list[Pending]) -> list[str]:
+def _not_freed(left: Sequence[Pending]) -> list[str]:
     """Return a line on the bytes of deleted versions that stay for their readers, if there are any."""
     left = [one for one in left if one.nbytes]
     if not left:
@@ -207,43 +154,19 @@ def _not_freed(left: list[Pending]) -> list[str]:
     "Manage",
     "cachelayer erase gs://bucket/caches/users@v3 1042 77 --reason 'request 5'",
     "cachelayer erase cache/users@v3 100:200 --reason 'request 6' --grace 0",
-    options="yes option",
+    options="option",
 )
 def erase(
-    reference: WholeArgument,
-    records: Annotated[
-        list[str], typer.Argument(metavar="RECORDS", help="Numbers of records, or ranges such as 100:200.")
-    ],
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; it is stored, and shown for the old digest.")
-    ],
-    grace: Annotated[
-        Any,
-        typer.Option(
-            metavar="TIME",
-            parser=seconds,
-            help="How long old files stay for current readers, by default until gc; 0 for none.",
-        ),
-    ] = None,
-    *,
-    yes: bool,
-    **reach: Any,
+    whole: str, numbers: list[range], *, reason: str, grace: Any = None, yes: bool = False, option: Any
 ) -> Answer:
-    """Erase records from every version of the dataset whose shards hold them. All others keep their numbers."""
-    storage, address = open_address(reference, **reach)
-    numbers = [number for each in records for number in _numbers(each)]
-    _confirm(f"Erase {count(len(numbers), 'record')} from {reference}?", yes)
-    own = f"{address.dataset_id}@{address.name}" if address.name else address.dataset_id
-    return version_answer(storage.erase(own, records=numbers, reason=reason, grace=grace), "written")
+    """Erase records from every version of the dataset whose shards hold them. All others keep their numbers.
 
-
-def _numbers(text: str) -> range:
-    """Return the numbers of records that an argument names."""
-    start, colon, stop = text.partition(":")
-    try:
-        return range(int(start), int(stop) if colon else int(start) + 1)
-    except ValueError:
-        raise InvalidArgumentError(f"{text!r}: name records by numbers, or by ranges such as 100:200") from None
+    Without --grace, gc deletes the old files.
+    """
+    storage, text = open_address(whole, option)
+    records = [number for chosen in numbers for number in chosen]
+    _confirm(f"Erase {count(len(records), 'record')} from {whole}?", yes)
+    return version_answer(storage.erase(text, records=records, reason=reason, grace=grace), "written")
 
 
 @command(
@@ -253,92 +176,68 @@ def _numbers(text: str) -> range:
     "cachelayer gc cache --dry-run",
     options="option",
 )
-def gc(
-    storage: StorageArgument,
-    grace: Annotated[
-        Any,
-        typer.Option(metavar="TIME", parser=seconds, help="Keep files that were written within TIME: 30m, 24h, 7d."),
-    ] = "24h",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing: list what would be deleted.")] = False,
-    **reach: Any,
-) -> Answer:
+def gc(storage: str, *, grace: Any = _GRACE, dry_run: bool = False, option: Any) -> Answer:
     """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
     What running builds have written is not touched.
     """
-    opened = existing_storage(storage, **reach)
+    opened = open_storage(storage, option)
     deleted = opened.gc(grace, dry_run=dry_run)
     left = pending(opened._store)
-    key, verb = ("would_delete", "would be deleted") if dry_run else ("deleted", "deleted")
-    shown = [*map(str, deleted), f"{count(len(deleted), 'file')} {verb}", *_not_freed(left)]
-    return Answer({key: [*map(asdict, deleted)], "not_freed": [*map(asdict, left)]}, shown)
+    done = "would be deleted" if dry_run else "deleted"
+    shown = [*map(str, deleted), f"{count(len(deleted), 'file')} {done}", *_not_freed(left)]
+    return Answer({done.replace(" ", "_"): deleted, "not_freed": left}, shown)
 
 
 @command("Manage", "cachelayer local", "cachelayer local --clear", options="local_cache")
-def local(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all copies that no program uses.")] = False,
-    *,
-    local_cache: Any,
-) -> Answer:
+def local(*, clear: bool = False, local_cache: Any) -> Answer:
     """List the local copies of remote shards, or remove them. They are made again when they are read."""
     folder = folder_of(local_cache)
     copies = CacheFolder(folder)
     if clear:
         copies.clear()
     groups = copies.copies()
-    rows = table("copies of", "files", "size", "last used", right=("files", "size"))
-    for group in groups:
-        rows.add_row(group.url, count(group.files), size(group.nbytes), ago(group.idle))
     total = sum(group.nbytes for group in groups)
     state = "left in use by other programs" if clear else "of copies"
-    document = {"folder": str(folder), "nbytes": total, "groups": [*map(asdict, groups)]}
-    return Answer(document, [*[rows] * bool(groups), f"{folder}: {size(total)} {state}"])
+    document = {"folder": folder, "nbytes": total, "groups": groups}
+    shown = [table([asdict(group) for group in groups])] if groups else []
+    return Answer(document, [*shown, f"{folder}: {size(total)} {state}"])
 
 
 @command("Help", "cachelayer doctor", "cachelayer doctor gs://bucket/caches", options="option")
-def doctor(
-    storage: Annotated[str | None, typer.Argument(metavar="STORAGE", help="A storage to probe.")] = None,
-    *,
-    option: Any,
-) -> Answer:
+def doctor(storage: str | None = None, *, option: Any) -> Answer:
     """Show versions of packages; probe a storage. Exit code 1 if it cannot be published to."""
-    document: dict[str, Any] = {"versions": _versions()}
-    rows = [*document["versions"].items()]
+    versions = _versions()
     if storage is None:
-        return Answer(document, [facts(rows)])
-    store = existing_storage(storage, option)._store
+        return Answer({"versions": versions}, [facts(versions.items())])
+    store = open_storage(storage, option)._store
     problem = _probe(store)
-    document["storage"] = {"url": store.url, "problem": problem}
-    rows.append(("storage", f"{store.url}: {problem or 'can be published to'}"))
+    rows = [*versions.items(), ("storage", f"{store.url}: {problem or 'can be published to'}")]
+    document = {"versions": versions, "storage": {"url": store.url, "problem": problem}}
     return Answer(document, [facts(rows)], FINDING if problem else SUCCESS)
 
 
 def _versions() -> dict[str, str]:
     """Return the versions of Python, of cachelayer and of what it uses, as far as it is installed."""
     versions = {"python": platform.python_version()}
-    names = {"cachelayer"}
     with suppress(PackageNotFoundError):
-        used = [text for text in requires("cachelayer") or () if not _DEVELOPMENT.search(text)]
-        names |= {re.split(r"[^\w.-]", text)[0] for text in used}
-    for name in sorted(names):
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
+        used = {re.split(r"[^\w.-]", text)[0] for text in requires("cachelayer") or () if not _DEVELOPMENT.search(text)}
+        for name in sorted({"cachelayer", *used}):
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
     return versions
 
 
 def _probe(store: Store) -> str:
     """Return why a storage cannot be published to; an empty text if it can. Nothing is left in it."""
-    name, first, second = f"_probe-{uuid.uuid4().hex}", b"first", b"second"
-    steps: dict[str, Callable[[], bool]] = {
-        "it does not put an object where there is none": lambda: store.put_if_absent(name, first),
-        "it puts an object over another": lambda: not store.put_if_absent(name, second),
-        "it does not read what was put": lambda: store.read(name) == first,
-        "it does not list what was put": lambda: name in store.names(""),
-    }
+    name, problem = f"_probe-{uuid.uuid4().hex}", ""
     try:
-        return next((problem for problem, is_well in steps.items() if not is_well()), "")
+        store.put_if_absent(name, b"first")
+        if store.put_if_absent(name, b"second"):
+            problem = "it puts an object over another"
+        elif store.read(name) != b"first" or name not in store.names(""):
+            problem = "it does not read or list what was put"
+        store.delete(name)
     except CacheLayerError as error:
-        return str(error)
-    finally:
-        with suppress(CacheLayerError):
-            store.delete(name)
+        problem = str(error)
+    return problem

@@ -6,8 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from rich import box
@@ -17,7 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.text import size
+from cachelayer.drawing.text import duration, size
+from cachelayer.json_values import flattened
+from cachelayer.versions.snapshot import VersionInfo
 
 SUCCESS = 0
 FINDING = 1
@@ -35,7 +37,7 @@ class Answer:
     """The result of a command.
 
     Args:
-        document: for scripts: a value that JSON can hold.
+        document: for scripts: what JSON can hold, dataclasses and paths.
         shown: for people: texts and renderables of rich, printed one below the other.
         code: the exit code.
     """
@@ -48,12 +50,16 @@ class Answer:
 def write(answer: Answer, *, as_json: bool) -> None:
     """Print an answer on stdout."""
     if as_json:
-        sys.stdout.write(json.dumps(answer.document, indent=2, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(answer.document, indent=2, allow_nan=False, default=_plain) + "\n")
         return
     console = _console(sys.stdout)
     for renderable in answer.shown:
         # Let the terminal wrap long references: they can then be copied in one piece.
         console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def problem(kind: str, text: str) -> None:
@@ -80,22 +86,54 @@ class _TextConsole(Console):
                 yield Segment(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text), segment.style)
 
 
-def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in columns:
-        empty.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    return empty
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Lay out rows that have the same names of values."""
+    lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, value in rows[0].items():
+        heading = name.replace("nbytes", "size").replace("_", " ")
+        lines.add_column(heading, justify="right" if isinstance(value, int) else "left", overflow="fold")
+    for row in rows:
+        lines.add_row(*(cell(name, value) for name, value in row.items()))
+    return lines
+
+
+def _moment(time: str) -> str:
+    return time[:16].replace("T", " ")
+
+
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "nbytes": size,
+    "idle": duration,
+    "published": _moment,
+    "when": _moment,
+    "digest": lambda digest: f"sha256:{digest[:12]}",
+    "sha256": lambda digest: str(digest[:12]),
+    "tags": ", ".join,
+}
+
+
+def cell(name: str, value: Any) -> str:
+    """Format a value of a document as people read it."""
+    if name in _FORMATS:
+        return "-" if value is None else _FORMATS[name](value)
+    return f"{value:,}" if isinstance(value, int) else text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """Format what JSON can hold as it was written; a dict has a line for each key."""
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key} = {text_of(item)}" for key, item in flattened(value))
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Text:
     """Lay out names and values, one pair a line. More lines of a value go below its first line."""
-    named = list(rows)
-    width = max((len(name) for name, _ in named), default=0) + 2
-    lines = []
-    for name, value in named:
-        first, *others = value.split("\n")
-        lines.append(Text.assemble((name.ljust(width), "bold"), first))
-        lines += [Text(" " * width + other) for other in others]
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0) + 2
+    below = "\n" + " " * width
+    lines = [Text.assemble((name.ljust(width), "bold"), value.replace("\n", below)) for name, value in rows]
     return Text("\n").join(lines)
 
 
@@ -110,12 +148,21 @@ def version_document(ref: DataRef[Any]) -> dict[str, Any]:
     }
 
 
-def version_answer(ref: DataRef[Any], how: str, **more: Any) -> Answer:
-    """Return the answer of a command that has made a version."""
+def version_answer(ref: DataRef[Any], done: str, before: Mapping[str, VersionInfo] | None = None) -> Answer:
+    """Return the answer of a command that makes a version.
+
+    Args:
+        ref: the version.
+        done: what was done, such as ``published``.
+        before: the versions that the dataset had before; if this is one of them, nothing was done.
+    """
+    known = (before or {}).get(ref.dataset_version)
+    is_new = known is None or known.digest != ref.digest
+    how = done if is_new else f"exists already, nothing was {done}"
     line = f"{ref.dataset_id}@{ref.dataset_version} {how}: {count(len(ref), 'record')}, {size(ref.nbytes)}"
-    return Answer({**version_document(ref), **more}, [line, ref.reference])
+    return Answer({**version_document(ref), done: is_new}, [line, ref.reference])
 
 
-def count(number: int, noun: str = "") -> str:
-    """Format a number with its noun: ``60,000``, ``1 shard``, ``2 shards``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}" if noun else f"{number:,}"
+def count(number: int, noun: str) -> str:
+    """Format a number with its noun: ``60,000 records``, ``1 shard``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -11,7 +11,7 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
@@ -19,7 +19,7 @@ import typer
 import cachelayer
 from cachelayer.cli.app import command
 from cachelayer.cli.build_and_import import load
-from cachelayer.cli.options import open_place, storage_options
+from cachelayer.cli.options import open_place
 from cachelayer.cli.output import Answer
 from cachelayer.errors import CorruptionError, MissingDependencyError
 from cachelayer.storage.storage import Storage
@@ -36,40 +36,26 @@ _RESUME = "import sys; from cachelayer.cli.view_and_demo import resume; resume(s
     options="option",
 )
 def view(
-    place: Annotated[
-        str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="A storage, and the version to show first.")
-    ],
-    no_open: Annotated[bool, typer.Option("--no-open", help="Only print the URL: open no browser.")] = False,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 for a free one.")] = 0,
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS",
-            help="The address to listen on. With another than 127.0.0.1, others who know the URL can look.",
-        ),
-    ] = "127.0.0.1",
-    detokenize: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION", help="A function that turns a list of tokens into text.", show_default=False
-        ),
-    ] = None,
+    place: str,
     *,
+    no_open: bool = False,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    detokenize: str | None = None,
     option: Any,
 ) -> Answer:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
-    storage, reference = open_place(place, option)
     # Records are read in ranges: a look at a bucket downloads no shard.
-    opened = Storage(storage.url, local_cache_bytes=0, storage_options=storage_options(option))
+    storage, name = open_place(place, option, local_cache_bytes=0)
     try:
         from cachelayer.view.render import Shelf, version_path
         from cachelayer.view.server import PageServer
     except ImportError as error:
         raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
-    shelf = Shelf(opened, None if detokenize is None else load(detokenize))
+    shelf = Shelf(storage, None if detokenize is None else load(detokenize))
     path = "/"
-    if reference is not None:
-        ref = shelf.ref(place.rstrip("/").rpartition("/")[2], None)
+    if name is not None:
+        ref = shelf.ref(name, None)
         path = version_path(ref.dataset_id, ref.dataset_version)
     server = PageServer(shelf, host, port)
     url = server.url(path)
@@ -82,12 +68,7 @@ def view(
 
 
 @command("Help", "cachelayer demo", "cachelayer demo demo-cache")
-def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="FOLDER", help="The folder of the cache; by default a new one.", show_default=False),
-    ] = None,
-) -> Answer:
+def demo(folder: Path | None = None) -> Answer:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
     place = str(folder or tempfile.mkdtemp(prefix="cachelayer-demo-"))
     storage = Storage(place)
@@ -100,8 +81,7 @@ def demo(
     iterator.save(place)
     print(f"stopped   process {os.getpid()} after {STOP_AFTER} shuffled batches")
 
-    subprocess.run([sys.executable, "-c", _RESUME, place], check=True)  # noqa: S603
-    resumed = json.loads(Path(place, "resumed.json").read_text())
+    resumed = json.loads(subprocess.check_output([sys.executable, "-c", _RESUME, place]))  # noqa: S603
     after = resumed["numbers"]
     print(f"resumed   process {resumed['process']}: {len(after)} more batches")
 
@@ -133,4 +113,4 @@ def resume(folder: str) -> None:
     iterator = iter(shuffled_stream(folder))
     iterator.load(folder)
     numbers = [batch["number"].tolist() for batch in iterator]
-    Path(folder, "resumed.json").write_text(json.dumps({"process": os.getpid(), "numbers": numbers}))
+    print(json.dumps({"process": os.getpid(), "numbers": numbers}))
