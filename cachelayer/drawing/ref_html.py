@@ -28,17 +28,17 @@ def first_records(stored: Any, names: Names) -> list[DrawnRecord]:
 
 
 def ref_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree, records: Sequence[DrawnRecord] = ()) -> str:
-    """Return a table with a row for each leaf: its spec, and its value in some records. All that is stored is escaped.
+    """Return a table with a row for each field: its spec, and its value in some records. All that is stored is escaped.
 
     Facts are names and values above the table. What reads much for one row, or is read in many ways, shows no records.
     """
     leaves = tree.leaves(spec)
     heads = "".join(f"<th>record {record.number:,}</th>" for record in records)
-    rows = [f"<tr><th>leaf</th><th>spec</th>{heads}</tr>"]
+    rows = [f"<tr><th>field</th><th>spec</th>{heads}</tr>"]
     for row, (path, leaf) in enumerate(leaves[:_LEAVES]):
         cells = "".join(_cell(record, row, min(len(leaves), _LEAVES)) for record in records)
         rows.append(f"<tr><th>{_cut(shown_path(path))}</th><td>{escape(leaf.describe())}</td>{cells}</tr>")
-    more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more leaves</p>"
+    more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more fields</p>"
     shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
     return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{''.join(rows)}</table>{more}</div>"
 

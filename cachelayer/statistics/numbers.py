@@ -68,10 +68,8 @@ class NumberSummary:
     """Collects statistics of numbers of one dtype, batch by batch.
 
     The mean and the deviation of batches are combined as by Chan, Golub and LeVeque. Bins of the histogram are
-    ``2**scale`` wide and begin at multiples of that, so that wider ones hold whole ones of before.
-
-    Args:
-        dtype: one for which :func:`are_numbers` is True. Floats of more than 64 bits are rounded to float64.
+    ``2**scale`` wide and begin at multiples of that, so that wider ones hold whole ones of before. Floats of more than
+    64 bits are rounded to float64.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:

@@ -95,12 +95,7 @@ class Statistics:
 
 
 class Survey:
-    """Reads records in order, batch by batch, and collects their statistics.
-
-    Args:
-        ref: the records.
-        records: read only this many records, drawn at random but always the same ones; None for all.
-    """
+    """Reads records of a ref in order, batch by batch, and collects their statistics, as ``ref.stats`` does."""
 
     def __init__(self, ref: Any, records: int | None = None) -> None:
         raw, numbers = ref.raw().exclude(ref.erased), np.delete(np.arange(len(ref)), ref.erased)
@@ -136,13 +131,7 @@ class Survey:
 
 
 def survey(ref: Any, *, records: int | None = None, progress: bool | None = None) -> Statistics:
-    """Read all records once, in order, and return their statistics. Encoded images and sounds are not decoded.
-
-    Args:
-        ref, records: as in :class:`Survey`.
-        progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
-            so from the start; False shows nothing.
-    """
+    """Return what ``ref.stats`` does. Encoded images and sounds are not decoded."""
     reading = Survey(ref, records)
     with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", reading.total, progress) as shown:
         while batch := reading.read_batch():
@@ -151,12 +140,7 @@ def survey(ref: Any, *, records: int | None = None, progress: bool | None = None
 
 
 def count_by(ref: Any, field: str) -> dict[Any, int]:
-    """Return how many records have each value of a field, the most common first; None stands for records without one.
-
-    Args:
-        ref: the records.
-        field: the name of a field that is one number or text, such as ``"label"``.
-    """
+    """Return what ``ref.count_by`` does: how many records have each value of a field."""
     narrow = ref.raw().exclude(ref.erased).fields(field)
     ((_, spec),) = tree.leaves(narrow.element_spec)
     if spec.shape != ():

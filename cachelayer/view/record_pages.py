@@ -91,13 +91,9 @@ def records(request: Request) -> Response:
 def record(request: Request) -> Response:
     """Show one record in full."""
     ref, number = ref_of(request), request.path_params["number"]
-    if not 0 <= number < len(ref):
-        raise RecordIndexError(
-            f"record {number} of {ref.dataset_id}@{ref.dataset_version}, which has {len(ref):,} records"
-        )
-    raw, look = ref.raw(), shelf_of(request).look(ref, 2 * THUMBNAIL, _ALL_LEAVES)
-    (drawn,) = drawn_records(raw, [number], look, _ONE_NBYTES)
-    nbytes = None if drawn.problem else int(raw.stored_nbytes([number])[0])
+    nbytes = int(ref.stored_nbytes([number])[0])
+    look = shelf_of(request).look(ref, 2 * THUMBNAIL, _ALL_LEAVES)
+    (drawn,) = drawn_records(ref.raw(), [number], look, _ONE_NBYTES)
     status = 500 if drawn.problem else 200
     return page("record.html", status, ref=ref, records=len(ref), drawn=drawn, nbytes=nbytes)
 
@@ -122,10 +118,9 @@ def sound(request: Request) -> Response:
 def _leaf(request: Request) -> tuple[LeafSpec, Any]:
     """Return the spec and the value of the leaf that a path names."""
     raw, number, leaf = ref_of(request).raw(), request.path_params["number"], request.path_params["leaf"]
-    leaves = tree.leaves(raw.element_spec)
-    if not 0 <= number < len(raw) or not 0 <= leaf < len(leaves):
+    leaves, nbytes = tree.leaves(raw.element_spec), int(raw.stored_nbytes([number])[0])
+    if leaf >= len(leaves):
         raise RecordIndexError(f"no field {leaf} of record {number}")
-    nbytes = int(raw.stored_nbytes([number])[0])
     if nbytes > _ONE_NBYTES:
         raise InvalidArgumentError(f"record {number} has {nbytes:,} bytes: too large to show here")
     element = raw.__getitems__(np.asarray([number]))[0]

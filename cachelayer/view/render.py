@@ -22,10 +22,6 @@ from cachelayer.versions.reference import Reference
 from cachelayer.versions.stored_version import StoredVersion
 
 
-def _thousands(number: Any) -> str:
-    return f"{number:,}" if isinstance(number, int) else str(number)
-
-
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -50,7 +46,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(nbytes=size, ago=ago, count=_thousands, plain=_plain, moment=_moment, path=shown_path)
+_TEMPLATES.filters.update(nbytes=size, ago=ago, count="{:,}".format, plain=_plain, moment=_moment, path=shown_path)
 _TEMPLATES.globals.update(version_path=version_path, line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
 
 

@@ -82,13 +82,12 @@ def dataset(request: Request) -> Response:
     """Show the versions of a dataset, its tags, builds and history."""
     storage, name = shelf_of(request).storage, request.path_params["dataset"]
     versions, builds = _published(storage, name)
-    tags = storage.tags(name) if versions else {}
     return page(
         "dataset.html",
         dataset_id=name,
         versions=versions[::-1],
         builds=builds,
-        tagged={info.version: sorted(tag for tag, of in tags.items() if of == info.version) for info in versions},
+        tags=storage.tags(name) if versions else {},
         events=storage.history(name)[::-1][:_EVENTS] if versions else [],
     )
 
@@ -97,20 +96,19 @@ def version(request: Request) -> Response:
     """Show a version: spec, sizes, provenance, digest, and the line of Python that opens it."""
     storage, ref = shelf_of(request).storage, ref_of(request)
     manifest = ref._base.version.manifest
-    provenance = dict(ref.provenance)
     return page(
         "version.html",
         ref=ref,
         records=len(ref),
         stored_records=manifest.shard_records,
-        tags=sorted(tag for tag, of in storage.tags(ref.dataset_id).items() if of == ref.dataset_version),
+        tags=storage.tags(ref.dataset_id),
         codec=manifest.codec,
         shards=manifest.shards[:_SHARDS],
         shard_count=len(manifest.shards),
         spec=list(islice(spec_rows(ref.raw().element_spec), _SPEC_ROWS)),
         provenance=[
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-            for name, value in flattened(provenance)
+            for name, value in flattened(dict(ref.provenance))
             if value not in (None, [], "", {})
         ],
         python=f"ref = cachelayer.open({ref.reference!r})",

@@ -114,6 +114,8 @@ def test_a_version_shows_its_spec_its_provenance_and_the_line_that_opens_it(
     assert "&lt;b&gt;key" in text
     assert "&lt;script&gt;alert(1)" in text
     assert storage.fetch("d@v1").digest in text
+    tagged = [path for path in ("/d/d", "/d/d/v1", "/d/d/v2") if '<span class="tag">best</span>' in client.shown(path)]
+    assert tagged == ["/d/d", "/d/d/v2"]
     assert "cachelayer.open(" in text
 
 
