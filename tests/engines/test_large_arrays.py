@@ -85,6 +85,8 @@ def test_arrays_in_files_are_mapped_by_each_process(tmp_path: Path, mode: Any) -
     x = np.load(tmp_path / "x.npy", mmap_mode=mode)
     arrays = {"whole": x, "later": x[1001:], "reshaped": x.reshape(3, -1)}
     assert_arrive(**arrays)
+    [sent] = Processes(1).run(Arrays(every_second=x[::2]), [0])
+    np.testing.assert_array_equal(sent["every_second"][0], x[::2])
     for array in arrays.values():
         assert list(Processes(1).run(IsMapped(x=array), [0])) == [True]
 

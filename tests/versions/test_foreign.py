@@ -16,7 +16,6 @@ from cachelayer import CacheLayerError, CorruptionError, Storage
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
-from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.snapshot import Snapshot
 
 
@@ -37,26 +36,16 @@ class Foreign:
         self.entry = self.root / paths.log_entry("d", 2)
         self.logged = json.loads(self.entry.read_bytes())
 
-    def publish(self, document: Any) -> None:
-        """Write a manifest, and what the log says of it, as their author would: with the right hashes."""
-        raw = json.dumps(document).encode()
-        digest, name = self.info.digest, hashlib.sha256(raw).hexdigest()
+    def publish(self) -> None:
+        """Write the manifest, and what the log says of it, as their author would: with the right hashes."""
+        raw, data = json.dumps(self.document).encode(), self.document["data"]
+        name = hashlib.sha256(raw).hexdigest()
         folder, numbers = self.root / "d" / paths.MANIFESTS, self.root / "d" / paths.kept(self.info.file)
         (folder / f"{name[:32]}-0.json").write_bytes(raw)
         (folder / f"{name[:32]}-0.i64").write_bytes(numbers.read_bytes())
-        with suppress(KeyError, TypeError, ValueError):
-            data = document["data"]
-            columns = {name: data["shards"][name] for name in ("records", "sha256")}
-            identity = {"codec": data["codec"], "element_spec": data["element_spec"], **columns}
-            shards = hashlib.sha256(canonical_json(identity)).hexdigest()
-            digest = data["kept"]["digest"] if data["kept"] else shards
-        logged = json.loads(json.dumps(self.logged))
-        logged["versions"]["v1"].update(manifest_sha256=name, digest=digest)
-        self.entry.write_bytes(json.dumps(logged).encode())
+        self.logged["versions"]["v1"].update(manifest_sha256=name, digest=data["kept"]["digest"])
+        self.entry.write_bytes(json.dumps(self.logged).encode())
         (self.root / paths.log_head("d")).write_bytes(self.entry.read_bytes())
-
-    def restore(self) -> None:
-        self.publish(self.document)
 
     def outside(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() if path.is_file() else b"" for path in self.home.rglob("*")}
@@ -77,7 +66,7 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
 ) -> None:
     before = foreign.outside()
     foreign.document["data"]["shards"][key][0] = name
-    foreign.restore()
+    foreign.publish()
     storage = Storage(foreign.root)
     for use in (storage.fetch, lambda *names: storage.copy(*names, Storage(foreign.folder / "there"))):
         with pytest.raises(CorruptionError, match="not a whole manifest"):
@@ -140,7 +129,7 @@ HOSTILE = {
 def test_a_well_formed_lie_is_an_error_of_ours_too(foreign: Foreign, name: str) -> None:
     before = foreign.outside()
     HOSTILE[name](foreign.document["data"])
-    foreign.restore()
+    foreign.publish()
     with pytest.raises(CacheLayerError):
         Storage(foreign.root).fetch("d", "v1").read([0, 4])
     for use in uses(foreign):
