@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samples import examples
 from strategies import random_leaf, same_leaf
@@ -59,6 +59,7 @@ ROWS = st.lists(st.lists(st.integers(-9, 9), max_size=5), max_size=6)
 
 
 @settings(deadline=None)
+@example([[1], [2, 3, 4]], 2, 0, False)
 @given(ROWS, st.one_of(st.none(), st.integers(0, 7)), st.sampled_from([0, -100, 7]), st.booleans())
 def test_rows_are_filled_up_behind_their_ends(rows: list[list[int]], length: int | None, value: int, cut: bool) -> None:
     width = max(map(len, rows), default=0) if length is None else length
