@@ -483,6 +483,7 @@ WITHOUT: dict[str, tuple[list[Any], list[Any] | str]] = {
     "bfloat16": ([torch.ones(2, dtype=torch.bfloat16)], [np.ones(2, ml_dtypes.bfloat16)]),
     "arrays of two ranks": ([np.ones(2), np.ones((2, 2))], "record 1, .*x"),
     "arrays of two dtypes": ([np.ones(1), np.array([BIG])], "record 1, .*x"),
+    "lists of arrays": ([[i8(1, 2), i8()], []], [Ragged(i8(1, 2), np.array([0, 2, 2])), Ragged(i8(), np.array([0]))]),
     "masked arrays": ([np.ma.array([1, 2], mask=[0, 1])], "record 0, .*x"),
     "pictures": ([Image.new("RGB", (1, 1), (1, 2, 3))], [np.array([[[1, 2, 3]]], np.uint8)]),
     "a lone surrogate": (["a", "\ud800"], ["a", "\ud800"]),

@@ -65,6 +65,7 @@ NASTY: dict[str, tuple[Any, Any]] = {
     "float16": (tfds.features.Tensor(shape=(2,), dtype=np.float16), np.array([np.nan, -0.0], np.float16)),
     "float32": (tfds.features.Tensor(shape=(3,), dtype=np.float32), ODD),
     "int64": (tfds.features.Tensor(shape=(2,), dtype=np.int64), np.array([2**63 - 1, -(2**63)])),
+    "open": (tfds.features.Tensor(shape=(None, None), dtype=np.uint8, encoding="bytes"), np.ones((2, 3), np.uint8)),
     "uint32": (tfds.features.Scalar(np.uint32), np.uint32(2**32 - 1)),
     "width": (tfds.features.Tensor(shape=(0, 3), dtype=np.float32), np.zeros((0, 3), np.float32)),
 }
@@ -131,7 +132,9 @@ def cached(folder: Path, source: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("form", ["array_record", "tfrecord"])
 def test_the_edges_of_what_tfds_keeps_come_out_as_they_are(tmp_path: Path, form: str) -> None:
     features = {name: feature for name, (feature, _) in NASTY.items()}
-    (found,) = cached(tmp_path, builder(tmp_path, form, features, train=1))
+    ref = cached(tmp_path, builder(tmp_path, form, features, train=1))
+    assert ref.element_spec["open"] == ArraySpec("uint8", (None, None))
+    (found,) = ref
     for name, (_, wanted) in NASTY.items():
         assert_same(found[name], wanted)
 
