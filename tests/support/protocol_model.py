@@ -97,17 +97,11 @@ class Store:
     late: frozenset[Operation] = frozenset()
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One request to the store: what it does, and to what."""
 
     kind: str
     arguments: tuple[Any, ...] = ()
-
-    @property
-    def may_be_lost(self) -> bool:
-        """Whether it changes the store, so that it matters whether the reply arrives."""
-        return self.kind.startswith("put")
 
     def run(self, store: Store) -> tuple[Store, Any]:
         """Return the store after this request, and the reply."""
@@ -373,7 +367,8 @@ def explore(
                 continue
             after, reply = operation.run(state.store)
             yield _answered(state, number, after, reply)
-            if operation.may_be_lost and state.losses:
+            # Only of a request that changes the store it matters whether the reply arrives.
+            if operation.kind.startswith("put") and state.losses:
                 fewer = state._replace(losses=state.losses - 1)
                 yield _answered(fewer, number, after, LOST)
                 yield _answered(fewer, number, replace(state.store, late=state.store.late | {operation}), LOST)
