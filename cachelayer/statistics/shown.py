@@ -62,7 +62,7 @@ def missing(leaf: LeafStats, field: str = "") -> list[Bar]:
     """Return how many records and values of a leaf lie outside its distributions."""
     counts = [("null", leaf.nulls, f"{field} is None")]
     if leaf.numbers is not None:
-        no_number = "NaT" if leaf.spec.startswith(("<M8", "<m8")) else "NaN"
+        no_number = "NaT" if leaf.spec.startswith(("datetime64", "timedelta64")) else "NaN"
         counts.append((no_number, leaf.numbers.nans, f"{field} != {field}"))
         counts.append(("infinite", leaf.numbers.infinities, f"{field} in [1e999, -1e999]"))
     return [Bar(label, count, where if field else "") for label, count, where in counts if count]
@@ -103,10 +103,8 @@ def _edge(value: Any) -> str:
 
 
 def _string_chart(strings: StringStats, field: str, *, are_bytes: bool) -> Chart:
-    if strings.distinct is None:
-        return Chart("", "many different", [])
-    if strings.distinct == 0:
-        return Chart("", "", [])
+    if not strings.common:
+        return Chart("", "many different" if strings.distinct is None else "", [])
     labels = {text if are_bytes else repr(text[:_TEXT]): count for text, count in strings.common[:_COMMON]}
     if strings.distinct == 1:
         return Chart("", f"all {next(iter(labels))}", [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -182,14 +181,13 @@ class _LeafSummary:
         self._nulls = 0
         self._lengths: dict[str, _LengthSummary] = {}
         self._numbers = NumberSummary(np.dtype(spec.dtype)) if are_numbers(spec.dtype) else None
-        is_image = isinstance(spec, ImageSpec)
-        self._has_sizes = is_image and find_spec("PIL") is not None
-        self._strings = StringSummary() if is_text(spec) and not is_image else None
+        self._is_image = isinstance(spec, ImageSpec)
+        self._strings = StringSummary() if is_text(spec) and not self._is_image else None
 
     def add(self, batch: Any, records: Ints) -> None:
         valid, values, lengths = unpack(self._spec, batch, len(records))
         self._nulls += int((~valid).sum())
-        if self._has_sizes:
+        if self._is_image:
             lengths |= image_sizes(values.tolist())
         for of, numbers in lengths.items():
             has_one = self._spec.shape == () or of in ("axis 0", "values")

@@ -57,9 +57,11 @@ def _shown(string: str | bytes) -> str:
 
 
 def image_sizes(files: Iterable[bytes]) -> dict[str, NDArray[np.int64]]:
-    """Return the widths and the heights in the headers of image files; 0 for files that Pillow cannot read."""
-    from PIL import Image
-
+    """Return the widths and the heights in the headers of image files, 0 for broken ones; nothing without Pillow."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return {}
     sizes = []
     with warnings.catch_warnings():
         # Pillow warns of images that are large when decoded, but nothing is decoded here.

@@ -27,13 +27,11 @@ _VERSION = "/d/{dataset}/{version}"
 _ABSENT = "Check the name or the number, or begin at the storage."
 _DAMAGED = "Run `cachelayer verify` on this version, which names each damaged file. Restore them, or build it again."
 _AWAY = "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page."
-_ANSWERS: tuple[tuple[type[CacheLayerError], int, str], ...] = (
-    (NotFoundError, 404, _ABSENT),
-    (RecordIndexError, 404, _ABSENT),
-    (CorruptionError, 500, _DAMAGED),
-    (FormatError, 500, _DAMAGED),
-    (StorageError, 503, _AWAY),
-    (CacheLayerError, 400, "Change what you asked for, as the message says."),
+_ANSWERS = (
+    ((NotFoundError, RecordIndexError), 404, _ABSENT),
+    ((CorruptionError, FormatError), 500, _DAMAGED),
+    ((StorageError,), 503, _AWAY),
+    ((CacheLayerError,), 400, "Change what you asked for, as the message says."),
 )
 
 
@@ -61,7 +59,7 @@ def application(shelf: Shelf) -> Starlette:
 
 
 def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
-    status, advice = next((status, advice) for kind, status, advice in _ANSWERS if isinstance(error, kind))
+    status, advice = next((status, advice) for kinds, status, advice in _ANSWERS if isinstance(error, kinds))
     return page("error.html", status, message=str(error), advice=advice)
 
 

@@ -72,6 +72,7 @@ def test_each_bar_leads_to_so_many_records(client: Client, place: str) -> None:
     bars = re.findall(r'<a href="([^"]*/records\?[^"]*)" aria-label="[^"]*: ([\d,]+)"', text)
     numbers = re.findall(r'<a href="([^"]*/records\?[^"]*)">([\d,]+) (?:null|NaN|NaT|infinite)<', text)
     assert len(numbers) == 5
+    assert sorted(re.findall(r">\d+ (null|NaN|NaT|infinite)<", text)) == ["NaN", "NaT", "infinite", *["null"] * 3]
     fields = set()
     for link, count in [*bars, *numbers]:
         assert cards(client.shown(html.unescape(link)))[: int(count)]
