@@ -47,7 +47,7 @@ ORDERS: dict[str, dict[str, Any]] = {
     "in blocks": {"shuffle": Blocks(4, 16, 8), "seed": 5},
     "in buckets": {"buckets": Buckets("v", [2, 4, 7]), "shuffle": True, "seed": 5},
 }
-PAIRS = [("strided", "in blocks"), ("mixed", "in blocks"), ("joined", "in buckets"), ("reversed", "in buckets")]
+PAIRS = [("strided", "in blocks"), ("joined", "in buckets"), ("reversed", "in buckets")]
 
 
 @pytest.mark.parametrize(
