@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from page_child import FENCE, GIVEN
 from repository import ROOT, SUPPORT
-from servers import connect, gcs_server
+from servers import connect, free_port, gcs_server
 
 import cachelayer
 from cachelayer import errors
@@ -50,16 +49,10 @@ def environment() -> Iterator[dict[str, str]]:
         yield os.environ | options | quick | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     # An unbuffered program writes a line and its end apart, so that lines of programs side by side run into each other.
     buffered = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
-    settings = buffered | {"CACHELAYER_LOCAL_CACHE": str(folder / "copies"), "PORT": free_port()}
+    settings = buffered | {"CACHELAYER_LOCAL_CACHE": str(folder / "copies"), "PORT": str(free_port())}
     command = [sys.executable, str(CHILD), str(page)]
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
