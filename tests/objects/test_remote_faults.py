@@ -24,6 +24,7 @@ from cachelayer.objects.open_store import open_store
 TEXT = os.urandom(100_000)
 LARGE = os.urandom(1 << 20) * 34  # more than one part to S3 and Google
 RANGES = [("a/b", start, start + 3000) for start in range(0, 97_000, 80_000)]
+RIGHT = [TEXT[start:stop] for _, start, stop in RANGES]
 # What obstore cannot be told keeps it out.
 WITHOUT_OBSTORE: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {}},
@@ -118,7 +119,11 @@ def test_who_is_told_that_its_own_object_is_in_the_way_has_won(store: BucketStor
 
 @pytest.mark.parametrize("fault", TRANSIENT)
 def test_whatever_happens_to_a_read_its_bytes_are_right(
-    store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
+    open_one: Callable[..., BucketStore],
+    store: BucketStore,
+    proxy: FaultProxy,
+    fault: Callable[..., Fault],
+    tmp_path: Path,
 ) -> None:
     def faulted(operation: Callable[[], Any], **aim: Any) -> Any:
         proxy.add(fault(**aim))
@@ -126,9 +131,11 @@ def test_whatever_happens_to_a_read_its_bytes_are_right(
         proxy.clear()
         return result
 
-    ranges = faulted(lambda: store.read_ranges(RANGES), method="GET", times=2)
-    assert ranges == [TEXT[start:stop] for _, start, stop in RANGES]
+    assert faulted(lambda: store.read_ranges(RANGES), method="GET", times=2) == RIGHT
     assert [exchange for exchange in proxy.exchanges() if exchange.fault]
+    without_obstore = open_one(**WITHOUT_OBSTORE[store.scheme])
+    proxy.add(answer(500, containing="object_store"))
+    assert faulted(lambda: without_obstore.read_ranges(RANGES), method="GET", times=2) == RIGHT
     assert faulted(lambda: store.read("a/b"), method="GET", times=2) == TEXT
     faulted(lambda: store.download("a/b", tmp_path / "b", len(TEXT)), times=3)
     assert (tmp_path / "b").read_bytes() == TEXT
@@ -138,22 +145,13 @@ def test_whatever_happens_to_a_read_its_bytes_are_right(
     assert not store.exists("a/b")
 
 
-@pytest.mark.parametrize("fault", TRANSIENT)
-def test_without_obstore_ranges_are_right_too(
-    open_one: Callable[..., BucketStore], store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault]
-) -> None:
-    other = open_one(**WITHOUT_OBSTORE[store.scheme])
-    proxy.add(answer(500, containing="object_store"), fault(method="GET", times=2))
-    assert other.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
-
-
 def test_where_obstore_is_refused_the_file_system_reads_and_says_so_once(store: BucketStore, proxy: FaultProxy) -> None:
     proxy.add(answer(403, containing="object_store"))
     places = range(0, 8000, 2000)
     with pytest.warns(CacheLayerWarning, match="obstore") as caught:
         assert [store.read_ranges([("a/b", at, at + 99)])[0] for at in places] == [TEXT[at : at + 99] for at in places]
     assert len(caught) == 1
-    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    assert store.read_ranges(RANGES) == RIGHT
     assert [exchange.status for exchange in proxy.exchanges()].count(403) == 3
 
 
@@ -180,7 +178,7 @@ def test_a_server_that_says_nothing_is_asked_again(
     store = open_one(timeout=4)
     store.put("a/b", TEXT)
     proxy.add(stall(times=1))
-    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    assert store.read_ranges(RANGES) == RIGHT
     proxy.add(stall(times=1))
     assert store.put_if_absent("a/c", b"token")
 
@@ -268,7 +266,7 @@ def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
         waiting = [pool.submit(OPERATIONS[name], store, tmp_path / name) for name in DIFFERENT]
         read, _, _, _, ranges = [operation.result() for operation in waiting]
     listening.join()
-    assert (read, ranges) == (TEXT, [TEXT[start:stop] for _, start, stop in RANGES])
+    assert (read, ranges) == (TEXT, RIGHT)
     assert (tmp_path / "download").read_bytes() == TEXT
     assert store.read("a/d") == b"1"
 
@@ -278,9 +276,10 @@ def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy
     store.exists("a/b")
     store.read_ranges(RANGES)
     store.download("a/b", tmp_path / "b", len(TEXT))
-    exchanges = proxy.exchanges()
-    assert len(exchanges) == 1 + 1 + len(RANGES) + 2
-    assert not [exchange.path for exchange in exchanges if "list-type" in exchange.path or "prefix=" in exchange.path]
+    # A fault of an earlier test may end here.
+    asked = [exchange.path for exchange in proxy.exchanges() if not exchange.fault]
+    assert len(asked) == 1 + 1 + len(RANGES) + 2
+    assert not [path for path in asked if "list-type" in path or "prefix=" in path]
 
 
 @pytest.mark.parametrize("status", [404, 416])
@@ -288,7 +287,7 @@ def test_a_range_that_is_not_found_of_an_object_that_is_there_is_asked_for_again
     open_one: Callable[..., BucketStore], store: BucketStore, proxy: FaultProxy, status: int
 ) -> None:
     proxy.add(answer(status, containing="bytes=", times=2))
-    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    assert store.read_ranges(RANGES) == RIGHT
     proxy.clear()
     proxy.add(answer(status, containing="bytes="))
     hasty = open_one(timeout=1)
