@@ -23,6 +23,8 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     numbers = np.arange(RECORDS)
     columns = {"label": numbers % 4, "meta": {"score": np.where(numbers % 7, numbers / 3, np.nan)}, "x": numbers}
     storage.submit(columns, "pets@v1", metadata={"classes": CLASSES})
+    spec = {"x": cachelayer.ArraySpec("int64", nullable=True)}
+    storage.submit([{"x": None if n % 3 else n % 5} for n in range(12)], "nulls@v1", element_spec=spec)
     return storage
 
 
@@ -60,10 +62,12 @@ def test_a_batch_is_sorted_by_a_label_into_groups_with_class_names(client: Clien
     assert "by=label" in text[text.index("step before") - 400 : text.index("step after")]
 
 
-def test_numbers_are_sorted_without_groups_and_nan_comes_last(client: Client) -> None:
+def test_numbers_are_sorted_without_groups_and_nan_and_null_come_last(client: Client) -> None:
     text = shown(client, "batch=96&shuffle=none&by=meta/score")
     assert headings(text) == []
     assert cards(text) == [number for number in range(96) if number % 7] + list(range(0, 96, 7))
+    text = client.shown("/d/nulls/v1/order?batch=12&shuffle=none&by=x")
+    assert cards(text) == [0, 6, 3, 9, 1, 2, 4, 5, 7, 8, 10, 11]
 
 
 def test_what_cannot_be_sorted_is_said(client: Client) -> None:

@@ -13,6 +13,7 @@ from servers import Server, new_bucket
 from view_client import Client, cards, serving
 
 import cachelayer
+from cachelayer.objects.local import LocalStore
 from cachelayer.view.record_pages import MOST
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\ud800\u202e"
@@ -263,6 +264,23 @@ def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Pat
         assert "No version of it is published yet." in text
         assert "Nothing is published yet." in text
         assert "no dataset" in client.shown("/d/others", 404)
+
+
+def test_a_dataset_that_may_not_be_listed_stands_in_the_storage_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+    names = LocalStore.names
+
+    def refused(store: LocalStore, folder: str) -> list[str]:
+        if folder.startswith("d/"):
+            raise cachelayer.StorageError(f"may not list {folder}") from PermissionError(13, "refused")
+        return names(store, folder)
+
+    with serving(storage) as client:
+        monkeypatch.setattr(LocalStore, "names", refused)
+        assert "may not list d/" in shown(client, "/")
 
 
 def test_a_page_of_a_bucket_reads_ranges_and_downloads_nothing(
