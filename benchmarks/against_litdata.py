@@ -48,7 +48,7 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
-def litdata(transform: Callable[[Any], Any], collate: Any = None) -> Setup:
+def litdata(transform: Callable[[Any], Any], workers: int, collate: Any = None) -> Setup:
     """Its loader of its dataset."""
 
     def setup(url: str, options: dict[str, str], cache: str) -> Epochs:
@@ -66,7 +66,7 @@ def litdata(transform: Callable[[Any], Any], collate: Any = None) -> Setup:
             transform=transform,
             storage_options={**keys, "endpoint_url": options["endpoint_url"]},
         )
-        loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate)
+        loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=workers, collate_fn=collate)
         return lambda _: loader
 
     return setup
@@ -94,11 +94,11 @@ def ours(way: str) -> Setup:
 
 
 CONTENDERS: dict[str, Setup] = {
-    f"LitData, decoded in {WORKERS} workers": litdata(decoded),
+    f"LitData, decoded in {WORKERS} workers": litdata(decoded, WORKERS),
     f"cachelayer, decoded by the same function in {WORKERS} workers": ours("workers"),
     "cachelayer, decoded by `ref.decoded` in threads": ours("threads"),
-    f"LitData, files as they are, {WORKERS} workers": litdata(as_it_is, collate=as_it_is),
-    "cachelayer, files as they are": ours("files"),
+    "LitData, files as they are, no workers": litdata(as_it_is, 0, collate=as_it_is),
+    "cachelayer, files as they are, no workers": ours("files"),
 }
 
 
