@@ -46,6 +46,7 @@ def test_any_numbers_are_drawn_the_highest_brightest(numbers: np.ndarray) -> Non
         x, y = map(float, points.split(","))
         assert 0 <= x <= 100
         assert 0 <= y <= 10
+    assert line(np.array([3.0, np.nan, 5.0]), 100, 10) == "0.0,10.0 100.0,0.0"
     drawn = heat(np.array([[0.0, 1.0], [2.0, np.nan]]), 2)
     assert drawn[0, 0].sum() < drawn[0, 1].sum() < drawn[1, 0].sum()
     assert drawn[1, 1].tolist() == [128, 128, 128]

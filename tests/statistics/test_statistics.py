@@ -86,6 +86,7 @@ def check_numbers(stats: NumberStats, values: list[Any], dtype: np.dtype[Any]) -
     assert max(std - slack, Fraction(0)) ** 2 <= variance <= (std + slack) ** 2
     assert stats.histogram is not None
     assert sum(stats.histogram.counts) == len(finite)
+    assert len(stats.histogram.counts) <= BINS
     if max(map(abs, stats.histogram.edges)) < 1.7e308:
         assert list(stats.histogram.counts) == in_bins(stats.histogram, finite)
     if dtypes.number_kind(dtype) in "biu" and len(set(finite)) <= VALUES:
@@ -168,6 +169,7 @@ def test_numbers_close_together_and_far_apart_are_exact(values: list[float], cen
 
 
 def test_numbers_of_any_kind_are_counted_as_they_are() -> None:
+    assert summed(np.int8, [-1, 3, -1]).values == ((-1, 2), (3, 1))
     ends = np.iinfo(np.int64)
     stats = summed(np.int64, [ends.min, ends.max], [0])
     assert (stats.minimum, stats.maximum) == (ends.min, ends.max)

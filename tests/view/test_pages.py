@@ -159,7 +159,9 @@ def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
     storage.submit([{"x": number, "y": bytes(3000)} for number in range(40)], "d@v1", shard_bytes=40_000)
     with serving(cachelayer.Storage(tmp_path, verify="always")) as client:
-        sorted(tmp_path.rglob("*.array_record"))[0].write_bytes(b"damaged")
+        shard = sorted(tmp_path.rglob("*.array_record"))[0]
+        whole = shard.read_bytes()
+        shard.write_bytes(b"damaged")
         text = shown(client, "/d/d/v1/records?count=40")
         assert 'class="problem">' in text
         assert "3,000 bytes" in text
@@ -170,6 +172,9 @@ def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
         text = shown(client, "/d/d/v1/order?batch=40&shuffle=none&by=x")
         assert "not sorted:" in text
         assert cards(text) == list(range(40))
+        shard.write_bytes(whole)
+        assert "36 found" in shown(client, "/d/d/v1/records?where=x+%3E+3")
+        assert "Distribution of x" in shown(client, "/d/d/v1/records")
 
 
 def test_a_storage_that_fails_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
