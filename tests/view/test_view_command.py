@@ -35,7 +35,7 @@ def test_view_prints_a_url_that_opens_the_version_and_ends_at_ctrl_c(tmp_path: P
 def test_mistakes_are_errors_before_anything_is_served(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path / "cache")
     storage.submit([1], "d@v1")
-    assert "there is nothing at" in refused("view", tmp_path / "none", "--no-open")
+    assert str(tmp_path / "none") in refused("view", tmp_path / "none", "--no-open")
     assert "no dataset 'e'" in refused("view", f"{storage.url}/e@v1", "--no-open")
     assert "no_such_module" in refused("view", storage.url, "--no-open", "--detokenize", "no_such_module:f")
     assert "--host" in refused("view", storage.url, "--no-open", "--host", "no.such.host.invalid")
