@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 import cachelayer
 from cachelayer.cli import output
-from cachelayer.cli.options import parameters
+from cachelayer.cli.options import option, parameters
 from cachelayer.cli.output import Answer
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
 
@@ -58,15 +58,10 @@ def about(
     """Build, inspect and copy versioned, random-access datasets from any sequential source."""
 
 
-def command(panel: str, *examples: str, options: str = "") -> Callable[[Callable[..., Answer]], Callable[..., None]]:
-    """Make a function that returns an answer a command of the same name.
+def command(panel: str, *examples: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
+    """Make a function that returns an answer a command of the same name, in a panel of the help and with examples.
 
     With ``--json``, all that the function prints goes to stderr, so that stdout holds only the document.
-
-    Args:
-        panel: the group of commands in the help.
-        examples: lines for the help.
-        options: names of options that the function takes as ``**options``.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., None]:
@@ -84,12 +79,13 @@ def command(panel: str, *examples: str, options: str = "") -> Callable[[Callable
                     code = _report(error)
             raise typer.Exit(code)
 
-        taken = parameters(function, f"{options} as_json show_traceback")
+        taken = [*parameters(function), option("as_json"), option("show_traceback")]
         run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+        name = function.__name__.strip("_").replace("_", "-")
         summary = " ".join(escape(function.__doc__ or "").split())
-        lines = "\n".join(f"  $ {escape(example)}" for example in examples)
+        lines = "\n".join(f"  $ cachelayer {name} {escape(example)}" for example in examples)
         return app.command(
-            function.__name__.strip("_").replace("_", "-"),
+            name,
             help=f"{summary}\n\n\b\nExamples:\n{lines}",
             short_help=summary.partition(". ")[0].rstrip("."),
             rich_help_panel=panel,
@@ -107,8 +103,7 @@ def _report(error: BaseException) -> int:
         return output.INTERRUPTED
     if isinstance(error, CacheLayerError):
         output.problem("error", str(error))
-        failed = isinstance(error, StorageError | CorruptionError | FormatError)
-        return output.FAILURE if failed else output.USAGE
+        return output.FAILURE if isinstance(error, StorageError | CorruptionError | FormatError) else output.USAGE
     if isinstance(error, SystemExit):
         output.problem("error", f"the program called sys.exit({error.code!r}): nothing was done")
         return output.USAGE

@@ -1,35 +1,26 @@
-"""The commands that list, describe, check and compare versions, and show records: from ``ls`` to ``diff``."""
+"""The commands that list, describe, check and compare versions, and show records: from ``ls`` to ``view``."""
 
 from __future__ import annotations
 
 import base64
 import math
+import webbrowser
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli.app import command
-from cachelayer.cli.build_and_import import versions_of
-from cachelayer.cli.options import REACH, only_dataset, open_address, open_place
-from cachelayer.cli.output import (
-    FAILURE,
-    FINDING,
-    SUCCESS,
-    Answer,
-    cell,
-    count,
-    facts,
-    table,
-    text_of,
-    version_document,
-)
-from cachelayer.drawing.text import class_names, leaf_text, named, shown_path, spec_rows
-from cachelayer.errors import CacheLayerError
+from cachelayer.cli.options import Pairs, load, only_dataset, open_address, open_place, versions_of
+from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Answer, cell, facts, table, text_of, version_document
+from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
+from cachelayer.errors import CacheLayerError, MissingDependencyError
 from cachelayer.records import dtypes, spec_json, tree
 from cachelayer.records.values import Ragged, Sparse
 from cachelayer.statistics import survey
@@ -39,74 +30,52 @@ from cachelayer.versions.snapshot import VersionInfo
 _SHARDS_SHOWN = 10
 
 
-@command(
-    "List",
-    "cachelayer ls gs://bucket/caches            # its datasets",
-    "cachelayer ls gs://bucket/caches/cifar10    # the versions of one",
-    options="option",
-)
-def ls(listed: str, *, option: Any) -> Answer:
+@command("List", "gs://bucket/caches            # its datasets", "gs://bucket/caches/cifar10    # the versions of one")
+def ls(listed: str, *, option: Pairs = None) -> Answer:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
     storage, dataset = open_place(listed, option)
     return _list_datasets(storage) if dataset is None else _list_versions(storage, only_dataset(dataset))
 
 
 def _list_datasets(storage: Storage) -> Answer:
-    rows, problems = [], dict[str, str]()
+    document, problems = [], []
     for dataset_id in storage.datasets():
-        versions = list[VersionInfo]()
+        versions, problem = list[VersionInfo](), None
         try:
             versions += storage.versions(dataset_id).values()
         except CacheLayerError as error:
-            problems[dataset_id] = str(error)
-        newest = versions[-1] if versions else None
-        about = {"records": newest.records, "nbytes": newest.nbytes, "published": newest.time} if newest else {}
-        rows.append({"dataset_id": dataset_id, "newest": newest and newest.version, "versions": len(versions), **about})
-    document = [{**row, "problem": problems.get(str(row["dataset_id"]))} for row in rows]
-    shown = table(rows) if rows else f"no dataset in {storage.url}"
-    lines = [f"{dataset_id} cannot be read: {problem}" for dataset_id, problem in problems.items()]
-    return Answer(document, [shown, *lines], FAILURE if problems else SUCCESS)
+            problem = str(error)
+            problems.append(f"{dataset_id} cannot be read: {problem}")
+        newest = {"newest": versions[-1].version, **asdict(versions[-1])} if versions else {}
+        document.append({**newest, "dataset_id": dataset_id, "versions": len(versions), "problem": problem})
+    names = ("dataset_id", "newest", "versions", "records", "nbytes", "time")
+    shown = table(document, *names) if document else f"no dataset in {storage.url}"
+    return Answer(document, [shown, *problems], FAILURE if problems else SUCCESS)
 
 
 def _list_versions(storage: Storage, dataset_id: str) -> Answer:
     builds, versions = storage.builds(dataset_id), versions_of(storage, dataset_id)
     tags = storage.tags(dataset_id) if versions else {}
-    rows = []
-    for name, info in versions.items():
-        tagged = sorted(tag for tag, version in tags.items() if version == name)
-        about = {"version": name, "records": info.records, "nbytes": info.nbytes, "published": info.time}
-        rows.append({**about, "digest": info.digest, "tags": tagged})
-    shown = table(rows) if rows else f"no version of {dataset_id} is published"
-    names = ("version", "state", "shards", "records", "nbytes", "idle")
-    running = [{name: getattr(build, name) for name in names} for build in builds]
-    return Answer(rows, [shown, "builds", table(running)] if running else [shown])
+    document = [
+        {**asdict(info), "tags": sorted(tag for tag, version in tags.items() if version == name)}
+        for name, info in versions.items()
+    ]
+    names = ("version", "records", "nbytes", "time", "digest", "tags")
+    shown = [table(document, *names) if document else f"no version of {dataset_id} is published"]
+    if builds:
+        shown += ["builds", table(builds, "version", "state", "shards", "records", "nbytes", "idle")]
+    return Answer(document, shown)
 
 
-@command("List", "cachelayer log gs://bucket/caches/cifar10", options="option")
-def log(dataset: str, *, option: Any) -> Answer:
+@command("List", "gs://bucket/caches/cifar10")
+def log(dataset: str, *, option: Pairs = None) -> Answer:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     storage, text = open_address(dataset, option)
     events = storage.history(only_dataset(text))
-    rows = [
-        {
-            "entry": event.sequence,
-            "what": event.kind,
-            "": event.details,
-            "when": event.time,
-            "who": f"{event.user}@{event.host}",
-        }
-        for event in events
-    ]
-    return Answer(events, [table(rows)])
+    return Answer(events, [table(events, "sequence", "kind", "details", "time", "user", "host")])
 
 
-@command(
-    "List",
-    "cachelayer show gs://bucket/caches/cifar10",
-    "cachelayer show cache/cifar10@v2",
-    "cachelayer show cache/cifar10@sha256:3fcda2 --json | jq .provenance",
-    options=REACH,
-)
+@command("List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
 def show(reference: str, **reach: Any) -> Answer:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
     storage, text = open_address(reference, **reach)
@@ -116,34 +85,24 @@ def show(reference: str, **reach: Any) -> Answer:
     about = {**version_document(ref), "tags": tags, "codec": manifest.codec}
     shards = [{"name": shard.name, **asdict(shard.stats)} for shard in manifest.shards]
     spec = "\n".join("    " * depth + f"{name}: {text}" for depth, name, text in spec_rows(ref.raw().element_spec))
-    rows = [{name: shard[name] for name in ("name", "records", "nbytes", "sha256")} for shard in shards[:_SHARDS_SHOWN]]
+    rows = table(shards[:_SHARDS_SHOWN], "name", "records", "nbytes", "sha256")
     more = [f"and {len(shards) - _SHARDS_SHOWN:,} more: --json shows all"] * (len(shards) > _SHARDS_SHOWN)
     made = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
     shown: list[RenderableType] = [facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
     return Answer(
         {**about, "element_spec": spec_json.to_json(ref.element_spec), "shards": shards, "provenance": ref.provenance},
-        [*shown, *[table(rows)] * bool(rows), *more, "", facts(made.items())],
+        [*shown, rows, *more, "", facts(made.items())],
     )
 
 
-@command(
-    "Inspect",
-    "cachelayer head cache/cifar10@v2",
-    "cachelayer head cache/cifar10 -n 20 --json | jq '.[].element.label'",
-    options=REACH,
-)
+@command("Inspect", "cache/cifar10@v2", "cache/cifar10 -n 20 --json | jq '.[].element.label'")
 def head(reference: str, *, records: int = 5, **reach: Any) -> Answer:
     """Show the first records."""
     ref = _open(reference, **reach)
     return _records(ref, list(range(min(records, len(ref)))))
 
 
-@command(
-    "Inspect",
-    "cachelayer sample cache/cifar10@v2",
-    "cachelayer sample cache/cifar10@v2 -n 20 --seed 7",
-    options=REACH,
-)
+@command("Inspect", "cache/cifar10@v2", "cache/cifar10@v2 -n 20 --seed 7")
 def sample(reference: str, *, records: int = 5, seed: int = 0, **reach: Any) -> Answer:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
     ref = _open(reference, **reach)
@@ -151,20 +110,14 @@ def sample(reference: str, *, records: int = 5, seed: int = 0, **reach: Any) -> 
     return _records(ref, drawn)
 
 
-@command(
-    "Inspect",
-    "cachelayer stats cache/cifar10@v2",
-    "cachelayer stats gs://bucket/caches/rows --records 10000    # of a sample",
-    "cachelayer stats cache/cifar10 --json | jq '.leaves[].numbers.mean'",
-    options=REACH,
-)
+@command("Inspect", "gs://bucket/rows --records 10000", "cache/cifar10 --json | jq '.leaves[].numbers.mean'")
 def stats(reference: str, *, records: int | None = None, **reach: Any) -> Answer:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
     statistics = survey(_open(reference, **reach), records=records)
     return Answer(statistics.to_json(), [Text(str(statistics))])
 
 
-def _open(reference: str, option: Any, **where: Any) -> DataRef[Any]:
+def _open(reference: str, option: Pairs = None, **where: Any) -> DataRef[Any]:
     storage, text = open_address(reference, option, **where)
     return storage.fetch(text)
 
@@ -186,7 +139,7 @@ def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:
 
 
 def element_json(value: Any) -> Any:
-    """Convert an element to what JSON can hold: bytes as base64, NaN and the infinities as ``float`` reads them."""
+    """Convert an element to what JSON can hold: bytes as base64, NaN and complex numbers as text."""
     if isinstance(value, np.ndarray) and not value.ndim:
         value = value[()]
     elif isinstance(value, Sparse):
@@ -202,33 +155,49 @@ def element_json(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
     plain = dtypes.plain_scalar(np.asarray(value))
-    if isinstance(plain, complex):
-        return [element_json(plain.real), element_json(plain.imag)]
-    return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
+    is_json = isinstance(plain, int | str) or (isinstance(plain, float) and math.isfinite(plain))
+    return plain if is_json else str(plain)
 
 
-@command(
-    "Check",
-    "cachelayer verify gs://bucket/caches/cifar10@v2",
-    "cachelayer verify cache/cifar10 --json || echo damaged",
-    options="option",
-)
-def verify(whole: str, *, option: Any) -> Answer:
+@command("Check", "gs://bucket/caches/cifar10@v2", "cache/cifar10 --json || echo damaged")
+def verify(whole: str, *, option: Pairs = None) -> Answer:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     storage, text = open_address(whole, option)
     report = storage.verify(text)
-    verdict = "all is well" if report.ok else count(len(report.problems), "problem")
-    summary = f"{report.reference}: {verdict}: {count(report.records, 'record')} in {count(report.shards, 'shard')}"
+    verdict = "all is well" if report.ok else counted(len(report.problems), "problem")
+    summary = f"{report.reference}: {verdict}: {counted(report.records, 'record')} in {counted(report.shards, 'shard')}"
     return Answer({"ok": report.ok, **asdict(report)}, [*report.problems, summary], SUCCESS if report.ok else FINDING)
 
 
-@command(
-    "Check",
-    "cachelayer diff cache/cifar10@v1 cache/cifar10@v2",
-    "cachelayer diff cache/cifar10@v2 gs://bucket/caches/cifar10@v2",
-    options="option to_option",
-)
-def diff(reference: str, other: str, *, option: Any, to_option: Any) -> Answer:
+@command("Check", "cache/cifar10@v1 cache/cifar10@v2", "cache/cifar10@v2 gs://bucket/caches/cifar10@v2")
+def diff(reference: str, other: str, *, option: Pairs = None, to_option: Pairs = None) -> Answer:
     """Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ."""
     difference = _open(reference, option).diff(_open(other, to_option))
     return Answer(difference, [str(difference)], SUCCESS if difference.same_data else FINDING)
+
+
+@command("Inspect", "cache", "gs://bucket/caches/cifar10@v2", "cache/tokens@v1 --detokenize my_tokens.py:decode")
+def view(
+    place: str, *, no_open: bool = False, detokenize: str | None = None, option: Pairs = None, **listening: Any
+) -> Answer:
+    """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
+    # Records are read in ranges: a look at a bucket downloads no shard.
+    storage, name = open_place(place, option, local_cache_bytes=0)
+    try:
+        from cachelayer.view.render import Shelf, version_path
+        from cachelayer.view.server import PageServer
+    except ImportError as error:
+        raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
+    shelf = Shelf(storage, None if detokenize is None else load(detokenize))
+    path = "/"
+    if name is not None:
+        ref = shelf.ref(name, None)
+        path = version_path(ref.dataset_id, ref.dataset_version)
+    server = PageServer(shelf, **listening)
+    url = server.url(path)
+    typer.echo(f"{url}\nCtrl-C ends it.")
+    if not no_open:
+        webbrowser.open(url)
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        server.run()
+    return Answer({"url": url})

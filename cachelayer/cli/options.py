@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
-from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
+from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import without_credentials
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
+from cachelayer.versions.snapshot import VersionInfo
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 _BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -27,21 +31,21 @@ _BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def _quantity(text: str, units: dict[str, int], expected: str) -> float:
+def _quantity(text: str, units: dict[str, int]) -> float:
     match = _NUMBER.fullmatch(text.strip().lower())
     if match is None or match[2] not in units:
-        raise typer.BadParameter(f"{text!r}: pass {expected}")
+        raise typer.BadParameter(f"{text!r}: pass a number, followed by one of {', '.join(filter(None, units))}")
     return float(match[1]) * units[match[2]]
 
 
 def nbytes(text: str) -> int:
     """Parse a size: ``256MB``, ``1.5GiB``, ``4096``."""
-    return int(_quantity(text, _BYTES, "bytes such as 4096, 256MB or 1GiB"))
+    return int(_quantity(text, _BYTES))
 
 
 def seconds(text: str) -> float:
     """Parse a time: ``90``, ``30m``, ``24h``, ``7d``."""
-    return _quantity(text, _SECONDS, "a time such as 90s, 30m, 24h or 7d")
+    return _quantity(text, _SECONDS)
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -55,18 +59,10 @@ def pair(text: str) -> tuple[str, str]:
 
 def record_range(text: str) -> range:
     """Parse the number of a record, or a range such as ``100:200``."""
-    start, colon, stop = text.partition(":")
-    try:
-        return range(int(start), int(stop) if colon else int(start) + 1)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r}: pass the number of a record, or a range such as 100:200") from None
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    value = json_or_text(text)
-    if not isinstance(value, dict):
-        raise typer.BadParameter('pass a JSON object, such as \'{"split": "train"}\'')
-    return value
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text, re.ASCII)
+    if match is None:
+        raise typer.BadParameter(f"{text!r}: pass the number of a record, or a range such as 100:200")
+    return range(int(match[1]), int(match[2] or int(match[1]) + 1))
 
 
 def json_or_text(text: str) -> Any:
@@ -77,131 +73,124 @@ def json_or_text(text: str) -> Any:
         return text
 
 
-REACH = "option local_cache"
-DIVIDE = "workers engine resume"
-SUBMIT = "compression shard_bytes max_records on_error allow_empty description metadata"
-
-
 @dataclass(frozen=True)
 class _Word:
-    kind: Any
-    default: Any
-    names: tuple[str, ...]
-    more: dict[str, Any]
+    metavar: str | None
+    help: str
+    names: tuple[str, ...] = ()
+    kind: Any = str
+    default: Any = None
+    parser: Callable[[str], Any] | None = None
+    min: int | None = None
+
+    def annotation(self, kind: Callable[..., Any], *names: str) -> Any:
+        how = kind(*names, metavar=self.metavar, help=self.help, parser=self.parser, min=self.min)
+        return Annotated[self.kind, how]
 
 
-def _word(kind: Any, metavar: str | None, text: str, *names: str, default: Any = None, **more: Any) -> _Word:
-    return _Word(kind, default, names, {"metavar": metavar, "help": text, **more})
+def _flag(text: str, *names: str) -> _Word:
+    return _Word(None, text, names, bool, default=False)
 
 
 _VERSION = "its name, a tag, latest (default) or sha256:PREFIX"
-# By name: the type, what stands for the value, the help, and the names on the command line if they are others.
+# What stands for the value of a parameter, its help, and how it is called on the command line if not by its own name.
 _WORDS = {
-    # What commands work on.
-    "function": _word(str, "MODULE:FUNCTION", "A function that returns a source, or FILE.py:FUNCTION."),
-    "files": _word(list[str], "FILES", "Paths, 'patterns' or URLs of files, or one folder."),
-    "target": _word(str, "STORAGE/ID@VERSION", "The new version; its name never changes."),
-    "reference": _word(str, "REFERENCE", f"STORAGE/ID@VERSION, the version by {_VERSION}; \\[a:b] slices it."),
-    "whole": _word(str, "STORAGE/ID@VERSION", f"A whole version: {_VERSION}."),
-    "other": _word(str, "OTHER", "Another REFERENCE, also in another storage."),
-    "dataset": _word(str, "STORAGE/ID", "A dataset in a storage."),
-    "storage": _word(str, "STORAGE", "A path, or a URL such as gs://bucket/prefix."),
-    "listed": _word(str, "STORAGE[/ID]", "A path or a URL, or a dataset in it."),
-    "place": _word(str, "STORAGE[/ID@VERSION]", "A storage, and the version to show first."),
-    "to": _word(str, "STORAGE[/ID@VERSION]", "The target; by default with the same names."),
-    "tag": _word(str, "TAG", "The tag; it moves if it named another version."),
-    "new": _word(str, "VERSION", "The name of the new version."),
-    "folder": _word(Path, "FOLDER", "The folder of the cache; by default a new one."),
-    "numbers": _word(list[str], "RECORDS", "Numbers of records, or ranges such as 100:200.", parser=record_range),
-    "columns": _word(
-        list[str],
-        "COLUMNS",
-        "MODULE:FUNCTION or FILE.py:FUNCTION, which makes a dict of an element; or files of a table.",
+    "function": _Word("MODULE:FUNCTION", "A function that returns a source, or FILE.py:FUNCTION."),
+    "files": _Word("FILES", "Paths, 'patterns' or URLs of files, or one folder.", kind=list[str]),
+    "target": _Word("STORAGE/ID@VERSION", "The new version; its name never changes."),
+    "reference": _Word("REFERENCE", f"STORAGE/ID@VERSION, the version by {_VERSION}; \\[a:b] slices it."),
+    "whole": _Word("STORAGE/ID@VERSION", f"A whole version: {_VERSION}."),
+    "other": _Word("OTHER", "Another REFERENCE, also in another storage."),
+    "dataset": _Word("STORAGE/ID", "A dataset in a storage."),
+    "storage": _Word("STORAGE", "A path, or a URL such as gs://bucket/prefix."),
+    "listed": _Word("STORAGE[/ID]", "A path or a URL, or a dataset in it."),
+    "place": _Word("STORAGE[/ID@VERSION]", "A storage, and the version to show first."),
+    "to": _Word("STORAGE[/ID@VERSION]", "The target; by default with the same names."),
+    "tag": _Word("TAG", "The tag; it moves if it named another version."),
+    "new": _Word("VERSION", "The name of the new version."),
+    "folder": _Word("FOLDER", "The folder of the cache; by default a new one.", kind=Path),
+    "numbers": _Word("RECORDS", "Numbers of records, or ranges such as 100:200.", kind=list[str], parser=record_range),
+    "columns": _Word(
+        "COLUMNS", "A MODULE:FUNCTION that makes a dict of an element, or files of a table.", kind=list[str]
     ),
-    # Options of one or a few commands.
-    "arg": _word(list[str], "NAME=VALUE", "An argument of the function.", parser=pair),
-    "record": _word(list[str], "NAME", "Store this argument with the version in clear."),
-    "kind": _word(str, "FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", "--format"),
-    "on": _word(str, "FIELD", "The table has a row for each value of this field."),
-    "batched": _word(bool, None, "The function takes batches."),
-    "replace": _word(bool, None, "Replace fields of the same names."),
-    "records": _word(int, "N", "How many records to read.", "--records", "-n", min=1),
-    "seed": _word(int, "N", "The seed of the draw."),
-    "delete": _word(bool, None, "Remove the tag; the version is then not named: STORAGE/ID."),
-    "shuffle_seed": _word(int, "N", "Shuffle the records with this seed; else they keep their order."),
-    "field": _word(list[str], "NAME", "Keep only this field, such as image or meta/url."),
-    "force": _word(bool, None, "Delete a version that has tags, with its tags."),
-    "yes": _word(bool, None, "Do not ask for confirmation.", "--yes", "-y"),
-    "grace": _word(
-        Any, "TIME", "How long to keep files that others may still use: 30m, 24h, 7d; 0 for none.", parser=seconds
+    "arg": _Word("NAME=VALUE", "An argument of the function.", kind=list[str], parser=pair),
+    "record": _Word("NAME", "Store this argument with the version in clear.", kind=list[str]),
+    "kind": _Word("FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", ("--format",)),
+    "on": _Word("FIELD", "The table has a row for each value of this field."),
+    "batched": _flag("The function takes batches."),
+    "replace": _flag("Replace fields of the same names."),
+    "records": _Word("N", "How many records to read.", ("--records", "-n"), kind=int, min=1),
+    "seed": _Word("N", "The seed of the draw.", kind=int),
+    "delete": _flag("Remove the tag; the version is then not named: STORAGE/ID."),
+    "shuffle_seed": _Word("N", "Shuffle the records with this seed; else they keep their order.", kind=int),
+    "fields": _Word("NAME", "Keep only this field, such as image or meta/url.", ("--field",), kind=list[str]),
+    "force": _flag("Delete a version that has tags, with its tags."),
+    "yes": _flag("Do not ask for confirmation.", "--yes", "-y"),
+    "grace": _Word("TIME", "How long to keep files that others may use: 30m, 24h, 7d; 0 for none.", parser=seconds),
+    "reason": _Word("TEXT", "Why; it is stored, and shown for the old digest."),
+    "dry_run": _flag("Delete nothing: list what would be deleted."),
+    "clear": _flag("Remove all copies that no program uses."),
+    "no_open": _flag("Only print the URL: open no browser."),
+    "port": _Word("N", "The port; 0 for a free one.", kind=int, default=0),
+    "host": _Word("ADDRESS", "Where to listen; others who know the URL can look there.", default="127.0.0.1"),
+    "detokenize": _Word("MODULE:FUNCTION", "A function that turns a list of tokens into text."),
+    "unbatch": _flag("Take batches of the source apart into records."),
+    "workers": _Word("N", "Use N processes, if the source can be divided.", kind=int, default=1),
+    "engine": _Word("processes|ray|beam", "Build the parts of a source on this engine."),
+    "resume": _Word(None, "Go on after an interrupted run.", ("--resume/--no-resume",), kind=bool, default=True),
+    "compression": _Word("KIND", "none, zstd or zstd:LEVEL, for each record."),
+    "shard_bytes": _Word(
+        "SIZE", "About the size of a shard.", default=f"{DEFAULT_SHARD_BYTES >> 20}MiB", parser=nbytes
     ),
-    "reason": _word(str, "TEXT", "Why; it is stored, and shown for the old digest."),
-    "dry_run": _word(bool, None, "Delete nothing: list what would be deleted."),
-    "clear": _word(bool, None, "Remove all copies that no program uses."),
-    "no_open": _word(bool, None, "Only print the URL: open no browser."),
-    "port": _word(int, "N", "The port; 0 for a free one."),
-    "host": _word(
-        str, "ADDRESS", "The address to listen on. With another than 127.0.0.1, others who know the URL can look."
-    ),
-    "detokenize": _word(str, "MODULE:FUNCTION", "A function that turns a list of tokens into text."),
-    # Options that commands pass on: they have their defaults here.
-    "workers": _word(int, "N", "Use N processes, if the source can be divided.", default=1),
-    "engine": _word(str, "processes|ray|beam", "Build the parts of a source on this engine."),
-    "resume": _word(
-        bool, None, "Continue after what an interrupted run has finished.", "--resume/--no-resume", default=True
-    ),
-    "compression": _word(str, "KIND", "none, zstd or zstd:LEVEL, for each record."),
-    "shard_bytes": _word(
-        str,
-        "SIZE",
-        "About how large a shard file gets: 256MB, 1GiB.",
-        default=f"{DEFAULT_SHARD_BYTES >> 20}MiB",
-        parser=nbytes,
-    ),
-    "unbatch": _word(bool, None, "Take batches of the source apart into records.", default=False),
-    "max_records": _word(int, "N", "Take at most this many records."),
-    "on_error": _word(str, "raise|skip", "Fail at elements that do not fit, or leave them out.", default="raise"),
-    "allow_empty": _word(bool, None, "Publish a version even if it has no records.", default=False),
-    "description": _word(str, "TEXT", "A text to store with the version."),
-    "metadata": _word(str, "JSON", "A JSON object to store with the version.", parser=_json_object),
-    "option": _word(list[str], "KEY=VALUE", "An option of the storage's client.", "--option", "-o", parser=pair),
-    "to_option": _word(list[str], "KEY=VALUE", "An option of the second storage's client.", parser=pair),
-    "local_cache": _word(Path, "FOLDER", "The folder for local copies of remote shards."),
-    "as_json": _word(bool, None, "Print one JSON document, for scripts.", "--json", default=False),
-    "show_traceback": _word(bool, None, "Show where in the code an error was raised.", "--traceback", default=False),
+    "max_records": _Word("N", "Take at most this many records.", kind=int),
+    "on_error": _Word("raise|skip", "Fail at elements that do not fit, or leave them out.", default="raise"),
+    "allow_empty": _flag("Publish a version even if it has no records."),
+    "description": _Word("TEXT", "A text to store with the version."),
+    "metadata": _Word("JSON", "A JSON object to store with the version.", parser=json_or_text),
+    "option": _Word("KEY=VALUE", "An option of the storage's client.", ("--option", "-o"), kind=list[str], parser=pair),
+    "to_option": _Word("KEY=VALUE", "An option of the second storage's client.", kind=list[str], parser=pair),
+    "local_cache": _Word("FOLDER", "The folder for local copies of remote shards.", kind=Path),
+    "as_json": _flag("Print one JSON document, for scripts.", "--json"),
+    "show_traceback": _flag("Show where in the code an error was raised.", "--traceback"),
 }
+# What a command takes as keywords of such a name, and passes on.
+_DIVIDE = "workers engine resume"
+_GROUPS = {
+    "reach": "option local_cache",
+    "listening": "host port",
+    "adding": f"on batched replace {_DIVIDE}",
+    "rewriting": f"shuffle_seed fields shard_bytes {_DIVIDE}",
+    "submit": f"unbatch {_DIVIDE} compression shard_bytes max_records on_error allow_empty description metadata",
+}
+Pairs = Sequence[tuple[str, str]] | None
 
 
-def parameters(function: Callable[..., Any], options: str) -> list[Parameter]:
-    """Return the parameters of a command as typer takes them.
-
-    Args:
-        function: what it takes by position are arguments, and its keywords options, with their defaults.
-        options: names of more options, whose defaults are in the table; it may take them as ``**options``.
-    """
-    own = [one for one in signature(function).parameters.values() if one.kind != Parameter.VAR_KEYWORD]
-    shared = options.split()
-    return [
-        *(_parameter(one.name, one.default, one.kind) for one in own if one.name not in shared),
-        *(_parameter(name, _WORDS[name].default, Parameter.KEYWORD_ONLY) for name in shared),
-    ]
+def parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
+    """Yield the parameters of a command as typer takes them: its keywords are options, the others arguments."""
+    for one in signature(function).parameters.values():
+        if one.kind == Parameter.VAR_KEYWORD:
+            yield from (option(name, _WORDS[name].default) for name in _GROUPS[one.name].split())
+        elif one.kind == Parameter.KEYWORD_ONLY:
+            yield option(one.name, one.default)
+        else:
+            annotation = _WORDS[one.name].annotation(typer.Argument)
+            yield Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
 
 
-def _parameter(name: str, default: Any, kind: Any) -> Parameter:
+def option(name: str, default: Any = False) -> Parameter:
+    """Return an option as typer takes it."""
     word = _WORDS[name]
     # With its name, a flag gets no --no-flag.
-    names = word.names or (f"--{name.replace('_', '-')}",)
-    is_option = kind == Parameter.KEYWORD_ONLY
-    how = typer.Option(*names, **word.more) if is_option else typer.Argument(**word.more)
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[word.kind, how])
+    annotation = word.annotation(typer.Option, *(word.names or (f"--{name.replace('_', '-')}",)))
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def storage_options(option: Sequence[tuple[str, str]] | None) -> dict[str, Any]:
+def storage_options(option: Pairs) -> dict[str, Any]:
     """Return the options of a storage's client. Values are JSON if possible, otherwise text."""
     return {name: json_or_text(value) for name, value in option or ()}
 
 
-def open_storage(url: str, option: Sequence[tuple[str, str]] | None = None, **where: Any) -> Storage:
+def open_storage(url: str, option: Pairs = None, **where: Any) -> Storage:
     """Open a storage that exists."""
     storage = Storage(url, storage_options=storage_options(option), **where)
     is_local = isinstance(storage._store, LocalStore)
@@ -212,7 +201,7 @@ def open_storage(url: str, option: Sequence[tuple[str, str]] | None = None, **wh
     return storage
 
 
-def open_address(text: str, option: Sequence[tuple[str, str]] | None = None, **where: Any) -> tuple[Storage, str]:
+def open_address(text: str, option: Pairs = None, **where: Any) -> tuple[Storage, str]:
     """Open the storage of a text such as ``gs://bucket/caches/cifar10@v2``; its methods take the text, as returned."""
     text = text.rstrip("/")
     url = Reference.split(text).url
@@ -223,7 +212,7 @@ def open_address(text: str, option: Sequence[tuple[str, str]] | None = None, **w
     return Storage(url, storage_options=storage_options(option), **where), text
 
 
-def open_place(text: str, option: Sequence[tuple[str, str]] | None, **where: Any) -> tuple[Storage, str | None]:
+def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | None]:
     """Open what a text names: a dataset or a version, as :func:`open_address` does, or else a storage."""
     with suppress(InvalidArgumentError, DatasetNotFoundError):
         storage, address = open_address(text, option, **where)
@@ -240,3 +229,64 @@ def only_dataset(text: str) -> str:
     if reference.name is not None or reference.rows is not None:
         raise InvalidArgumentError(f"{without_credentials(text)!r} is a version: name only the dataset, STORAGE/ID")
     return reference.dataset_id
+
+
+def versions_of(storage: Storage, text: str) -> dict[str, VersionInfo]:
+    """Return the versions of the dataset that a text names, which may have none."""
+    try:
+        return storage.versions(Reference.split(text).dataset_id)
+    except DatasetNotFoundError:
+        return {}
+
+
+def load(text: str) -> Callable[..., Any]:
+    """Load the function that ``module:function`` or ``path/file.py:function`` names.
+
+    Modules in the current folder can be imported, and a file can import what lies beside it, as if it were run.
+    """
+    place, _, name = text.rpartition(":")
+    folder, module = Path.cwd(), place
+    if place.endswith(".py"):
+        folder, module = Path(place).expanduser().absolute().parent, Path(place).stem
+    sys.path.insert(0, str(folder))
+    try:
+        function: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    except Exception as error:
+        # This runs the user's code, which may raise anything.
+        raise SourceError(
+            f"{text!r} cannot be loaded as MODULE:FUNCTION or FILE.py:FUNCTION: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(function):
+        raise InvalidTypeError(f"{text} is a {type(function).__name__}: name a function")
+    return function  # type: ignore[no-any-return]
+
+
+def arguments_of(function: Callable[..., Any], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Parse the arguments of a call: by the type hint of the function if there is one, else as JSON, else as text."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        # The annotation uses names that exist only for type checkers.
+        hints = {}
+    values = {name: _value(name, text, hints.get(name, Any)) for name, text in pairs}
+    takes = signature(function)
+    try:
+        takes.bind(**values)
+    except TypeError as error:
+        raise InvalidArgumentError(f"--arg: {error}; the function takes {takes}: write --arg NAME=VALUE") from error
+    return values
+
+
+def _value(name: str, text: str, hint: Any) -> Any:
+    """Convert a text to the type that the function asks for; a union takes the first that fits."""
+    kinds = get_args(hint) or (hint,)
+    value = json_or_text(text)
+    if str in kinds and (value is not None or type(None) not in kinds):
+        return text
+    if float in kinds and type(value) is int:
+        return float(value)
+    if Path in kinds:
+        return Path(text)
+    if set(kinds) <= {bool, int, float, type(None)} and type(value) not in kinds:
+        raise InvalidArgumentError(f"--arg {name}: expected {getattr(hint, '__name__', hint)}, got {text!r}")
+    return value

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.text import duration, size
+from cachelayer.drawing.text import counted, duration, size
 from cachelayer.json_values import flattened
 from cachelayer.versions.snapshot import VersionInfo
 
@@ -28,19 +28,12 @@ FAILURE = 3
 BUG = 4
 INTERRUPTED = 130
 
-_WIDE = 500
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a command.
-
-    Args:
-        document: for scripts: what JSON can hold, dataclasses and paths.
-        shown: for people: texts and renderables of rich, printed one below the other.
-        code: the exit code.
-    """
+    """What scripts get, as JSON, dataclasses and paths; what people see, as rich prints it; and the exit code."""
 
     document: Any
     shown: Sequence[RenderableType] = ()
@@ -64,13 +57,12 @@ def _plain(value: Any) -> Any:
 
 def problem(kind: str, text: str) -> None:
     """Print a line on stderr: ``error: ...`` or ``warning: ...``."""
-    style = "red" if kind == "error" else "yellow"
-    _console(sys.stderr).print(f"{kind}: {text}", style=style, soft_wrap=True)
+    _console(sys.stderr).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
 
 
 def _console(stream: Any) -> Console:
     """Return a console for a stream. Without a terminal it is very wide, so that piped tables are not cut."""
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 500
     # Texts are data: [brackets] and :words: in them are not markup.
     return _TextConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
@@ -80,32 +72,27 @@ class _TextConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control:
-                yield segment
-            else:
-                yield Segment(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text), segment.style)
+            text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text)
+            yield segment if segment.control else Segment(text, segment.style)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Lay out rows that have the same names of values."""
+def table(rows: Iterable[Any], *names: str) -> Table:
+    """Lay out values of documents or dataclasses, a line each, under their names."""
+    documents = [row if isinstance(row, dict) else vars(row) for row in rows]
     lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, value in rows[0].items():
+    for name in names:
+        is_number = any(isinstance(document.get(name), int) for document in documents)
         heading = name.replace("nbytes", "size").replace("_", " ")
-        lines.add_column(heading, justify="right" if isinstance(value, int) else "left", overflow="fold")
-    for row in rows:
-        lines.add_row(*(cell(name, value) for name, value in row.items()))
+        lines.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for document in documents:
+        lines.add_row(*(cell(name, document.get(name)) for name in names))
     return lines
-
-
-def _moment(time: str) -> str:
-    return time[:16].replace("T", " ")
 
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "nbytes": size,
     "idle": duration,
-    "published": _moment,
-    "when": _moment,
+    "time": lambda time: str(time[:16].replace("T", " ")),
     "digest": lambda digest: f"sha256:{digest[:12]}",
     "sha256": lambda digest: str(digest[:12]),
     "tags": ", ".join,
@@ -114,8 +101,10 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 
 def cell(name: str, value: Any) -> str:
     """Format a value of a document as people read it."""
+    if value is None:
+        return "-"
     if name in _FORMATS:
-        return "-" if value is None else _FORMATS[name](value)
+        return _FORMATS[name](value)
     return f"{value:,}" if isinstance(value, int) else text_of(value)
 
 
@@ -123,8 +112,6 @@ def text_of(value: Any) -> str:
     """Format what JSON can hold as it was written; a dict has a line for each key."""
     if isinstance(value, Mapping):
         return "\n".join(f"{key} = {text_of(item)}" for key, item in flattened(value))
-    if value is None:
-        return "-"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -149,20 +136,9 @@ def version_document(ref: DataRef[Any]) -> dict[str, Any]:
 
 
 def version_answer(ref: DataRef[Any], done: str, before: Mapping[str, VersionInfo] | None = None) -> Answer:
-    """Return the answer of a command that makes a version.
-
-    Args:
-        ref: the version.
-        done: what was done, such as ``published``.
-        before: the versions that the dataset had before; if this is one of them, nothing was done.
-    """
+    """Return the answer of a command that makes a version; nothing was done if it is one of those before."""
     known = (before or {}).get(ref.dataset_version)
     is_new = known is None or known.digest != ref.digest
     how = done if is_new else f"exists already, nothing was {done}"
-    line = f"{ref.dataset_id}@{ref.dataset_version} {how}: {count(len(ref), 'record')}, {size(ref.nbytes)}"
+    line = f"{ref.dataset_id}@{ref.dataset_version} {how}: {counted(len(ref), 'record')}, {size(ref.nbytes)}"
     return Answer({**version_document(ref), done: is_new}, [line, ref.reference])
-
-
-def count(number: int, noun: str) -> str:
-    """Format a number with its noun: ``60,000 records``, ``1 shard``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -29,12 +29,12 @@ def leaf_text(value: Any) -> str:
         return _clipped(repr(value[:TEXT]), len(value) > TEXT)
     if isinstance(value, Ragged):
         rows = ", ".join(leaf_text(value[row]) for row in range(min(len(value), FIRST)))
-        return f"ragged, {_counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"
+        return f"ragged, {counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"
     if isinstance(value, Sparse):
         places = [tuple(place) for place in value.indices[:FIRST].tolist()]
         entries = ", ".join(f"{at}: {_scalar(one)}" for at, one in zip(places, value.values[:FIRST], strict=True))
         shape = list(value.dense_shape.tolist())
-        return f"sparse {shape}, {_counted(len(value.values), 'value')}: {_clipped(entries, len(value.values) > FIRST)}"
+        return f"sparse {shape}, {counted(len(value.values), 'value')}: {_clipped(entries, len(value.values) > FIRST)}"
     return _array_text(np.asarray(value))
 
 
@@ -90,7 +90,8 @@ def _clipped(text: str, is_clipped: bool) -> str:
     return f"{text} …" if is_clipped else text
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Format a number with its noun: ``60,000 records``, ``1 shard``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 

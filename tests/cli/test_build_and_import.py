@@ -109,7 +109,7 @@ def test_what_cannot_be_built_is_said(here: Path, function: str, says: str) -> N
         (("--arg", "size"), "NAME=VALUE"),
         (("--compression", "gzip"), "gzip"),
         (("--shard-bytes", "much"), "'much'"),
-        (("--metadata", "[1]"), "pass a JSON object"),
+        (("--metadata", "[1]"), "metadata must be a dict"),
         (("--engine", "spark"), "engine='spark'"),
     ],
 )

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import cachelayer
 from cachelayer.cli.app import app, command
 from cachelayer.cli.options import nbytes, open_address, pair, seconds, storage_options
-from cachelayer.cli.output import Answer, count
-from cachelayer.drawing.text import size
+from cachelayer.cli.output import Answer
+from cachelayer.drawing.text import counted, size
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 
@@ -138,7 +138,7 @@ def test_quantities_are_read_and_written_as_people_do() -> None:
             nbytes(wrong)
     shown = [size(number) for number in (0, 999, 1000, 99_949, 999_499, 999_500, 5 * 10**12)]
     assert shown == ["0 B", "999 B", "1.0 kB", "99.9 kB", "999 kB", "1.0 MB", "5.0 TB"]
-    assert [count(60_000, "record"), count(1, "shard")] == ["60,000 records", "1 shard"]
+    assert [counted(60_000, "record"), counted(1, "shard")] == ["60,000 records", "1 shard"]
 
 
 # What follows the address; of `import` the storage comes behind.

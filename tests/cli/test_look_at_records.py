@@ -151,7 +151,7 @@ def test_json_holds_what_python_reads_back() -> None:
         "ragged": [[0, 1], [2]],
         "sparse": {"dense_shape": [3], "indices": [[1]], "values": [0.5]},
         "day": "2024-02-29",
-        "complex": [1.0, -2.0],
+        "complex": "(1-2j)",
         "scalars": ["Xw==", "ä", 3],
     }
 

@@ -17,7 +17,7 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer import CacheLayerWarning
-from cachelayer.cli.view_and_demo import pictures
+from cachelayer.cli.this_machine import pictures
 from cachelayer.provenance.contents import HERE_AND_THERE, described, differences, shown, stored
 from cachelayer.provenance.environment import checkout, commit_of, environment
 from cachelayer.provenance.origin import Origin, name_of

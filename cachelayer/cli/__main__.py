@@ -1,5 +1,0 @@
-"""``python -m cachelayer.cli`` is the script ``cachelayer``."""
-
-from cachelayer.cli import main
-
-main()

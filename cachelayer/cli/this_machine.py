@@ -1,0 +1,126 @@
+"""The commands about this machine: ``local``, ``doctor`` and ``demo``, which resumes a stream in another process."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cachelayer
+from cachelayer.cli.app import command
+from cachelayer.cli.options import Pairs, open_storage
+from cachelayer.cli.output import FINDING, SUCCESS, Answer, facts, table
+from cachelayer.drawing.text import size
+from cachelayer.errors import CacheLayerError, CorruptionError
+from cachelayer.objects.local_cache import CacheFolder, folder_of
+from cachelayer.objects.store import Store
+from cachelayer.storage.storage import Storage
+
+_DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")
+RECORDS, BATCH, SEED, STOP_AFTER = 2_000, 64, 7, 11
+_RESUME = "import sys; from cachelayer.cli.this_machine import resume; resume(sys.argv[1])"
+
+
+@command("Manage", "", "--clear")
+def local(*, clear: bool = False, local_cache: Any = None) -> Answer:
+    """List the local copies of remote shards, or remove them. They are made again when they are read."""
+    copies = CacheFolder(folder_of(local_cache))
+    if clear:
+        copies.clear()
+    groups = copies.copies()
+    total = sum(group.nbytes for group in groups)
+    state = "left in use by other programs" if clear else "of copies"
+    document = {"folder": copies.path, "nbytes": total, "groups": groups}
+    shown = [table(groups, "url", "files", "nbytes", "idle")] if groups else []
+    return Answer(document, [*shown, f"{copies.path}: {size(total)} {state}"])
+
+
+@command("Help", "", "gs://bucket/caches")
+def doctor(storage: str | None = None, *, option: Pairs = None) -> Answer:
+    """Show versions of packages; probe a storage. Exit code 1 if it cannot be published to."""
+    versions = {"python": platform.python_version()}
+    used = {re.split(r"[^\w.-]", text)[0] for text in requires("cachelayer") or () if not _DEVELOPMENT.search(text)}
+    for name in sorted({"cachelayer", *used}):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    if storage is None:
+        return Answer({"versions": versions}, [facts(versions.items())])
+    store = open_storage(storage, option)._store
+    problem = _probe(store)
+    document = {"versions": versions, "storage": {"url": store.url, "problem": problem}}
+    verdict = f"{store.url}: {problem or 'can be published to'}"
+    return Answer(document, [facts(versions.items()), verdict], FINDING if problem else SUCCESS)
+
+
+def _probe(store: Store) -> str:
+    """Return why a storage cannot be published to; an empty text if it can. Nothing is left in it."""
+    name, problem = f"_probe-{uuid.uuid4().hex}", ""
+    try:
+        store.put_if_absent(name, b"first")
+        if store.put_if_absent(name, b"second"):
+            problem = "it puts an object over another"
+        elif store.read(name) != b"first" or name not in store.names(""):
+            problem = "it does not read or list what was put"
+    except CacheLayerError as error:
+        problem = str(error)
+    with suppress(CacheLayerError):
+        store.delete(name)
+    return problem
+
+
+@command("Help", "", "demo-cache")
+def demo(folder: Path | None = None) -> Answer:
+    """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
+    place = str(folder or tempfile.mkdtemp(prefix="cachelayer-demo-"))
+    storage = Storage(place)
+    ref = storage.cache(pictures, "pictures", "v1")
+    print(f"cached    {ref.reference}: {len(ref)} records, {ref.nbytes / 1e6:.1f} MB: {ref.element_spec}")
+    print(f"again     opened, not built: {storage.cache(pictures, 'pictures', 'v1')}")
+
+    iterator = iter(shuffled_stream(place))
+    before = [next(iterator)["number"].tolist() for _ in range(STOP_AFTER)]
+    iterator.save(place)
+    print(f"stopped   after {STOP_AFTER} shuffled batches")
+
+    after = json.loads(subprocess.check_output([sys.executable, "-c", _RESUME, place]))  # noqa: S603
+    print(f"resumed   in another process: {len(after)} more batches")
+
+    uninterrupted = [batch["number"].tolist() for batch in shuffled_stream(place)]
+    handed_out = sorted(number for batch in before + after for number in batch)
+    if before + after != uninterrupted or handed_out != list(range(len(ref))):
+        raise CorruptionError("records were lost or repeated on the way through two processes: please report it")
+    print(f"proved    {len(ref)} records, each handed out once, in the order of an uninterrupted run")
+    print(f"next      cachelayer view {place}/pictures@v1")
+    return Answer({"proved": True, "reference": ref.reference})
+
+
+def pictures() -> Iterator[dict[str, Any]]:
+    """Yield pictures of 8 x 8 pixels: noise, and a bright bar in the row that the label names."""
+    rng = np.random.default_rng(SEED)
+    for number in range(RECORDS):
+        image, label = rng.random((8, 8), np.float32) / 2, number % 8
+        image[label] = 1
+        yield {"image": image, "label": label, "number": number}
+
+
+def shuffled_stream(folder: str) -> cachelayer.Stream[Any]:
+    """Return the stream that both processes read."""
+    return Storage(folder).fetch("pictures", "v1").stream(BATCH, shuffle=True, seed=SEED)
+
+
+def resume(folder: str) -> None:
+    """Do the work of the second process: restore the state, and print the numbers of the rest of the epoch."""
+    iterator = iter(shuffled_stream(folder))
+    iterator.load(folder)
+    print(json.dumps([batch["number"].tolist() for batch in iterator]))
