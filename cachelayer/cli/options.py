@@ -110,16 +110,14 @@ _WORDS = {
     "new": _Word("VERSION", "The name of the new version."),
     "folder": _Word("FOLDER", "The folder of the cache; by default a new one.", kind=Path),
     "numbers": _Word("RECORDS", "Numbers of records, or ranges such as 100:200.", kind=list[str], parser=record_range),
-    "columns": _Word(
-        "COLUMNS", "A MODULE:FUNCTION that makes a dict of an element, or files of a table.", kind=list[str]
-    ),
+    "columns": _Word("COLUMNS", "A MODULE:FUNCTION that makes a dict of an element, or tables.", kind=list[str]),
     "arg": _Word("NAME=VALUE", "An argument of the function.", kind=list[str], parser=pair),
     "record": _Word("NAME", "Store this argument with the version in clear.", kind=list[str]),
     "kind": _Word("FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", ("--format",)),
     "on": _Word("FIELD", "The table has a row for each value of this field."),
     "batched": _flag("The function takes batches."),
     "replace": _flag("Replace fields of the same names."),
-    "records": _Word("N", "How many records to read.", ("--records", "-n"), kind=int, min=1),
+    "records": _Word("N", "How many records to read, at most.", ("--records", "-n"), kind=int, min=1),
     "seed": _Word("N", "The seed of the draw.", kind=int),
     "delete": _flag("Remove the tag; the version is then not named: STORAGE/ID."),
     "shuffle_seed": _Word("N", "Shuffle the records with this seed; else they keep their order.", kind=int),
@@ -139,9 +137,7 @@ _WORDS = {
     "engine": _Word("processes|ray|beam", "Build the parts of a source on this engine."),
     "resume": _Word(None, "Go on after an interrupted run.", ("--resume/--no-resume",), kind=bool, default=True),
     "compression": _Word("KIND", "none, zstd or zstd:LEVEL, for each record."),
-    "shard_bytes": _Word(
-        "SIZE", "About the size of a shard.", default=f"{DEFAULT_SHARD_BYTES >> 20}MiB", parser=nbytes
-    ),
+    "shard_bytes": _Word("SIZE", "The size of a shard.", default=f"{DEFAULT_SHARD_BYTES >> 20}MiB", parser=nbytes),
     "max_records": _Word("N", "Take at most this many records.", kind=int),
     "on_error": _Word("raise|skip", "Fail at elements that do not fit, or leave them out.", default="raise"),
     "allow_empty": _flag("Publish a version even if it has no records."),
