@@ -190,6 +190,11 @@ STREAMS: dict[str, Callable[[Views], Make]] = {
     "windows": lambda views: partial(views["windows"][0].stream, **SHUFFLED, num_epochs=None),
     "windows in blocks": lambda views: partial(views["windows"][0].stream, **IN_BLOCKS, num_epochs=None),
     "far windows in blocks": lambda views: partial(views["far windows"][0].stream, **IN_BLOCKS, num_epochs=None),
+    "windows of far fields in blocks": lambda views: partial(
+        cachelayer.concat([views["far fields"][0][::-1], views["far fields"][0]]).windows("meta/weights", 8).stream,
+        **IN_BLOCKS,
+        num_epochs=2,
+    ),
     "far in blocks": lambda views: partial(views["far"][0].stream, **IN_BLOCKS, num_epochs=2, remainder="pad"),
     "far backwards in blocks": lambda views: partial(views["far"][0][::-1].stream, **IN_BLOCKS, num_epochs=None),
     "far and near in blocks": lambda views: partial(
@@ -236,7 +241,7 @@ def columns(item: Any) -> list[Any]:
     """The values of a batch, one list for each leaf."""
     if isinstance(item, tuple):
         return [*columns(item[0]), item[1].tolist()]
-    return [plain(item[key]) for key in sorted(item) if key in ("tokens", "tokens_mask", "sum", "word")]
+    return [plain(item[key]) for key in sorted(item) if key in ("tokens", "tokens_mask", "weights", "sum", "word")]
 
 
 def failures(iterators: list[Any]) -> list[Any]:

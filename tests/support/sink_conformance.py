@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from documents import BUCKETS, OPTIONS, cached_documents
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, StateError, Storage
@@ -17,16 +16,20 @@ from cachelayer import ArraySpec, Blocks, StateError, Storage
 RECORDS = 60
 NOISY = {"n": ArraySpec("int32"), "noise": ArraySpec("float32", (2,))}
 SHUFFLED: dict[str, Any] = {"shuffle": True, "seed": 4}
+BUCKETS = ("tokens", [8, 16, 32])
+OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 1, "remainder": "drop"}
 
 
 class Refs:
-    """Records of one shape, and documents of any length."""
+    """Records of one shape, and documents of 0 to 32 tokens."""
 
     def __init__(self, storage: Storage) -> None:
         numbers = np.arange(RECORDS, dtype=np.int32)
         arrays = {"n": numbers, "weight": numbers % 3, "grid": np.arange(6 * RECORDS, dtype="f4").reshape(-1, 2, 3)}
         self.rows: Any = storage.cache(arrays, "rows", "v1", shard_bytes=800)
-        self.documents = cached_documents(storage)
+        rng, spec = np.random.default_rng(0), {"tokens": ArraySpec("int32", (None,))}
+        documents = [{"tokens": rng.integers(1, 99, rng.integers(0, 33)).astype(np.int32)} for _ in range(120)]
+        self.documents: Any = storage.cache(documents, "d", "v1", element_spec=spec, shard_bytes=2000)
 
 
 def noisy(row: Any, rng: np.random.Generator) -> Any:
