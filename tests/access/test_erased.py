@@ -57,20 +57,15 @@ ALL_WAYS: list[Callable[[Any, int], Any]] = [
     lambda ref, number: ref.read([0, number]),
     lambda ref, number: ref.read(np.arange(number, number + 20)),
     lambda ref, number: ref.__getitems__([number, 0]),
-    lambda ref, number: list(ref[number - 1 :]),
-    lambda ref, number: list(ref[number : number + 1].stream(1)),
-    lambda ref, number: list(ref[10:40].stream(7, prefetch=0)),
+    lambda ref, number: list(ref[number - 1 : number + 1].stream(1)),
     lambda ref, number: list(ref.exclude([3, 4]).stream(3, shard=(2, 3))),
     lambda ref, number: list(ref[number - 1 : number + 2].stream(2, shuffle=Blocks(records=2, lanes=1), seed=0)),
 ]
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("spec", [FIXED, VARYING], ids=["fixed", "varying"])
-def test_every_way_to_read_refuses_an_erased_record_and_gives_all_others(
-    storage: Storage, spec: Any, compression: str | None
-) -> None:
-    old, new = before_and_after(storage, spec, compression=compression)
+def test_every_way_to_read_refuses_an_erased_record_and_gives_all_others(storage: Storage, spec: Any) -> None:
+    old, new = before_and_after(storage, spec, compression="zstd" if spec is VARYING else None)
     assert (len(new), new.erased.tolist()) == (COUNT, GONE)
     assert (len(old.erased), new.digest == old.digest) == (0, False)
     for ref, same in (
@@ -84,14 +79,7 @@ def test_every_way_to_read_refuses_an_erased_record_and_gives_all_others(
                 read(ref, 31)
             assert (info.value.record, info.value.version, info.value.reason) == (31, "d@v1", "asked to")
         assert str(ref.read(LEFT)) == str(same.read(LEFT))
-        assert str(ref.__getitems__(LEFT)) == str(same.__getitems__(LEFT))
-        assert [str(ref[n]) for n in LEFT[:3]] == [str(same[n]) for n in LEFT[:3]]
-        left = ref.exclude(ref.erased)
-        assert str(list(left)) == str(same.__getitems__(LEFT))
-        for shuffle in (True, BLOCKS):
-            batches = left.fields("n").stream(8, shuffle=shuffle, seed=1)
-            expected = same.fields("n").read(LEFT)["n"].tolist()
-            assert sorted(n for batch in batches for n in batch["n"].tolist()) == sorted(expected)
+        assert str(ref.exclude(ref.erased).__getitems__(range(len(LEFT)))) == str(same.__getitems__(LEFT))
     new.mirror(progress=False)
     assert str(new.read(LEFT)) == str(old.read(LEFT))
     with pytest.raises(ErasedRecordError):
@@ -192,64 +180,47 @@ def test_scans_pages_and_commands_leave_erased_records_out(tmp_path: Path) -> No
         assert "was erased" in client.get("/d/d/v1/records/31").text
 
 
-def test_a_weight_may_draw_an_erased_record_which_raises(tmp_path: Path) -> None:
+STANDS_IN: dict[str, Callable[[Any], Any]] = {
+    "elements": lambda ref: ref.stream(),
+    "batches": lambda ref: ref.stream(8, shuffle=True, seed=5),
+    "elements in blocks": lambda ref: ref.stream(shuffle=BLOCKS, seed=5),
+    "batches in blocks": lambda ref: ref.stream(8, shuffle=BLOCKS, seed=5),
+    "buckets": lambda ref: ref.stream(4, buckets=("tokens", [30, 100])),
+}
+
+
+@pytest.mark.parametrize("kind", STANDS_IN)
+def test_a_stream_raises_where_an_erased_record_comes_unless_another_stands_in(storage: Storage, kind: str) -> None:
+    whole = STANDS_IN[kind](before_and_after(storage, VARYING)[1])
+    bad = next(step for step in range(len(whole)) if {*whole.records(step).tolist()} & {*GONE})
+    for stream in (whole, whole.map(lambda each: each)):
+        iterator = iter(stream)
+        for _ in range(bad):
+            next(iterator)
+        position = iterator.position
+        with pytest.raises(ErasedRecordError):
+            next(iterator)
+        assert iterator.get_state()["position"] == position
+    iterator = iter(whole.map(lambda each: each, on_error="replace"))
+    with pytest.warns(CacheLayerWarning, match="another record stands in"):
+        assert len(list(iterator)) == len(whole)
+    assert sorted(failure.record for failure in iterator.failures) == GONE
+    assert all(isinstance(failure.error, ErasedRecordError) for failure in iterator.failures)
+
+
+def test_samples_and_new_versions_refuse_erased_records(tmp_path: Path) -> None:
     _, new = before_and_after(Storage(tmp_path), FIXED, range(2, COUNT))
-    with pytest.raises(ErasedRecordError):
-        new.sample("n", seed=1)
-    with pytest.raises(ErasedRecordError):
-        new.sample(np.ones(COUNT), seed=1).stream(50)[0]
+    refused: list[Callable[[], Any]] = [
+        lambda: new.sample("n", seed=1),
+        lambda: new.sample(np.ones(COUNT), seed=1).stream(50)[0],
+        lambda: Storage(tmp_path).submit(new, "e@v1"),
+    ]
+    for call in refused:
+        with pytest.raises(ErasedRecordError):
+            call()
     left = new.exclude(new.erased)
     assert left.sample("n", seed=1).stream(50)[0]["n"].tolist() == [1] * 50
-
-
-def test_another_of_its_bucket_stands_in(tmp_path: Path) -> None:
-    _, new = before_and_after(Storage(tmp_path), VARYING, [50])
-    stream = new.stream(4, buckets=("tokens", [30, 100]))
-    with pytest.raises(ErasedRecordError):
-        list(stream)
-    iterator = iter(stream.map(lambda each: each, on_error="replace"))
-    with pytest.warns(CacheLayerWarning, match="stands in"):
-        assert len(list(iterator)) == len(stream)
-    assert [failure.record for failure in iterator.failures] == [50]
-
-
-@pytest.mark.parametrize("batch", [8, None])
-@pytest.mark.parametrize("shuffle", [False, True, BLOCKS], ids=["plain", "shuffled", "blocks"])
-def test_another_record_stands_in_for_an_erased_one(storage: Storage, shuffle: Any, batch: int | None) -> None:
-    old, new = before_and_after(storage, FIXED)
-    options: Any = {"shuffle": shuffle, "seed": 5 if shuffle else None}
-    iterator = iter(new.stream(batch, **options).map(lambda each: each, on_error="replace"))
-    with pytest.warns(CacheLayerWarning, match="another record stands in"):
-        items = list(iterator)
-    numbers, originals = (
-        np.concatenate([np.atleast_1d(item["n"]) for item in each]).tolist()
-        for each in (items, old.stream(batch, **options))
-    )
-    replaced = [old for new, old in zip(numbers, originals, strict=True) if new != old]
-    assert replaced == [failure.record for failure in iterator.failures]
-    assert sorted(replaced) == GONE
-    assert all(isinstance(failure.error, ErasedRecordError) for failure in iterator.failures)
-    assert not set(numbers) & set(GONE)
-
-
-def test_a_stream_raises_where_the_erased_record_comes(tmp_path: Path) -> None:
-    _, new = before_and_after(Storage(tmp_path), FIXED, [31])
-    for stream in (new.stream(8), new.stream(8).map(lambda each: each), new.stream(8).map_batches(lambda each: each)):
-        iterator = iter(stream)
-        for _ in range(3):
-            next(iterator)
-        with pytest.raises(ErasedRecordError, match="record 31"):
-            next(iterator)
-        assert iterator.get_state()["position"] == 24
-
-
-def test_a_version_with_erased_records_is_not_copied_into_another(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    _, new = before_and_after(storage, FIXED)
-    with pytest.raises(ErasedRecordError):
-        storage.submit(new, "e@v1")
-    left = storage.submit(new.exclude(new.erased), "e@v2")
-    assert left.read(slice(None))["n"].tolist() == LEFT
+    assert Storage(tmp_path).submit(left, "e@v2").read(slice(None))["n"].tolist() == [0, 1]
 
 
 @pytest.fixture(scope="module")

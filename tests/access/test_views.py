@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from document_views import ELEMENTS, LEAVES, SPEC, document_views, values_of
+from document_views import ELEMENTS, LEAVES, SPEC, document_views, plain, values_of
 
 import cachelayer
-from cachelayer import Nullable, Ragged, RecordIndexError, Storage
+from cachelayer import RecordIndexError, Storage
 from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.stream import reader_of, step_of
 
@@ -23,21 +23,18 @@ Views = dict[str, tuple[Any, list[Any]]]
 Make = Callable[..., Any]
 
 
-def plain(value: Any) -> Any:
-    """An element or a batch as lists and numbers."""
-    if isinstance(value, dict):
-        return {key: plain(child) for key, child in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(child) for child in value]
-    if isinstance(value, Nullable):
-        return [plain(value.values), plain(value.valid)]
-    if isinstance(value, Ragged):
-        return value.to_list()
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 def rows_of(flat: Any, length: int, key: str) -> list[Any]:
     return [{key: flat[at : at + length]} for at in range(0, len(flat) - length + 1, length)]
+
+
+def padded_leaf(element: Any, key: str, length: int, fill: int) -> dict[str, Any]:
+    (values,) = values_of([element], key)
+    kept = values[:length]
+    return {
+        key: np.append(kept, np.full(length - len(kept), fill, kept.dtype)),
+        f"{key}_length": np.int32(len(kept)),
+        f"{key}_mask": np.arange(length) < len(kept),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +45,11 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     flat, score = np.concatenate(values_of(ELEMENTS, "tokens")), np.arange(90) / 4
     url = many._base.version.store.url
     padded = [
-        {
-            "tokens": np.resize(np.append(each, np.zeros(12, np.int32))[:12], 12),
-            "tokens_length": np.int32(min(len(each), 12)),
-            "tokens_mask": np.arange(12) < len(each),
-        }
-        for each in values_of(ELEMENTS, "tokens")
+        {"id": e["id"], **padded_leaf(e, "tokens", 12, 7), "meta": e["meta"], **padded_leaf(e, "maybe", 4, 3)}
+        for e in ELEMENTS
     ]
+    Storage(url).copy("docs@many", to=far)
+    gone = far.erase("docs@many", records=[2, 50], reason="asked to", progress=False)
     numbers = [n for n in range(90) if n % 4 == 1]
     packs, rests = many.packed("tokens", 40), many.windows("tokens", 9, remainder="pad")
     return views | {
@@ -64,6 +59,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
             far.fetch("docs@zstd").fields("id", "meta"),
             [{k: e[k] for k in ("id", "meta")} for e in ELEMENTS],
         ),
+        "erased": (gone.exclude(gone.erased), [each for each in ELEMENTS if each["id"] not in (2, 50)]),
         "excluded": (many.exclude(range(0, 90, 3)), [each for each in ELEMENTS if each["id"] % 3]),
         "where": (many.where("id % 4 == 1"), [ELEMENTS[number] for number in numbers]),
         "nested": (many[80:3:-1].select(range(0, 70, 2))[5:], ELEMENTS[80:3:-1][0:70:2][5:]),
@@ -74,7 +70,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
         ),
         "wrapped": (cachelayer.wrap(ELEMENTS, identity="e", element_spec=SPEC), ELEMENTS),
         "windows": (many.windows("tokens", 8), rows_of(flat, 8, "tokens")),
-        "padded": (many.fields("tokens").padded({"tokens": 12}, long="truncate"), padded),
+        "padded": (many.padded({"tokens": 12, "maybe": 4}, value={"tokens": 7, "maybe": 3}, long="truncate"), padded),
         "far windows": (far.fetch("docs@zstd").windows("tokens", 8), rows_of(flat, 8, "tokens")),
         "packs": (packs, list(packs)),
         "padded windows": (rests, list(rests)),
@@ -87,7 +83,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
 
 KINDS = [
     *("one", "many", "zstd", "always checked", "far", "far fields", "slice", "backwards", "chosen", "fields", "joined"),
-    *("joined fields", "excluded", "where", "nested", "derived", "columns", "wrapped", "windows", "padded"),
+    *("joined fields", "erased", "excluded", "where", "nested", "derived", "columns", "wrapped", "windows", "padded"),
     *("far windows", "joined windows", "packs", "padded windows"),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import cachelayer
-from cachelayer import ArraySpec, Storage
+from cachelayer import ArraySpec, Nullable, Ragged, Storage
 
 SPEC = {
     "id": ArraySpec("int64"),
@@ -75,6 +75,19 @@ def document_views(folder: Path) -> dict[str, tuple[Any, list[dict[str, Any]]]]:
 def values_of(elements: list[dict[str, Any]], leaf: str) -> list[Any]:
     """The values of a leaf in each element."""
     return [LEAVES[leaf][1](each) for each in elements]
+
+
+def plain(value: Any) -> Any:
+    """An element or a batch as lists and numbers."""
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(child) for child in value]
+    if isinstance(value, Nullable):
+        return [plain(value.values), plain(value.valid)]
+    if isinstance(value, Ragged):
+        return value.to_list()
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def same(found: Any, expected: Any) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cachelayer.access.sequences.pack_planner import GROUP, LONG, Packing, plan
 from cachelayer.streams.order.permutation import permuted
 
+
 def pieces_of(lengths: list[int], how: Packing) -> list[tuple[int, int, int]]:
     """The pieces that are to be packed, one document after another."""
     out, most = [], how.max_length
