@@ -12,10 +12,6 @@ import pytest
 
 import cachelayer
 from cachelayer import ArraySpec, DataRef, InvalidArgumentError, InvalidTypeError, Nullable, StateError, Storage
-from cachelayer.access.dataset import Selected
-from cachelayer.access.joined import Joined, JoinedRecords
-from cachelayer.errors import CorruptionError
-from cachelayer.records.selection import Selection
 
 
 def element(number: int) -> dict[str, Any]:
@@ -77,26 +73,19 @@ def test_a_leaf_that_is_none_in_one_part_may_be_none_in_all(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
-    [([{"x": np.int32(1)}], r"leaf \['x'\]"), ([{"x": 1, "y": 2}], "d@v2"), ([(1,)], "d@v2"), ([b"1"], "d@v2")],
+    ("make", "error", "message"),
+    [
+        (lambda ref, other: [ref, other([{**element(0), "n": np.int32(1)}])], InvalidArgumentError, r"leaf \['n'\]"),
+        (lambda ref, other: [ref, other([{**element(0), "y": 2}])], InvalidArgumentError, "e@v1"),
+        (lambda ref, other: [ref, other([b"1"])], InvalidArgumentError, "e@v1"),
+        (lambda *_: [cachelayer.wrap([1], identity="one")], InvalidTypeError, "stored records"),
+        (lambda ref, _: ref, InvalidTypeError, "concat"),
+        (lambda *_: [], InvalidArgumentError, "join"),
+    ],
 )
-def test_other_specs_are_refused_by_leaf(tmp_path: Path, other: Any, message: str) -> None:
-    storage = Storage(tmp_path)
-    refs = [storage.cache([{"x": 1}], "d", "v1"), storage.cache(other, "d", "v2")]
-    with pytest.raises(InvalidArgumentError, match=message):
-        cachelayer.concat(refs)
-
-
-def test_what_has_no_stored_records_is_refused(refs: list[DataRef[Any]]) -> None:
-    wrong: Any
-    for wrong, error in (
-        ([cachelayer.wrap([1], identity="one")], InvalidTypeError),
-        (refs[0], InvalidTypeError),
-        (5, InvalidTypeError),
-        ([], InvalidArgumentError),
-    ):
-        with pytest.raises(error):
-            cachelayer.concat(wrong)
+def test_what_cannot_be_joined_is_refused(tmp_path: Path, refs: Any, make: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        cachelayer.concat(make(refs[0], lambda rows: Storage(tmp_path).cache(rows, "e", "v1")))
 
 
 def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: list[DataRef[Any]]) -> None:
@@ -126,28 +115,3 @@ def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path
     for _ in range(2):
         assert (joined.read(numbers)["v"] == expected).all()
     assert len(joined.read([])["v"]) == 0
-
-
-def test_a_damaged_record_of_a_join_is_named_in_its_own_version(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    parts = [storage.cache([b"x" * (size + n) for n in range(40)], f"d{size}", "v1") for size in (10, 100)]
-    joined = cachelayer.concat(parts)
-    assert joined.read([3, 50])[1] == b"x" * 110
-    (index,) = (path for path in tmp_path.rglob("*") if "d100/" in str(path) and path.suffix == ".index")
-    rows = bytearray(index.read_bytes())
-    assert len(rows) > 40 * 16
-    rows[-16:-8] = (1 << 40).to_bytes(8, "little")
-    index.chmod(0o644)
-    index.write_bytes(rows)
-    fresh = cachelayer.concat([cachelayer.open(f"{tmp_path}/d{size}@v1") for size in (10, 100)])
-    with pytest.raises(cachelayer.CorruptionError, match=r"d100.*"):
-        fresh.read([0, 79, 5, 41])
-
-
-def test_a_selection_outside_of_its_version_does_not_reach_into_the_next(tmp_path: Path) -> None:
-    ref: Any = Storage(tmp_path).submit([bytes([number]) for number in range(40)], "d", "v1")
-    whole = ref._records
-    for numbers in (range(40, 45), np.array([1, -1])):
-        base = JoinedRecords(Joined((whole, Selected(whole.base, Selection(numbers)), whole)))
-        with pytest.raises(CorruptionError, match="there is no record"):
-            base.records(np.array([0, 40, 41, 40 + len(numbers)]))
