@@ -8,11 +8,13 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from crash_child import LEASE_SECONDS, OPTIONS, RECORDS, WAYS, backwards, main, make, rows
+from crash_child import LEASE_SECONDS, WAYS, main, make
 from forks import FORKS
 from leftovers import assert_only_versions_are_left, noted_shards
+from operations import OPTIONS, rows, submit_base
 from samples import SHARE, some
 from servers import Server, new_bucket
 
@@ -29,22 +31,29 @@ def whole(storage: cachelayer.Storage, version: str, records: int) -> bool:
     return True
 
 
+def storages(url: str, options: Any, other_folder: Path) -> tuple[cachelayer.Storage, cachelayer.Storage]:
+    """A storage with the base, and another one whose base shares no shard with any build here."""
+    storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
+    other = cachelayer.Storage(other_folder)
+    submit_base(storage)
+    other.submit(rows(500, 560), "d", "v1", **OPTIONS)
+    return storage, other
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """The digest that a way of making a version gives when nobody kills it."""
 
     @cache
     def digest(way: str) -> str:
-        storage, other = (cachelayer.Storage(tmp_path_factory.mktemp("undisturbed")) for _ in range(2))
-        storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
-        other.submit(backwards, "d", "base", **OPTIONS)
-        return WAYS[way](storage, other).digest
+        folder = tmp_path_factory.mktemp("undisturbed")
+        return WAYS[way](*storages(str(folder / "storage"), None, folder / "other")).digest
 
     return digest
 
 
 CASES = [("local", way) for way in WAYS]
-CASES += [("s3", "generator"), ("gcs", "parts"), ("s3", "copy")]
+CASES += [("s3", "cache"), ("gcs", "parts"), ("s3", "copy")]
 
 
 @pytest.mark.parametrize(("store", "way"), CASES)
@@ -66,10 +75,7 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
     elif way == "workers" and stride > 1:
         # Each of its runs starts processes.
         stride *= 2
-    storage = cachelayer.Storage(url, storage_options=options, local_cache_bytes=0)
-    other = cachelayer.Storage(tmp_path / "other")
-    storage.submit(rows(RECORDS), "d", "base", **OPTIONS)
-    other.submit(backwards, "d", "base", **OPTIONS)
+    storage, other = storages(url, options, tmp_path / "other")
     step, killed, kept = 3, 0, set[str]()
     while True:
         child = FORKS.Process(target=make, args=(url, options, other.url, way, step))
@@ -104,7 +110,7 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
         assert child.exitcode in {0, -signal.SIGKILL}
         is_there = whole(storage, "v1", 100)
         if child.exitcode:
-            assert storage.cache(rows(100), "rows", "v1").read([99])["number"].tolist() == [99]
+            assert storage.cache(iter(rows(0, 100)), "rows", "v1").read([99])["number"].tolist() == [99]
             assert whole(storage, "v1", 100)
         assert_only_versions_are_left(storage, "rows")
         return child.exitcode != 0, is_there
@@ -132,14 +138,14 @@ def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> 
         pytest.skip("mounting a small file system is not permitted here")
     try:
         storage = cachelayer.Storage(small)
-        kept = storage.submit(rows(100), "rows", "v1")
+        kept = storage.submit(rows(0, 100), "rows", "v1")
         with pytest.raises(cachelayer.StorageError, match=r"(?i)no space"):
-            storage.submit(rows(20_000), "rows", "v2", shard_bytes=500_000)
+            storage.submit(rows(0, 20_000), "rows", "v2", shard_bytes=500_000)
         assert list(storage.versions("rows")) == ["v1"]
         assert storage.verify("rows", "v1")
         assert [row["number"] for row in kept] == list(range(100))
         storage.gc(grace=0)
-        assert len(storage.cache(rows(50), "rows", "v3")) == 50
+        assert len(storage.cache(rows(0, 50), "rows", "v3")) == 50
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
         shutil.rmtree(small)

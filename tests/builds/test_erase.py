@@ -174,19 +174,6 @@ def test_a_copy_of_what_is_left_replaces_the_copy_elsewhere(storage: Storage, tm
         storage.copy("d@v2", to=other)
 
 
-def test_builds_upon_what_is_erased_meanwhile_are_refused(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    submitted(storage)
-
-    def erases() -> Iterator[Any]:
-        storage.erase("d@v1", records=[42], reason="asked to")
-        yield from rows(COUNT)
-
-    with pytest.raises(VersionNotFoundError, match="v1"):
-        storage.append("d", "v1", "v2", erases)
-    assert list(storage.versions("d")) == ["v1"]
-
-
 def test_local_copies_go_when_they_are_looked_at(gcs: Server, tmp_path: Path) -> None:
     url, options, copies = gcs.url(new_bucket(gcs)), gcs.storage_options(), tmp_path / "copies"
     storage = Storage(url, storage_options=options, local_cache=copies)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +243,6 @@ def test_to_a_version_with_erased_records_no_columns_are_added(storage: Storage,
     assert storage.verify("d@v3").ok
 
 
-def test_gc_deletes_the_columns_of_deleted_versions_alone(local: Storage) -> None:
-    local.add_columns("d@v2", new="v3", columns=named, progress=False)
-    local.delete("d", "v3", grace=0)
-    assert local.fetch("d@v2").read([1])["score"].tolist() == [0.25]
-    local.delete("d", "v2", grace=0)
-    local.gc(grace=0, progress=False)
-    assert local.fetch("d@v1")[5]["x"] == 5
-    assert not files_of_columns(local)
-
-
 def test_a_damaged_column_file_is_refused(local: Storage) -> None:
     (file,) = files_of_columns(local)
     raw = bytearray(file.read_bytes())
@@ -275,16 +264,3 @@ def test_at_most_sixteen_groups(tmp_path: Path) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match="rewrite"):
         storage.add_columns("d@g16", new="g17", columns={"c17": np.ones(3)})
     assert storage.add_columns("d@g16", new="again", columns={"c3": np.zeros(3)}, replace=True)[2]["c3"] == 0
-
-
-def test_of_those_that_add_columns_at_once_one_wins(local: Storage) -> None:
-    def add(_: int) -> str:
-        try:
-            return Storage(local.url).add_columns("d@v1", new="v3", columns=tripled, batched=True).digest
-        except cachelayer.AlreadyExistsError:
-            return "lost"
-
-    with ThreadPoolExecutor(3) as threads:
-        outcomes = list(threads.map(add, range(3)))
-    assert sorted(outcomes)[1:] == ["lost"] * 2
-    assert local.fetch("d@v3").digest in outcomes

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from faults import fault_proxy
-from forks import FORKS
-from leftovers import assert_only_versions_are_left, named_files, stored_files
-from rewrite_child import RECORDS, SEED, SHARD_BYTES, SPEC, elements, main
+from leftovers import named_files, stored_files
+from rewrite_child import RECORDS, SEED, SHARD_BYTES, SPEC, elements
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.engines import Processes
 from cachelayer.streams.order.permutation import permuted
 
 ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
@@ -217,37 +215,6 @@ def test_an_empty_version_stays_empty_and_an_empty_view_is_refused(storage: Stor
         assert len(storage.rewrite("d", "empty", version, shuffle_seed=seed, progress=False)) == 0
     with pytest.raises(cachelayer.InvalidArgumentError, match="the view has no records"):
         storage.rewrite("d", storage.fetch("d", "v1")[:0], "e3")
-
-
-def join(processes: Sequence[Any]) -> None:
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * len(processes)
-
-
-@pytest.mark.parametrize("hosts", [[None, None], [(0, 2), (1, 2)]], ids=["alone", "hosts"])
-@pytest.mark.slow
-def test_processes_at_once_make_one_version(
-    storage: Storage, expected: str, hosts: list[tuple[int, int] | None]
-) -> None:
-    join([FORKS.Process(target=main, args=(storage.url, "{}", "v3", each)) for each in hosts])
-    assert storage.fetch("d", "v3").digest == expected
-    assert_only_versions_are_left(storage, "d")
-
-
-def test_a_base_that_is_deleted_meanwhile_is_named(storage: Storage) -> None:
-    class Deletes:
-        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
-            storage.delete("d", "v1", grace=0)
-            # This process may have mapped the shards, which keeps their records; others have not.
-            return Processes(1).run(task, numbers)
-
-    base = Storage(storage.url).fetch("d", "v1")
-    with pytest.raises(cachelayer.VersionNotFoundError, match=r"d@v1 was deleted"):
-        storage.rewrite("d", base, "v3", **OPTIONS, engine=Deletes())
-    assert "v3" not in storage.versions("d")
 
 
 def test_a_damaged_record_is_not_written_again(storage: Storage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,33 +38,6 @@ def test_the_digest_is_that_of_the_data(tmp_path: Path) -> None:
     assert Storage(tmp_path / "a").submit(numbered(499), "d", "v2", shard_bytes=5000).digest != refs[0].digest
     for ref in refs:
         assert [int(row["n"]) for row in ref] == list(range(500))
-
-
-class Point(NamedTuple):
-    x: int
-    tags: tuple[str, ...]
-
-
-MADE: dict[str, Callable[[Storage], cachelayer.DataRef[Any]]] = {
-    "submitted": lambda storage: storage.submit([Point(1, ("a", "b")), Point(2, ("c", "d"))], "d", "v2"),
-    "cached": lambda storage: storage.cache(lambda: numbered(9), "d", "v2", metadata={"of": (1, 2)}),
-    "with None": lambda storage: storage.cache([{"x": 1, "y": "a"}, {"x": None, "y": "b"}], "d", "v2"),
-    "in parts": lambda storage: storage.cache(cachelayer.sharded(lambda index, count: [index], 3), "d", "v2"),
-    "left out": lambda storage: storage.submit([1, "x", 2], "d", "v2", on_error="skip"),
-    "appended": lambda storage: storage.append("d", "v1", "v2", [{"n": 7, "x": np.zeros(3, np.float32)}]),
-    "derived": lambda storage: storage.derive("d", "v1", "v2", keep=[3, 1, 4]),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*left out")
-@pytest.mark.parametrize("how", MADE)
-def test_a_ref_of_a_build_is_the_one_that_is_fetched(storage: Storage, how: str) -> None:
-    storage.submit(numbered(5), "d", "v1")
-    made, fetched = MADE[how](storage), storage.fetch("d", "v2")
-    assert made._base.version.manifest == fetched._base.version.manifest
-    assert (made.digest, made.reference, made.provenance) == (fetched.digest, fetched.reference, fetched.provenance)
-    assert repr(list(made)) == repr(list(fetched))
-    assert type(made[0]) is type(fetched[0])
 
 
 def test_references_open_what_they_name(storage: Storage) -> None:

@@ -6,76 +6,30 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from operations import OPERATIONS, OPTIONS, Listed, Operation, rows
 
 import cachelayer
+from cachelayer import DataRef, Storage
 
 STEPS = {"open", "os.mkdir", "os.link", "os.rename", "os.remove"}
 LEASE_SECONDS = 0.4
-RECORDS = 400
-OPTIONS: dict[str, Any] = {"shard_bytes": 40_000, "progress": False}
+
+Make = Callable[[Storage, Storage], DataRef[Any]]
 
 
-def rows(records: int) -> Iterator[dict[str, Any]]:
-    """The records of every build in these tests."""
-    for number in range(records):
-        yield row(number)
-
-
-def row(number: int) -> dict[str, Any]:
-    return {"number": number, "payload": np.full(500, number % 251, np.uint8), "text": f"row {number}"}
-
-
-class Rows(Sequence[Any]):
-    """The records as a sequence, which can begin at any of them."""
-
-    def __len__(self) -> int:
-        return RECORDS
-
-    def __getitem__(self, number: Any) -> Any:
-        if not 0 <= number < RECORDS:
-            raise IndexError(number)
-        return row(number)
-
-
-def backwards() -> Iterator[dict[str, Any]]:
-    """The records of the other storage, from which a copy is made: it shares no shard with a build here."""
-    return map(row, reversed(range(RECORDS)))
-
-
-def generated() -> Iterator[dict[str, Any]]:
-    return rows(RECORDS)
-
-
-def part(index: int, count: int) -> list[dict[str, Any]]:
-    return [row(number) for number in range(RECORDS * index // count, RECORDS * (index + 1) // count)]
-
-
-def doubled(batch: dict[str, Any]) -> dict[str, Any]:
-    return {"double": batch["number"] * 2}
-
-
-Make = Callable[[cachelayer.Storage, cachelayer.Storage], cachelayer.DataRef[Any]]
-
-
-def once(make: Callable[[cachelayer.Storage], cachelayer.DataRef[Any]]) -> Make:
+def once(operation: Operation) -> Make:
     """Make the version unless it is there: a process may be killed right after it has published."""
-    return lambda storage, _: storage.fetch("d", "new") if "new" in storage.versions("d") else make(storage)
+    return lambda storage, _: storage.fetch("d@new") if "new" in storage.versions("d") else operation(storage, "new")
 
 
-# Each makes the version "new" in a storage; both storages have the version "base".
+# Each makes the version "new" in a storage; both storages have the version "v1", the other one that of other records.
 WAYS: dict[str, Make] = {
-    "generator": lambda storage, _: storage.cache(generated, "d", "new", **OPTIONS),
-    "sequence": lambda storage, _: storage.cache(Rows(), "d", "new", **OPTIONS),
-    "workers": lambda storage, _: storage.cache(Rows(), "d", "new", workers=2, **OPTIONS),
-    "parts": lambda storage, _: storage.cache(cachelayer.sharded(part, 6), "d", "new", **OPTIONS),
-    "append": once(lambda storage: storage.append("d", "base", "new", generated, **OPTIONS)),
-    "columns": once(lambda storage: storage.add_columns("d", "base", "new", doubled, batched=True, **OPTIONS)),
-    "rewrite": lambda storage, _: storage.rewrite("d", "base", "new", shuffle_seed=7, **OPTIONS),
-    "copy": lambda storage, other: other.copy("d", "base", storage, new="new", progress=False),
+    **{name: once(operation) for name, operation in OPERATIONS.items() if name not in ("submit", "derive")},
+    "workers": lambda storage, _: storage.cache(Listed(), "d", "new", workers=2, **OPTIONS),
+    "copy": lambda storage, other: other.copy("d@v1", to=storage, new="new", progress=False),
 }
 
 
@@ -129,4 +83,4 @@ def main(folder: str, version: str, records: int, step: int | None = None) -> No
     """Build a version, or die before that step in the folder."""
     if step is not None:
         die_before(folder, step)
-    cachelayer.Storage(folder).cache(rows(records), "rows", version, shard_bytes=200_000)
+    cachelayer.Storage(folder).cache(iter(rows(0, records)), "rows", version, shard_bytes=200_000)

@@ -104,6 +104,15 @@ def new_bucket(server: Server) -> str:
     return name
 
 
+def new_storage(server: Server, endpoint: str | None = None, prefix: str = "", **options: Any) -> Any:
+    """An empty storage in a bucket of its own; it keeps no local copies unless the options say where."""
+    from cachelayer import Storage
+
+    copies = {} if "local_cache" in options else {"local_cache_bytes": 0}
+    options = {"storage_options": server.storage_options(endpoint), **copies, **options}
+    return Storage(server.url(new_bucket(server), prefix), **options)
+
+
 @contextmanager
 def s3_server() -> Iterator[Server]:
     """moto, with one lock around its writes."""

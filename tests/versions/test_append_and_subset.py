@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from forks import FORKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from leftovers import assert_only_versions_are_left, stored_files
 from samples import examples
-from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
@@ -163,20 +158,6 @@ def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
     shutil.rmtree(storage.url)
 
 
-def test_shared_shards_live_until_the_last_version_that_names_them_is_deleted(storage: Storage, tmp_path: Path) -> None:
-    submit(storage)
-    storage.append("d", "v1", "v2", rows(100, 130))
-    storage.derive("d", "v2", "v3", keep=[129, 0])
-    storage.delete("d", "v1", grace=0)
-    storage.gc(grace=0)
-    storage.delete("d", "v2", grace=0)
-    storage.gc(grace=0)
-    assert values(storage.fetch("d", "v3")) == [129, 0]
-    assert storage.verify("d", "v3")
-    storage.delete("d", "v3", grace=0)
-    assert not stored_files(storage)
-
-
 def test_kept_numbers_that_changed_are_found(storage: Storage, tmp_path: Path) -> None:
     submit(storage)
     storage.derive("d", "v1", "v2", keep=[5, 3, 4])
@@ -188,75 +169,3 @@ def test_kept_numbers_that_changed_are_found(storage: Storage, tmp_path: Path) -
         with pytest.raises(cachelayer.CorruptionError):
             Storage(tmp_path).fetch("d", "v2")
         assert not Storage(tmp_path).verify("d", "v2")
-
-
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("v1", cachelayer.AlreadyExistsError),
-        ("stable", cachelayer.AlreadyExistsError),
-        ("auto", cachelayer.InvalidArgumentError),
-        ("latest", cachelayer.InvalidArgumentError),
-    ],
-)
-def test_a_new_version_has_a_name_of_its_own(
-    storage: Storage, tmp_path: Path, name: str, error: type[Exception]
-) -> None:
-    submit(storage)
-    storage.tag("d", "v1", "stable")
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(error, match=name):
-        storage.append("d", "v1", name, rows(100, 101))
-    with pytest.raises(error, match=name):
-        storage.derive("d", "v1", name, keep=[0])
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_base_that_is_deleted_meanwhile_ends_the_append(storage: Storage) -> None:
-    submit(storage)
-
-    def more() -> Iterator[dict[str, Any]]:
-        yield {"x": 1, "image": np.zeros(7, np.uint8)}
-        storage.delete("d", "v1", grace=0)
-
-    with pytest.raises(cachelayer.VersionNotFoundError, match="'v2'"):
-        storage.append("d", "v1", "v2", more())
-    assert storage.versions("d") == {}
-    assert_only_versions_are_left(storage, "d")
-
-
-def _appended(url: str, version: str, start: int) -> bool:
-    try:
-        Storage(url).append("d", "v1", version, rows(start, start + 10))
-    except cachelayer.AlreadyExistsError:
-        return False
-    return True
-
-
-@pytest.mark.slow
-def test_of_racing_appends_under_one_name_one_wins_and_others_under_other_names_lose_nothing(storage: Storage) -> None:
-    submit(storage)
-    names, starts = ["v2", "v2", "v3"], [100, 200, 300]
-    with ProcessPoolExecutor(3, FORKS) as pool:
-        outcomes = list(pool.map(_appended, [storage.url] * 3, names, starts))
-    won = {version: start for version, start, is_won in zip(names, starts, outcomes, strict=True) if is_won}
-    assert sorted(outcomes) == [False, True, True]
-    assert won.keys() == {"v2", "v3"}
-    for version, start in won.items():
-        assert values(storage.fetch("d", version)) == [*range(100), *range(start, start + 10)]
-        assert storage.verify("d", version)
-    assert_only_versions_are_left(storage, "d")
-
-
-def test_everything_works_in_an_object_store(server: Server, tmp_path: Path) -> None:
-    options, url = server.storage_options(), server.url(new_bucket(server))
-    storage = Storage(url, storage_options=options, local_cache=tmp_path)
-    submit(storage)
-    assert values(storage.append("d", "v1", "v2", rows(100, 110))) == list(range(110))
-    derived = storage.derive("d", "v2", "v3", keep=[105, 3, 3])
-    for version in ("v1", "v2"):
-        storage.delete("d", version, grace=0)
-    other = Storage(url, storage_options=options, local_cache_bytes=0)
-    assert values(other.fetch("d", "v3")) == [105, 3, 3]
-    assert other.fetch("d", "v3").digest == derived.digest
-    assert other.verify("d", "v3", progress=False)

@@ -6,7 +6,6 @@ import json
 import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -99,16 +98,6 @@ def test_a_copy_may_have_other_names(here: Storage, there: Storage) -> None:
     with pytest.raises(cachelayer.VersionNotFoundError):
         here.copy("d", "v9", there)
     assert there.datasets() == ["d", "e"]
-
-
-def test_a_copy_within_a_dataset_is_another_name_for_the_same_files(here: Storage) -> None:
-    before = objects(here)
-    ref = here.copy("d", "v1", here, new="v2")
-    assert objects(here) == before
-    here.delete("d", "v1", grace=0)
-    check(ref, here)
-    here.delete("d", "v2", grace=0)
-    assert objects(here) == {}
 
 
 class Counting(LocalStore):
@@ -204,14 +193,6 @@ def test_gc_leaves_a_copy_alone_and_what_it_takes_for_dead_publishes_nothing(her
     assert_only_versions_are_left(there, "d")
 
 
-def test_a_source_that_is_deleted_meanwhile_is_named(here: Storage, there: Storage) -> None:
-    with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1"):
-        copy_while(here, there._store, lambda: here.delete("d", "v1", grace=0))
-    assert there.datasets() == []
-    there.gc(grace=0.0)
-    assert stored_files(there) == set()
-
-
 @pytest.mark.parametrize("suffix", [".array_record", ".index", ".i64"])
 @pytest.mark.parametrize("is_on_disk", [True, False])
 def test_what_was_damaged_is_not_published(here: Storage, there: Storage, is_on_disk: bool, suffix: str) -> None:
@@ -257,19 +238,3 @@ def test_a_copy_that_failed_goes_on_where_it_stopped(here: Storage, there: Stora
             check(source.copy("d", "v1", to), to)
             assert requests(proxy, method) >= {f"{last}.array_record", f"{last}.index"}
             assert objects(to) == objects(here)
-
-
-def test_copies_to_a_bucket_at_once_make_one_copy(here: Storage, s3: Server) -> None:
-    to = in_bucket(s3)
-    begin = threading.Barrier(3)
-
-    def copy() -> str:
-        begin.wait(60)
-        return here.copy("d", "v1", to).digest
-
-    with ThreadPoolExecutor(3) as threads:
-        futures = [threads.submit(copy) for _ in range(3)]
-        assert {future.result() for future in futures} == {here.fetch("d").digest}
-    assert head(to).sequence == 1
-    check(to.fetch("d", "v1"), to)
-    assert not files_below(to, "d/_builds")
