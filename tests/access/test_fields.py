@@ -89,22 +89,17 @@ def test_elements_are_those_of_the_whole_with_these_leaves_alone(
 
 
 def test_a_state_of_a_stream_of_fields_goes_on_with_them_and_with_others_of_the_same_rows(ref: Any) -> None:
+    def stream(records: Any) -> Any:
+        return records.stream(8, shuffle=True, seed=3, num_epochs=2)
+
     view = ref.fields("n", "meta/at")
-    options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_epochs": 2}
-    stream = iter(view.stream(8, **options))
-    for _ in range(5):
-        next(stream)
-    state = stream.get_state()
-    rest = [batch["n"].tolist() for batch in stream]
-    other = iter(view.stream(8, **options))
-    other.set_state(state)
-    assert [batch["n"].tolist() for batch in other] == rest
-    for records in (ref, ref.fields("n", "tokens")):
-        whole = iter(records.stream(8, **options))
-        whole.set_state(state)
-        assert [batch["n"].tolist() for batch in whole] == rest
+    state, rest = stream(view).state(5), [batch["n"].tolist() for batch in stream(view)][5:]
+    for records in (view, ref, ref.fields("n", "tokens")):
+        iterator = iter(stream(records))
+        iterator.set_state(state)
+        assert [batch["n"].tolist() for batch in iterator] == rest
     with pytest.raises(cachelayer.StateError):
-        iter(view[1:].stream(8, **options)).set_state(state)
+        iter(stream(view[1:])).set_state(state)
 
 
 def test_the_digest_names_the_leaves_whatever_they_were_called(ref: Any) -> None:

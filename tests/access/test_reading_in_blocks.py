@@ -349,23 +349,21 @@ def test_copied_shards_are_read_from_their_copies_and_none_is_copied(
 
 
 def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on_any_number_of_hosts(
-    server: Server,
+    gcs: Server, proxy: FaultProxy
 ) -> None:
     nbytes, records = 10_000, 6656
-    told = server.storage_options()
-    storage = Storage(server.url(new_bucket(server), "caches"), storage_options=told, local_cache_bytes=0)
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
     rows = np.random.default_rng(0).integers(0, 256, (64, nbytes), np.uint8)
     ref = storage.submit((rows[number % 64] for number in range(records)), "d", "v1")
-    with fault_proxy(server.endpoint) as proxy:
-        for host, hosts in ((0, 1), (0, 8), (5, 8)):
-            # Each host knows nothing of what the others have fetched.
-            mine = through(server, proxy, ref)
-            proxy.forget()
-            stream = mine.stream(256, shuffle="blocks", seed=3, shard=(host, hosts))
-            assert sum(len(batch) for batch in stream) == records / hosts
-            found = proxy.totals()["GET"]
-            assert records / hosts / found.requests >= 80
-            assert found.received <= 1.05 * records * nbytes / hosts
+    for host, hosts in ((0, 1), (0, 8), (5, 8)):
+        # Each host knows nothing of what the others have fetched.
+        mine = through(gcs, proxy, ref)
+        proxy.forget()
+        stream = mine.stream(256, shuffle="blocks", seed=3, shard=(host, hosts))
+        assert sum(len(batch) for batch in stream) == records / hosts
+        found = proxy.totals()["GET"]
+        assert records / hosts / found.requests >= 80
+        assert found.received <= 1.05 * records * nbytes / hosts
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -436,7 +434,7 @@ next(iter(ref.stream(8, shuffle=order["shuffle"], seed=1)))
 
 
 def test_a_program_ends_in_silence_while_requests_are_on_their_way(gcs: Server, proxy: FaultProxy, on_gcs: Any) -> None:
-    order = {"reference": on_gcs.reference, "options": gcs.storage_options(proxy.endpoint)}
+    order = {"reference": on_gcs.reference, "options": {**gcs.storage_options(proxy.endpoint), "timeout": 5}}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with ExitStack() as started:
         children = []
