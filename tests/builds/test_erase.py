@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import invoke
-from servers import Server, new_bucket
+from servers import Server, new_storage
 
 import cachelayer
 from cachelayer import ErasedRecordError, Storage
@@ -35,9 +35,8 @@ def rows(first: int = 0) -> Iterator[Any]:
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "disk":
         return Storage(tmp_path / "s")
-    server: Server = request.getfixturevalue(request.param)
-    options = server.storage_options()
-    return Storage(server.url(new_bucket(server)), storage_options=options, local_cache=tmp_path / "copies")
+    far: Storage = new_storage(request.getfixturevalue(request.param), local_cache=tmp_path / "copies")
+    return far
 
 
 def submitted(storage: Storage, version: str = "v1", **options: Any) -> Any:
@@ -175,11 +174,13 @@ def test_a_copy_of_what_is_left_replaces_the_copy_elsewhere(storage: Storage, tm
 
 
 def test_local_copies_go_when_they_are_looked_at(gcs: Server, tmp_path: Path) -> None:
-    url, options, copies = gcs.url(new_bucket(gcs)), gcs.storage_options(), tmp_path / "copies"
-    storage = Storage(url, storage_options=options, local_cache=copies)
+    copies = tmp_path / "copies"
+    storage = new_storage(gcs, local_cache=copies)
     submitted(storage).mirror()
     assert b"secret of person 0042" in b"".join(path.read_bytes() for path in copies.rglob("*.array_record"))
-    Storage(url, storage_options=options, local_cache_bytes=0).erase("d@v1", records=[42], reason="asked to", grace=0)
+    Storage(storage.url, storage_options=gcs.storage_options(), local_cache_bytes=0).erase(
+        "d@v1", records=[42], reason="asked to", grace=0
+    )
     assert storage.fetch("d@v1")[41]["n"] == 41
     assert b"secret of person 0042" not in b"".join(path.read_bytes() for path in copies.rglob("*.array_record"))
 

@@ -133,15 +133,6 @@ def test_what_is_not_declared_is_inferred_from_the_first_elements(storage: Stora
     assert ref[5]["b"]["c"] == 5
 
 
-@pytest.mark.parametrize("how", [{}, {"workers": 2}], ids=repr)
-@pytest.mark.slow
-def test_arrays_of_any_length_just_work_however_they_are_built(storage: Storage, how: Any) -> None:
-    rows = [{"tokens": np.arange(number % 5 + 1), "label": number} for number in range(300)]
-    ref = storage.cache(rows, "d", "v1", shard_bytes=5_000, **how)
-    assert ref.element_spec == {"tokens": ArraySpec("int64", (None,)), "label": ArraySpec("int64")}
-    assert ref[7]["tokens"].tolist() == [0, 1, 2]
-
-
 def test_parts_of_one_element_each_are_looked_at_together(storage: Storage) -> None:
     parts = cachelayer.sharded(lambda number, count: [{"tokens": np.arange(number)}], 10)
     assert storage.cache(parts, "d", "v1").element_spec == {"tokens": ArraySpec("int64", (None,))}

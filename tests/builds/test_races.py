@@ -32,14 +32,6 @@ def cached(folder: str) -> str:
     return ref.digest
 
 
-def submitted(folder: str, number: int) -> str:
-    try:
-        cachelayer.Storage(folder).submit([number] * 10, "d", "v1")
-    except cachelayer.AlreadyExistsError:
-        return "lost"
-    return "won"
-
-
 def tagged(folder: str, who: int) -> None:
     for number in range(25):
         cachelayer.Storage(folder).tag("d", "v1", f"tag-{who}-{number}")
@@ -51,14 +43,6 @@ def test_those_that_cache_at_once_build_once(tmp_path: Path, workers: Callable[[
         digests = set(pool.map(cached, [str(tmp_path)] * 8))
     assert len(digests) == 1
     assert len(list(tmp_path.glob("built-*"))) == 1
-
-
-def test_of_builds_of_one_version_exactly_one_wins(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(4, FORKS) as pool:
-        outcomes = list(pool.map(submitted, [str(tmp_path)] * 8, range(8)))
-    assert sorted(outcomes) == ["lost"] * 7 + ["won"]
-    assert len(list((tmp_path / "d" / "_builds").iterdir())) == 1
-    assert cachelayer.Storage(tmp_path).verify("d", "v1")
 
 
 def test_no_entry_of_the_log_is_lost(tmp_path: Path) -> None:

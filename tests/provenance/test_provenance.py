@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import re
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,9 @@ import pytest
 from repository import ROOT
 
 import cachelayer
-from cachelayer import CacheLayerWarning
 from cachelayer.cli.this_machine import pictures
 from cachelayer.provenance.contents import HERE_AND_THERE, described, differences, shown, stored
-from cachelayer.provenance.environment import checkout, commit_of, environment
+from cachelayer.provenance.environment import checkout, commit_of
 from cachelayer.provenance.origin import Origin, name_of
 
 
@@ -93,13 +90,6 @@ def test_differences_between_two_plans_are_named_with_both_values() -> None:
     assert len(cut) < 250
 
 
-def test_the_environment_names_the_libraries_that_wrote_it() -> None:
-    found = environment()
-    assert found["user"] == getpass.getuser()
-    assert {"cachelayer", "array_record", "numpy", "ml_dtypes"} <= set(found["libraries"])
-    assert "unknown" not in found["libraries"].values()
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A checkout with one file in its one commit."""
@@ -163,14 +153,3 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
     fields = re.findall(r"^- (.*?):", page.split("### Provenance")[1].split("\n## ")[0], re.MULTILINE)
     documented = {name for names in fields for name in re.findall(r"`(\w+)`", names)}
     assert set(make(3).provenance) == documented - {"base", "erasures", "left_out"}
-
-
-def test_the_warning_points_at_the_call(tmp_path: Path) -> None:
-    @cachelayer.Storage(tmp_path).cacheable("d", "v1")
-    def rows(thing: Any) -> list[int]:
-        return [1]
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        rows(iter(rows.__name__ for _ in range(3)))
-    assert [(warning.filename, warning.category) for warning in caught] == [(__file__, CacheLayerWarning)]

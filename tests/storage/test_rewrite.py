@@ -11,13 +11,20 @@ import numpy as np
 import pytest
 from faults import fault_proxy
 from leftovers import named_files, stored_files
-from rewrite_child import RECORDS, SEED, SHARD_BYTES, SPEC, elements
-from servers import Server, new_bucket
+from servers import Server, new_storage
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.streams.order.permutation import permuted
 
+RECORDS = 900
+SHARD_BYTES = 25_000
+SEED = 7
+SPEC = {
+    "number": np.int64,
+    "meta": {"text": cachelayer.ArraySpec(str, nullable=True), "twice": np.int64},
+    "ragged": cachelayer.ArraySpec(np.int64, (None,)),
+}
 ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
 OPTIONS: dict[str, Any] = {"shuffle_seed": SEED, "shard_bytes": SHARD_BYTES, "progress": False}
 
@@ -48,6 +55,13 @@ def storage(made: Path, tmp_path: Path) -> Storage:
 def expected(made: Path) -> str:
     """The digest of the shuffled version."""
     return Storage(made).fetch("d", "v2").digest
+
+
+def elements() -> Iterator[dict[str, Any]]:
+    """Elements of different sizes; in some of them a leaf is None."""
+    for number in range(RECORDS):
+        text = None if number % 9 == 4 else "t" * (number % 40)
+        yield {"number": number, "meta": {"text": text, "twice": 2 * number}, "ragged": np.arange(number % 5)}
 
 
 def same(left: Any, right: Any) -> bool:
@@ -100,17 +114,6 @@ def test_in_the_order_of_the_base_the_shards_are_those_of_a_build(tmp_path: Path
     assert again.digest == base.digest
     other = storage.rewrite("d", base, "v3", shard_bytes=20_000, workers=2, progress=False)
     assert other.digest == storage.cache(columns, "d", "v4", shard_bytes=20_000).digest
-
-
-def test_many_small_shards_become_few(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    storage.cache(elements(5), "d", "v0", element_spec=SPEC)
-    for number in range(6):
-        storage.append("d", f"v{number}", f"v{number + 1}", elements(5))
-    base = storage.derive("d", "v6", "some", keep=slice(1, None, 2))
-    new = storage.rewrite("d", "some", "whole", progress=False)
-    assert (len(base._base.version.manifest.shards), len(new._base.version.manifest.shards)) == (7, 1)
-    assert same(list(new), list(base))
 
 
 @pytest.mark.slow
@@ -229,7 +232,7 @@ def test_a_damaged_record_is_not_written_again(storage: Storage) -> None:
 
 
 def test_a_shuffle_from_store_to_store_warns_of_its_requests(gcs: Server, made: Path, expected: str) -> None:
-    remote = Storage(gcs.url(new_bucket(gcs)), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    remote = new_storage(gcs)
     Storage(made).copy("d", "v1", remote)
     with pytest.warns(cachelayer.CacheLayerWarning, match="mirror"):
         assert remote.rewrite("d", "v1", "v2", **OPTIONS, hosts=(0, 2)).digest == expected
@@ -241,10 +244,8 @@ def test_a_shuffle_from_store_to_store_warns_of_its_requests(gcs: Server, made: 
 def test_a_base_that_is_mirrored_is_read_from_its_copies(
     gcs: Server, made: Path, expected: str, tmp_path: Path
 ) -> None:
-    bucket = new_bucket(gcs)
     with fault_proxy(gcs.endpoint) as proxy:
-        options = gcs.storage_options(proxy.endpoint)
-        remote = Storage(gcs.url(bucket), storage_options=options, local_cache=tmp_path / "copies")
+        remote = new_storage(gcs, proxy.endpoint, local_cache=tmp_path / "copies")
         Storage(made).copy("d", "v1", remote)
         remote.fetch("d", "v1").mirror(progress=False)
         proxy.forget()

@@ -396,12 +396,3 @@ def test_no_secret_is_written_while_a_build_is_unfinished(storage: Storage, tmp_
     assert_no_secret(storage)
     storage.cache(cachelayer.sharded(functools.partial(module["part"], MARK), 2), "parts", "v1")
     assert_no_secret(storage)
-
-
-def test_urls_that_are_recorded_have_no_password(storage: Storage) -> None:
-    @storage.cacheable("d", "v1", record=("url",))
-    def rows(url: str) -> list[int]:
-        return [1]
-
-    assert rows(f"s3://me:{MARK}@host/x?signature={MARK}").provenance["arguments"] == {"url": "s3://host/x"}
-    assert_no_secret(storage)

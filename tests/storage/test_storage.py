@@ -79,13 +79,6 @@ def test_names_outside_the_grammar_are_refused(storage: Storage) -> None:
     assert storage.datasets() == []
 
 
-def test_versions_never_change(storage: Storage) -> None:
-    storage.submit([1], "d", "v1")
-    with pytest.raises(FileExistsError, match="d@v1"):
-        storage.submit([2], "d", "v1")
-    assert list(storage.cache(iter([2]), "d", "v1")) == [1]
-
-
 @pytest.mark.parametrize("record", [0, 2500])
 def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storage, record: int) -> None:
     def failing() -> Iterator[int]:
@@ -124,30 +117,6 @@ def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(cachelayer.StorageError, match="file"):
         Storage(tmp_path / "file").submit([1], "d", "v1")
-
-
-def test_tags_move_and_versions_go(storage: Storage) -> None:
-    for number in range(3):
-        storage.submit([number] * 100, "d", f"v{number}")
-    storage.tag("d", "v0", "best")
-    storage.tag("d", "v1", "best")
-    assert storage.tags("d") == {"best": "v1"}
-    with pytest.raises(cachelayer.AlreadyExistsError):
-        storage.tag("d", "v1", "v2")
-    with pytest.raises(cachelayer.AlreadyExistsError):
-        storage.submit([1], "d", "best")
-    with pytest.raises(ValueError, match="best"):
-        storage.delete("d", "v1")
-    with pytest.raises(KeyError):
-        storage.delete("d", "v9")
-    reader = storage.fetch("d", "v0")
-    assert reader[0] == 0
-    storage.delete("d", "v0", grace=0)
-    assert list(storage.versions("d")) == ["v1", "v2"]
-    assert_nothing_is_left(storage, "d")
-    assert reader[99] == 0
-    with pytest.raises(cachelayer.VersionNotFoundError):
-        storage.fetch("d", "v0")
 
 
 def test_what_a_source_finds_there_already_is_its_own_error(storage: Storage) -> None:

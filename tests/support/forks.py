@@ -23,7 +23,7 @@ IMPORTED = [
     "building_child",
     "crash_child",
     "parts_child",
-    "rewrite_child",
+    "folder_child",
     "cachelayer.cli",
     "s3fs",
     "gcsfs",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from faults import FaultProxy, answer, fault_proxy
 from leftovers import assert_only_versions_are_left, files_below, stored_files
-from servers import Server, new_bucket
+from servers import Server, new_storage
 
 import cachelayer
 from cachelayer import Storage
@@ -42,14 +42,6 @@ def there(tmp_path: Path) -> Storage:
     return Storage(tmp_path / "there")
 
 
-def in_bucket(server: Server, endpoint: str | None = None, url: str = "") -> Storage:
-    return Storage(
-        url or server.url(new_bucket(server), "a/prefix"),
-        storage_options=server.storage_options(endpoint),
-        local_cache_bytes=0,
-    )
-
-
 def objects(storage: Storage) -> dict[str, bytes]:
     """All shards, with what is beside them, by their names."""
     names = {name for name in stored_files(storage) if name.startswith("shards/")}
@@ -69,7 +61,7 @@ def check(ref: Any, storage: Storage) -> None:
 def test_from_disk_to_gcs_to_s3_to_disk_nothing_changes(here: Storage, there: Storage, gcs: Server, s3: Server) -> None:
     here.append("d", "v1", "v2", ROWS[:7])
     here.derive("d", "v2", "v3", keep=[3, 1, 506])
-    chain = [here, in_bucket(gcs), in_bucket(s3), there]
+    chain = [here, new_storage(gcs, prefix="a/prefix"), new_storage(s3), there]
     for source, to in pairwise(chain):
         for version in ("v1", "v2", "v3"):
             ref, made = source.copy("d", version, to), here.fetch("d", version)
@@ -225,9 +217,8 @@ def requests(proxy: FaultProxy, method: str) -> set[str]:
 
 def test_a_copy_that_failed_goes_on_where_it_stopped(here: Storage, there: Storage, s3: Server) -> None:
     last = Path(here.fetch("d")._base.version.manifest.shards[-1].file).name
-    near = in_bucket(s3)
     with fault_proxy(s3.endpoint) as proxy:
-        far = Storage(near.url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
+        far = new_storage(s3, proxy.endpoint)
         for source, to, method in ((here, far, "PUT"), (far, there, "GET")):
             proxy.add(answer(403, containing=last, method=method))
             with pytest.raises(cachelayer.StorageError):

@@ -124,7 +124,7 @@ def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path
 def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage: Storage) -> None:
     for version in ("v1", "v2"):
         storage.submit([1], "d", version)
-    for version, tag in (("v1", "best"), ("v1", "paper"), ("v2", "new")):
+    for version, tag in (("v2", "best"), ("v1", "best"), ("v1", "paper"), ("v2", "new")):
         storage.tag("d", version, tag)
     with pytest.raises(cachelayer.InvalidArgumentError, match="'paper'"):
         storage.delete("d", "v1", grace=0)
@@ -217,6 +217,8 @@ def test_a_tag_names_a_version_until_it_is_removed_and_is_none_itself(storage: S
     with pytest.raises(cachelayer.AlreadyExistsError, match="d@best is a tag"):
         storage.submit(lambda: pytest.fail("was asked for its elements"), "d", "best")
     assert storage.cache(lambda: pytest.fail("was built"), "d", "best").dataset_version == "v1"
+    with pytest.raises(cachelayer.AlreadyExistsError):
+        storage.tag("d", "v1", "v1")
     storage.untag("d", "old")
     assert (storage.tags("d"), list(storage.versions("d"))) == ({"best": "v1"}, ["v1"])
     for name in ("old", "v1"):

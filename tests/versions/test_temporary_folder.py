@@ -8,8 +8,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from folder_child import killed_at_work
 from forks import FORKS
-from rewrite_child import killed_at_work
 
 from cachelayer import Storage
 from cachelayer.temporary_files import remove_left_over, working_folder
