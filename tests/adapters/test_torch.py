@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,19 +85,6 @@ class Stream(data.IterableDataset[Any]):
         return (self.dataset[number] for number in range(len(self.dataset)))
 
 
-class Each(data.Dataset[Any]):
-    """Elements that a test lists."""
-
-    def __init__(self, elements: list[Any]) -> None:
-        self.elements = elements
-
-    def __len__(self) -> int:
-        return len(self.elements)
-
-    def __getitem__(self, number: int) -> Any:
-        return self.elements[number]
-
-
 # In.
 
 
@@ -157,11 +144,14 @@ def test_tensors_of_any_kind_are_stored_by_value(storage: Storage) -> None:
     base = torch.arange(6.0, requires_grad=True)
     conjugate = torch.tensor([1 + 2j, 3 - 1j]).conj()
     given = {"grad": base * 2, "strided": base[::2], "expanded": torch.ones(1).expand(4), "conj": conjugate}
-    element = storage.cache(Each([given]), "d", "v1")[0]
+    element = storage.cache(data.DataLoader([given], batch_size=None), "d", "v1")[0]
     for name, tensor in given.items():
         assert element[name].tolist() == tensor.tolist()
-    rows = storage.cache(base.view(3, 2), "rows", "v1")
-    assert [row.tolist() for row in rows] == [[0, 1], [2, 3], [4, 5]]
+    rows = base.view(3, 2).to(torch.bfloat16)
+    for number, source in enumerate([rows, list(rows), {"x": rows}, iter(rows)]):
+        leaves = [leaf for row in storage.submit(source, "rows", f"v{number}") for _, leaf in tree.leaf_values(row)]
+        assert {leaf.dtype for leaf in leaves} == {np.dtype(ml_dtypes.bfloat16)}
+        assert [leaf.tolist() for leaf in leaves] == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +164,9 @@ def test_tensors_of_any_kind_are_stored_by_value(storage: Storage) -> None:
 )
 def test_a_tensor_that_numpy_cannot_hold_is_refused_with_its_leaf(storage: Storage, bad: Any) -> None:
     for good in range(2):
+        elements = [{"x": torch.ones(3)}] * good + [{"x": bad}]
         with pytest.raises(cachelayer.ElementError, match=rf"record {good}, leaf \['x'\]"):
-            storage.cache(Each([{"x": torch.ones(3)}] * good + [{"x": bad}]), "d", "v1")
+            storage.cache(data.DataLoader(elements, batch_size=None), "d", "v1")
 
 
 class Saying(data.IterableDataset[Any]):
@@ -198,17 +189,9 @@ def test_a_length_is_a_promise_of_a_dataset_and_a_hint_of_its_loader(storage: St
 
 def test_batches_that_have_not_a_row_for_each_sample_are_refused(storage: Storage) -> None:
     for collate in (lambda items: torch.stack(items, 1), list):
-        batches = data.DataLoader(Each(list(torch.ones(8, 6))), batch_size=4, collate_fn=collate)
+        batches = data.DataLoader(list(torch.ones(8, 6)), batch_size=4, collate_fn=collate)
         with pytest.raises(cachelayer.SourceError, match="its length is 8"):
             storage.cache(batches, "d", "v1", unbatch=True)
-
-
-def test_batches_are_taken_apart_where_that_is_asked_for(storage: Storage) -> None:
-    ref = storage.cache(data.DataLoader(Items(32), batch_size=8), "batches", "v1")
-    assert [batch["label"].tolist() for batch in ref] == [list(range(first, first + 8)) for first in range(0, 32, 8)]
-    given = [{"s": f"é{i}", "b": b"\0" * i, "t": (f"t{i}", i)} for i in range(10)]
-    ref = storage.cache(data.DataLoader(Each(given), batch_size=4), "d", "v1", unbatch=True)
-    assert list(ref) == [element | {"t": list(element["t"])} for element in given]
 
 
 def test_datasets_of_hugging_face_are_left_to_their_adapter() -> None:
@@ -260,58 +243,6 @@ def test_tensors_share_the_memory_of_arrays_that_may_be_written(ref: Any) -> Non
     assert array.tolist() == [0, 1, 2]
 
 
-def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind(storage: Storage) -> None:
-    spec = {
-        "image": ArraySpec("u1", (None, 1)),
-        "empty": ArraySpec("f4", (None, 4)),
-        "words": ArraySpec(str, (None,)),
-        "ragged": RaggedSpec("f8", (2, None)),
-        "sparse": SparseSpec("f8", (2, 2)),
-        "maybe": ArraySpec("i4"),
-        "raw": ArraySpec(bytes),
-    }
-    elements = [
-        {
-            "image": np.full((1 + i, 1), i, np.uint8),
-            "empty": np.zeros((0, 4), np.float32),
-            "words": np.array(["a", "b"][: i + 1], object),
-            "ragged": Ragged(np.arange(2.0), np.array([0, i, 2])),
-            "sparse": Sparse([[i, 1]], [5.0], [2, 2]),
-            "maybe": None if i else np.int32(4),
-            "raw": b"x" * i,
-        }
-        for i in range(2)
-    ]
-    wanted: list[dict[str, Any]] = [
-        {"image": [[0]], "empty": [], "words": ["a"], "ragged": [[], [0, 1]], "maybe": 4, "raw": b""},
-        {"image": [[1], [1]], "empty": [], "words": ["a", "b"], "ragged": [[0], [1]], "maybe": None, "raw": b"x"},
-    ]
-    dense = [[[0, 5], [0, 0]], [[0, 0], [0, 5]]]
-    dataset = to_torch(storage.cache(elements, "d", "v1", element_spec=spec))
-    for found in ([dataset[0], dataset[1]], dataset.__getitems__([0, 1])):
-        assert [each.pop("sparse").to_dense().tolist() for each in found] == dense
-        assert plain(found) == wanted
-    batch = dataset[[0, 1]]
-    maybe = batch.pop("maybe")
-    assert isinstance(maybe, Nullable)
-    assert (maybe.values.tolist(), maybe.valid.tolist()) == ([4, 0], [True, False])
-    assert batch.pop("sparse").to_dense().tolist() == dense
-    assert tuple(batch["empty"][1].shape) == (0, 4)
-    assert plain(batch) == {name: [each[name] for each in wanted] for name in batch}
-
-
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "forkserver")])
-def test_a_loader_of_torch_reads_whole_batches_in_our_order(ref: Any, workers: int, context: str | None) -> None:
-    sampler = BatchSampler(ref, 16, seed=3)
-    batches = data.DataLoader(
-        to_torch(ref), batch_size=None, sampler=sampler, num_workers=workers, multiprocessing_context=context
-    )
-    for epoch in range(1 if context == "forkserver" else 2):
-        sampler.set_epoch(epoch)
-        expected = ref.stream(16, shuffle=True, seed=3, num_epochs=2, start=epoch * RECORDS)
-        assert plain(list(batches)) == plain(list(itertools.islice(expected, len(sampler))))
-
-
 def read(dataset: Any) -> Iterator[Any]:
     """The items as a ref has them."""
     spec = dataset._ref.element_spec
@@ -339,6 +270,31 @@ def spec(ref: DataRef[Any]) -> dict[str, Any]:
 
 class TestTorchValues(ValuesAcross):
     row = Row("torch", out=to_torch, read=read, options=spec)
+
+
+def test_leaves_of_unknown_shape_are_lists_of_tensors_in_batches(storage: Storage) -> None:
+    spec = {
+        "rows": RaggedSpec("f8", (2, None)),
+        "sparse": SparseSpec("f8", (2, 2)),
+        "empty": ArraySpec("f4", (None, 4)),
+    }
+    elements = [
+        {
+            "rows": Ragged(np.arange(2.0), np.array([0, i, 2])),
+            "sparse": Sparse([[i, 1]], [5.0], [2, 2]),
+            "empty": np.zeros((i, 4), "f4"),
+        }
+        for i in range(2)
+    ]
+    dataset = to_torch(storage.cache(elements, "d", "v1", element_spec=spec))
+    batch, items = dataset[[0, 1]], dataset.__getitems__([0, 1])
+    assert [item["sparse"].to_dense().tolist() for item in items] == batch["sparse"].to_dense().tolist()
+    assert batch["sparse"].to_dense().tolist() == [[[0, 5], [0, 0]], [[0, 0], [0, 5]]]
+    assert plain(batch["rows"]) == [plain(item["rows"]) for item in items] == [[[], [0, 1]], [[0], [1]]]
+    assert [tuple(leaf.shape) for leaf in batch["empty"]] == [(0, 4), (1, 4)]
+    nullable = to_torch(storage.cache([{"x": np.int32(4)}, {"x": None}], "nullable", "v1"))[[0, 1]]["x"]
+    assert isinstance(nullable, Nullable)
+    assert (nullable.values.tolist(), nullable.valid.tolist()) == ([4, 0], [True, False])
 
 
 SMALL = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
@@ -384,17 +340,6 @@ def test_batches_of_our_own_with_lists_that_may_be_rows_or_columns_are_refused(s
     with pytest.raises(InvalidTypeError, match="DataRef"):
         storage.cache(whole, "again", "v1", unbatch=True)
     assert len(storage.cache(ref.stream(2), "again", "v1", unbatch=True, element_spec=spec)) == 2
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_dtypes_of_ml_dtypes_come_in_by_lists_and_dicts_too(storage: Storage, name: str) -> None:
-    rows = torch.arange(6.0).reshape(3, 2).to(getattr(torch, name))
-    expected = np.arange(6.0).reshape(3, 2)
-    for number, source in enumerate([list(rows), {"x": rows}, [{"x": row} for row in rows], iter(rows), [[rows]]]):
-        ref = storage.submit(source, "rows", f"v{number}")
-        leaves = [leaf for element in ref for _, leaf in tree.leaf_values(element)]
-        assert {leaf.dtype.name for leaf in leaves} == {name}
-        np.testing.assert_array_equal(np.concatenate(leaves).reshape(3, 2).astype(float), expected)
 
 
 # Streams.
@@ -444,42 +389,37 @@ def test_a_loader_measures_its_last_iteration(ref: Any, workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loaded_position_and_a_chosen_epoch_decide_which_epochs_follow(ref: Any, workers: int) -> None:
-    def made(state: dict[str, Any] | None = None) -> Any:
-        batches = loader(ref.stream(16, shuffle=True, seed=4), num_workers=workers)
-        if state is not None:
-            batches.load_state_dict(state)
-        return batches
-
-    batches = made()
+def test_a_chosen_epoch_decides_which_epochs_follow(ref: Any, workers: int) -> None:
+    batches = loader(ref.stream(16, shuffle=True, seed=4), num_workers=workers)
     assert labels(batches) == order(RECORDS, 4, 0)
     begun = labels(itertools.islice(iter(batches), 2))
-    again = made(batches.state_dict())
-    again.set_epoch(1)
-    assert begun + labels(again) == order(RECORDS, 4, 1)
-    following = made(again.state_dict())
-    assert labels(following) == labels(again) == order(RECORDS, 4, 2)
-    following.set_epoch(5)
-    assert labels(following) == order(RECORDS, 4, 5)
+    batches.load_state_dict(batches.state_dict())
+    batches.set_epoch(1)
+    assert begun + labels(batches) == order(RECORDS, 4, 1)
+    assert labels(batches) == order(RECORDS, 4, 2)
+    batches.set_epoch(5)
+    assert labels(batches) == order(RECORDS, 4, 5)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_failed_goes_on_with_the_batch_that_it_has_not_handed_out(ref: Any, workers: int) -> None:
-    def fails_at_times(batch: Any) -> Any:
+def test_a_loader_that_failed_goes_on_with_the_batch_that_it_has_not_handed_out(
+    ref: Any, workers: int, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+
+    def fails_once(batch: Any) -> Any:
         if batch["label"][0] == 32 and not done.exists():
             done.touch()
             raise OSError("gone")
         return batch
 
-    with tempfile.TemporaryDirectory() as folder:
-        done = Path(folder, "done")
-        batches = loader(ref.stream(16).map_batches(fails_at_times), num_workers=workers)
-        iterator = iter(batches)
-        seen = labels(itertools.islice(iterator, 2))
-        with pytest.raises(OSError, match="gone"):
-            next(iterator)
-        assert batches.state_dict()["position"] == 32
-        assert seen + labels(iterator) == list(range(len(ref)))
+    batches = loader(ref.stream(16).map_batches(fails_once), num_workers=workers)
+    iterator = iter(batches)
+    seen = labels(itertools.islice(iterator, 2))
+    with pytest.raises(OSError, match="gone"):
+        next(iterator)
+    assert batches.state_dict()["position"] == 32
+    assert seen + labels(iterator) == list(range(len(ref)))
 
 
 class Unpicklable(Exception):
@@ -507,6 +447,14 @@ def test_failures_in_workers_are_counted_and_listed_in_the_main_process(ref: Any
     assert str(errors[3]) == "three"
     assert "1 and 2" in str(errors[40])
     assert all("raised by a function passed to map()" in error.__notes__[0] for error in errors.values())
+    stream = ref.stream(16).map(unlucky, on_error="replace")
+    iterator = iter(loader(stream, num_workers=workers))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(cachelayer.CacheLayerWarning):
+            next(iterator)
+    # Nothing was handed out, so the same batch comes now.
+    assert plain(list(iterator)) == plain(list(stream))
     few = iter(loader(ref.stream(16).map(unlucky, on_error="replace", max_failures=1), num_workers=workers))
     with pytest.raises(cachelayer.ElementError, match=r"ref\.exclude\(\[3, 40\]\)"):
         list(few)
@@ -590,41 +538,31 @@ def test_a_loader_of_torch_goes_on_at_a_loaded_place_and_then_with_whole_epochs(
     assert labels(batches) == order(RECORDS, 1, 1)
 
 
-ORDERS: dict[str, Any] = {
-    "whole reads": lambda ref: {"batch_size": None, "sampler": BatchSampler(ref, 4, seed=1)},
-    "our records": lambda ref: {"batch_size": 4, "sampler": Sampler(ref, seed=1)},
-}
-
-
 @pytest.mark.parametrize(
-    ("order", "workers", "every"),
-    [("whole reads", 2, 3), ("whole reads", 0, 1), ("our records", 2, 1), ("our records", 0, 1)],
+    ("whole", "workers", "every"), [(True, 2, 3), (True, 0, 1), (False, 2, 1), (False, 0, 1)], ids=str
 )
 def test_a_stateful_data_loader_goes_on_in_the_middle_of_any_epoch(
-    order: str, workers: int, every: int, storage: Storage
+    whole: bool, workers: int, every: int, storage: Storage
 ) -> None:
     ref = storage.cache(np.arange(21), "d", "v1")
 
     def loaded() -> Any:
-        options = ORDERS[order](ref)
-        return options["sampler"], StatefulDataLoader(
-            to_torch(ref), num_workers=workers, snapshot_every_n_steps=every, **options
-        )
-
-    def epoch(sampler: Any, batches: Any, number: int) -> Iterator[Any]:
-        sampler.set_epoch(number)
-        return (batch.tolist() for batch in batches)
+        sampler = BatchSampler(ref, 4, seed=1) if whole else Sampler(ref, seed=1)
+        options = {"num_workers": workers, "snapshot_every_n_steps": every, "batch_size": None if whole else 4}
+        return sampler, StatefulDataLoader(to_torch(ref), sampler=sampler, **options)
 
     sampler, batches = loaded()
-    list(epoch(sampler, batches, 0))
-    second = epoch(sampler, batches, 1)
+    list(batches)
+    sampler.set_epoch(1)
+    second = iter(batches)
     for _ in range(2):
         next(second)
-    state, rest = batches.state_dict(), list(second)
+    state, rest = batches.state_dict(), plain(list(second))
     sampler, batches = loaded()
     batches.load_state_dict(state)
-    assert list(epoch(sampler, batches, 1)) == rest
-    assert len(rest) == 4
+    sampler.set_epoch(1)
+    assert plain(list(batches)) == rest
+    assert np.concatenate(rest).tolist() == order(21, 1, 1)[8:]
 
 
 def test_a_stateful_data_loader_refuses_the_state_of_other_records(storage: Storage) -> None:
