@@ -187,6 +187,9 @@ TEXTS = {
     "nothing": b"",
     "a row that is short": b"n,x\n1\n",
     "a quote that does not end": b'x,y\n1,"ab\n2,c\n',
+    "gzip": gzip.compress(CSV),
+    "UTF-16": CSV.decode().encode("utf-16"),
+    "zeros after the rows": b"n,x\n1,2\n" + bytes(100),
     "a row longer than a block": b"x\n1\n" + b"a" * 3000 + b"\n",
 }
 SMALL_BLOCKS = pyarrow.csv.ReadOptions(block_size=1000)
@@ -194,6 +197,8 @@ DAMAGED: dict[str, tuple[Any, str, bytes]] = {
     **{f"npy: {name}": (from_npy, "npy", data) for name, data in HEADERS.items()},
     **{f"npz: {name}": (from_npz, "npz", zipped(data)) for name, data in HEADERS.items()},
     **{f"tar: {name}": (from_webdataset, "tar", data) for name, data in TARS.items()},
+    "csv.gz: more after it": (from_csv, "csv.gz", gzip.compress(CSV) + b"more"),
+    "jsonl.gz: more after it": (from_json, "jsonl.gz", gzip.compress(JSON) + b"more"),
     **{f"csv: {name}": (partial(from_csv, read_options=SMALL_BLOCKS), "csv", data) for name, data in TEXTS.items()},
 }
 

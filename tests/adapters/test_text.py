@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import count
@@ -118,16 +118,27 @@ def test_a_declared_float_stands_for_its_number_or_is_refused_by_record(
         assert found == np.dtype(kind).type(number)
 
 
-@pytest.mark.parametrize("value", ["x", "1.5", "300", "-129", "1e2", "+-1"])
-def test_a_declared_integer_that_is_none_is_refused_by_record_and_column(
-    storage: cachelayer.Storage, value: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "good", "stored", "bad"),
+    [
+        *((pa.int8(), "1", np.int8(1), bad) for bad in ("x", "1.5", "300", "-129", "1e2", "+-1")),
+        (pa.timestamp("s"), "2020-01-01", np.datetime64("2020-01-01", "s"), "2020-01-32"),
+        (pa.timestamp("ns", "UTC"), "2020-01-01T00:00:00Z", np.datetime64("2020-01-01", "ns"), "2020-01-32T00:00:00Z"),
+        (pa.date32(), "2020-01-01", np.datetime64("2020-01-01"), "2020-01-32"),
+    ],
+    ids=str,
+)
+def test_a_csv_cell_is_its_declared_value_or_is_refused_by_record_and_leaf(
+    storage: cachelayer.Storage, kind: Any, good: str, stored: Any, bad: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.csv").write_text(f"x\n1\n\n2\n{value}\n3\n")
-    source = from_csv(tmp_path / "a.csv", pa.schema({"x": pa.int8()}))
-    with pytest.raises(ElementError, match=r"record 2, .*x.*int8"):
+    (tmp_path / "a.csv").write_text(f"x\n{good}\n\n{bad}\n{good}\n")
+    source = from_csv(tmp_path / "a.csv", pa.schema({"x": kind}))
+    with pytest.raises(ElementError, match=rf"record 1, .*x.*{re.escape(bad)}"):
         rows(storage, source)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 4"):
-        assert [row["x"] for row in rows(storage, source, on_error="skip")] == [1, 2, 3]
+    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 3"):
+        found = rows(storage, source, on_error="skip")
+    for row in found:
+        assert_same(row["x"], stored)
 
 
 def test_line_breaks_in_quotes_are_kept_wherever_a_block_ends(storage: cachelayer.Storage, tmp_path: Path) -> None:
@@ -159,20 +170,6 @@ def test_how_lines_end_changes_no_value(
     path.write_bytes(change(DATA[name]))
     found = rows(storage, READ[name](path, DECLARED if declared else None))
     assert [{"x": int(row["x"]), "y": row["y"]} for row in found] == ELEMENTS
-
-
-@pytest.mark.parametrize("name", READ)
-def test_compressed_text_with_more_after_it_or_another_name_is_refused(
-    storage: cachelayer.Storage, tmp_path: Path, name: str
-) -> None:
-    whole = gzip.compress(DATA[name])
-    (tmp_path / f"a.{name}.gz").write_bytes(whole + b"more")
-    with pytest.raises(SourceError, match=f"a.{name}.gz"):
-        rows(storage, READ[name](tmp_path / f"a.{name}.gz", DECLARED))
-    for wrong in (whole, DATA[name].decode().encode("utf-16"), DATA[name] + b"\0" * 100):
-        (tmp_path / f"b.{name}").write_bytes(wrong)
-        with pytest.raises(CacheLayerError):
-            rows(storage, READ[name](tmp_path / f"b.{name}", DECLARED))
 
 
 def test_csv_columns_that_differ_or_are_named_twice_are_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
@@ -282,18 +279,3 @@ def test_a_json_key_that_comes_late_is_refused_and_other_keys_than_those_of_a_sc
     ]
     with pytest.raises(ElementError, match=r"record 5000, .*'x'.*str"):
         rows(storage, from_json(tmp_path / "a.jsonl", pa.schema({"x": pa.timestamp("s")})))
-
-
-@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.date32()])
-def test_a_csv_cell_is_its_declared_moment_or_is_refused_by_record_and_leaf(
-    storage: cachelayer.Storage, kind: Any, tmp_path: Path
-) -> None:
-    zone = "T00:00:00Z" if getattr(kind, "tz", None) else ""
-    (tmp_path / "x.csv").write_text(f"x,y\n2020-01-01{zone},1\n2020-01-32{zone},2\n")
-    source = from_csv(tmp_path / "x.csv", pa.schema({"x": kind}))
-    with pytest.raises(ElementError, match=r"record 1, .*x.*2020-01-32"):
-        rows(storage, source)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 2"):
-        (row,) = rows(storage, source, on_error="skip")
-    unit = "D" if kind == pa.date32() else kind.unit
-    assert_same(row["x"], np.datetime64("2020-01-01", unit))

@@ -6,8 +6,8 @@ import bz2
 import gzip
 import io
 import lzma
-import re
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,6 @@ class TestWebDataset(SourceConformance):
         }
 
 
-def test_images_stay_the_bytes_of_their_files(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    write(tmp_path / "a.tar", [sample(3)])
-    ref = storage.cache(from_webdataset(tmp_path / "*.tar"), "d", "v1")
-    assert ref.raw().element_spec["left.png"] == ImageSpec()
-    assert ref.raw()[0]["left.png"] == png(3)
-
-
 def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
     with pytest.raises(ElementError, match="'b' has 'txt' too"):
@@ -97,34 +90,25 @@ def test_a_declared_spec_chooses_suffixes_and_how_they_are_kept(storage: cachela
     ref = storage.cache(source, "d", "v1", element_spec=spec)
     assert ref[:1].read([0], fields=("cls",))["cls"].tolist() == [b"4"]
     assert ref.raw()[0]["wav"] == b"sound"
+    assert ref.raw()[0]["left.png"] == png(4)
     assert ref.raw()[0]["score"] == np.float32(1.5)
     assert ref.raw().element_spec["left.png"] == ImageSpec("L")
 
 
-@pytest.mark.parametrize(("suffix", "data"), [("cls", b"cat"), ("txt", b"\xff"), ("npy", b"no array")])
-def test_what_its_suffix_does_not_hold_is_named(
+NUMBERS = [(suffix, text) for suffix in ("cls", "id") for text in (b"9223372036854775808", b"007", b"1.0", b"")]
+
+
+@pytest.mark.parametrize(("suffix", "data"), [("cls", b"cat"), ("txt", b"\xff"), ("npy", npy("text")[:-1]), *NUMBERS])
+def test_what_its_suffix_does_not_hold_names_the_sample(
     storage: cachelayer.Storage, tmp_path: Path, suffix: str, data: bytes
 ) -> None:
-    rows = [{"__key__": "a", suffix: sample(1)[suffix]}, {"__key__": "b", suffix: data}]
-    if suffix == "npy":
-        rows[0]["npy"] = np.arange(3)
-    write(tmp_path / "a.tar", rows)
-    match = rf"record 1, leaf \['{suffix}'\]: .*It is in sample 'b' of .*a\.tar"
+    good = {"txt": b"a", "npy": npy(np.arange(3))}.get(suffix, b"7\n")
+    write(tmp_path / "a.tar", [{"__key__": "a", suffix: good}, {"__key__": "b", suffix: data}])
+    match = rf"record 1, leaf \['{suffix}'\]: .*[iI]t is in sample 'b' of .*a\.tar"
     with pytest.raises(ElementError, match=match):
         storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
-
-
-@pytest.mark.parametrize("suffix", ["cls", "id"])
-@pytest.mark.parametrize("text", ["9223372036854775808", "007", "1.0", ""])
-def test_a_number_that_int64_does_not_hold_as_it_is_written_names_the_sample(
-    storage: cachelayer.Storage, tmp_path: Path, suffix: str, text: str
-) -> None:
-    write(tmp_path / "a.tar", [{"__key__": "a", suffix: b"7\n"}, {"__key__": "b", suffix: text.encode()}])
-    match = rf"record 1, leaf \['{suffix}'\]: expected int64, got b'{re.escape(text)}'.*sample 'b' of .*a\.tar"
-    with pytest.raises(ElementError, match=match):
-        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
-    ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec={"__key__": str, suffix: str})
-    assert ref[1][suffix] == text
+    spec = {"__key__": str, suffix: bytes}
+    assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)[1][suffix] == data
 
 
 @pytest.mark.parametrize(
@@ -144,10 +128,8 @@ def test_declared_numbers_are_those_of_the_text_or_refused(
 ) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "x": text.encode()}])
     spec = {"__key__": str, "x": dtype}
-    if value is None:
-        with pytest.raises(ElementError, match=r"leaf \['x'\]"):
-            storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)
-    else:
+    refused = pytest.raises(ElementError, match=r"leaf \['x'\]") if value is None else nullcontext()
+    with refused:
         assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)[0]["x"] == value
 
 

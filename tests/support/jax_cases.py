@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from sink_conformance import SinkConformance
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError
-from cachelayer.adapters.jax import GlobalBatchIterator, global_batches
+from cachelayer.adapters.jax import global_batches
 
 AXES = ("a", "b", "c")
 Point = namedtuple("Point", ["x", "y"])
@@ -118,26 +117,6 @@ class TestGlobalBatches(SinkConformance):
         iterator = iter(global_batches(make(), devices(1)))
         iterator.set_state(state)
         return iterator
-
-
-ADVICE: dict[str, Any] = {
-    "pad": lambda stream: stream.map(
-        lambda e: {**e, "v": np.pad(e["v"], (0, 4 - len(e["v"]))), "n": np.int32(e["n"] or 0)}
-    ),
-    "to_dense": lambda stream: stream.map_batches(
-        lambda b: {"v": b["v"].to_dense(4), "n": b["n"].values, "known": b["n"].valid}
-    ),
-}
-
-
-@pytest.mark.parametrize("follow", ADVICE.values(), ids=ADVICE)
-def test_what_is_advised_for_leaves_that_vary_works(follow: Any, tmp_path: Path) -> None:
-    elements = [{"v": np.arange(n % 3 + 2, dtype=np.int32), "n": None if n == 5 else np.int32(n)} for n in range(16)]
-    spec = {"v": cachelayer.ArraySpec(np.int32, (None,)), "n": cachelayer.ArraySpec(np.int32, nullable=True)}
-    stored = cachelayer.Storage(tmp_path).cache(elements, "data", "v1", element_spec=spec)
-    for number, batch in enumerate(global_batches(follow(stored.stream(8)), devices(8))):
-        assert batch["v"].shape == (8, 4)
-        assert batch["n"].tolist() == [0 if n == 5 else n for n in range(number * 8, number * 8 + 8)]
 
 
 def test_functions_of_batches_keep_the_rows() -> None:
@@ -258,23 +237,6 @@ def test_it_advances_to_a_newer_version_if_the_sharding_divides_its_steps(tmp_pa
     with pytest.raises(InvalidArgumentError, match="not divisible"):
         uneven.advance_to(newer)
     assert_same(next(uneven), old.stream(8)[0])
-
-
-async def saved_and_loaded(one: GlobalBatchIterator[Any], other: GlobalBatchIterator[Any], directory: Path) -> None:
-    writing = await one.save(directory)
-    next(one)
-    await writing
-    await (await other.load(directory))
-
-
-def test_a_state_is_saved_as_it_was_and_loaded_on_another_mesh(tmp_path: Path) -> None:
-    stream = ref(32).stream(8, shuffle=True, seed=1)
-    one, other = iter(global_batches(stream, devices(8))), iter(global_batches(stream, devices(2, 2)))
-    next(one)
-    asyncio.run(saved_and_loaded(one, other, tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-    assert other.get_state()["position"] == 8
-    assert_same(next(other), stream[1])
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,26 +80,16 @@ def test_a_manager_saves_the_state_as_it_was_and_sets_an_iterator_to_it(
     assert [batch.tolist() for batch in other] == rest == [rows()[step].tolist() for step in range(3, 10)]
 
 
-FOREIGN = {
-    "dataset": ({"identity": "others"}, "digest"),
-    "seed": ({"seed": 2}, "seed is 2"),
-    "end": ({"num_epochs": 0}, "past the end"),
-}
-
-
-@pytest.mark.parametrize(("options", "difference"), FOREIGN.values(), ids=FOREIGN)
-def test_a_state_of_another_stream_is_refused_by_what_differs(
-    manager: ocp.CheckpointManager, options: dict[str, Any], difference: str, tmp_path: Path
-) -> None:
+def test_a_state_of_another_stream_is_refused_by_what_differs(manager: ocp.CheckpointManager, tmp_path: Path) -> None:
     iterator = plain(rows())
     next(iterator)
     saved(manager, iterator)
-    other = plain(rows(**options))
+    other = plain(rows(seed=2))
     before = other.get_state()
-    with pytest.raises(StateError, match=difference):
+    with pytest.raises(StateError, match="seed is 2"):
         manager.restore(3, args=Args(data=CheckpointRestore(other)))
     v1.save_checkpointables(tmp_path / "v1", {"data": iterator})
-    with pytest.raises(StateError, match=difference):
+    with pytest.raises(StateError, match="seed is 2"):
         v1.load_checkpointables(tmp_path / "v1", {"data": other})
     assert other.get_state() == before
 
