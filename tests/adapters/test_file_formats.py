@@ -26,7 +26,6 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, SourceError, Storage
 from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npy, from_npz
@@ -278,7 +277,7 @@ def test_a_remote_file_that_changes_while_it_is_read_ends_the_build() -> None:
         with closing(fsspec.open("memory://changing/x.csv", "wt").open()) as file:
             file.write("x\n1\n2\n")
 
-    storage = cachelayer.Storage("memory://changing/cache")
+    storage = Storage("memory://changing/cache")
     with pytest.raises(SourceError, match=r"memory://.*x\.csv changed while it was read: it has 6 bytes, not 4"):
         storage.submit(Changed(from_csv("memory://changing/x.csv"), change), "d", "v1")
 
@@ -286,4 +285,4 @@ def test_a_remote_file_that_changes_while_it_is_read_ends_the_build() -> None:
 def test_a_file_that_comes_while_others_are_read_is_none_of_them(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     source = Changed(from_csv(tmp_path / "*.csv"), lambda: (tmp_path / "b.csv").write_text("x\n2\n"))
-    assert len(cachelayer.Storage(tmp_path / "cache").submit(source, "d", "v1")) == 1
+    assert len(Storage(tmp_path / "cache").submit(source, "d", "v1")) == 1

@@ -27,6 +27,7 @@ from samples import examples
 from sink_conformance import ItemsConformance, SinkConformance
 
 import cachelayer
+from cachelayer import Storage
 from cachelayer.adapters.grain import Sampler, iter_dataset
 
 # What Grain hands out is compared with the stream itself, again and again.
@@ -55,14 +56,8 @@ def _forks() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
     images = np.random.default_rng(0).integers(0, 256, (RECORDS, 4, 4), dtype=np.uint8)
-    storage = cachelayer.Storage(tmp_path_factory.mktemp("grain"))
+    storage = Storage(tmp_path_factory.mktemp("grain"))
     return storage.submit({"image": images, "label": np.arange(RECORDS)}, "images", "v1", shard_bytes=400)
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    storage = cachelayer.Storage(tmp_path_factory.mktemp("other"))
-    return storage.submit({"label": np.arange(RECORDS)}, "images", "v1")
 
 
 def numbers(n: int) -> Any:
@@ -85,33 +80,19 @@ def in_threads(dataset: Any, workers: int) -> Any:
     return grain.experimental.multithread_prefetch(dataset, num_threads=workers, buffer_size=2)
 
 
-# A ref as it is.
-
-
-@pytest.mark.parametrize("options", [None, HERE, grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)])
-def test_a_ref_is_a_source_of_a_map_dataset(ref: Any, options: Any) -> None:
-    dataset = grain.MapDataset.source(ref).shuffle(seed=1).to_iter_dataset(options)
-    assert sorted(labels(dataset)) == list(range(RECORDS))
-    same_after_restore(grain.MapDataset.source(ref[:9]).to_iter_dataset(options))
-
-
-# Batches as elements.
+# Refs and batches as elements.
 
 
 @pytest.mark.parametrize("options", [None, HERE, grain.ReadOptions(num_threads=3, prefetch_buffer_size=5)])
-def test_batches_follow_grains_transformations(ref: Any, options: Any) -> None:
+def test_elements_and_batches_follow_grains_transformations(ref: Any, options: Any) -> None:
+    assert sorted(labels(grain.MapDataset.source(ref).shuffle(seed=1).to_iter_dataset(options))) == [*range(RECORDS)]
     stream = ref.stream(8, shuffle=True, seed=3)
     dataset = grain.MapDataset.source(stream).seed(5).map(doubled).random_map(Noisy())
     elements = list(dataset.to_iter_dataset(options))
     assert labels(elements) == [[2 * label for label in batch] for batch in labels(stream)]
-    same_after_restore(dataset.to_iter_dataset(options))
+    for source in (dataset, grain.MapDataset.source(ref[:9])):
+        same_after_restore(source.to_iter_dataset(options))
     assert labels(dataset[1::2]) == labels(dataset)[1::2]
-
-
-def test_batches_come_from_worker_processes_in_their_order(ref: Any) -> None:
-    stream = ref.stream(8, shuffle=True, seed=3, num_epochs=2)
-    iterator = iter(grain.MapDataset.source(stream).to_iter_dataset(HERE).mp_prefetch(TWO_WORKERS))
-    assert labels(iterator) == labels(stream)
 
 
 class TestRandomAccess(ItemsConformance):
@@ -186,14 +167,14 @@ def test_numbers_follow_the_global_position_whatever_the_shards_and_the_start(re
     assert Sampler(ref)[0].rng is None
 
 
-def test_a_loaders_state_is_refused_elsewhere(ref: Any, other: Any) -> None:
+def test_a_loaders_state_is_refused_elsewhere(ref: Any) -> None:
     def loading(data: Any, **arguments: Any) -> Any:
         return iter(grain.DataLoader(data_source=ref, sampler=Sampler(data, shuffle=True, **arguments)))
 
     state = loading(ref, seed=2).get_state()
     loading(ref, seed=2).set_state(state)
     for data, arguments in (
-        (other, {"seed": 2}),
+        (numbers(RECORDS), {"seed": 2}),
         (ref[:30], {"seed": 2}),
         (ref, {"seed": 3}),
         (ref, {"seed": 2, "shard": (0, 2)}),
@@ -266,28 +247,19 @@ def test_what_workers_and_iterators_cannot_do_is_refused(ref: Any) -> None:
 
 
 def test_output_is_the_same_after_a_restore(ref: Any) -> None:
-    stream = ref.stream(8, shuffle=True, seed=3, num_epochs=2)
-    singles = ref[:12].stream(shuffle=True, seed=3).map(noisy, rng=True)
+    singles = iter_dataset(ref[:12].stream(shuffle=True, seed=3).map(noisy, rng=True))
     for dataset in (
-        iter_dataset(stream),
-        iter_dataset(ref.stream(8, remainder="pad", start=30)),
-        iter_dataset(singles).map(doubled),
-        iter_dataset(singles).filter(lambda element: element["label"] % 3 > 0).batch(3),
-        iter_dataset(singles).seed(1).random_map(Noisy()),
-        grain.experimental.ThreadPrefetchIterDataset(iter_dataset(singles), prefetch_buffer_size=4),
-        grain.IterDataset.mix([iter_dataset(singles), iter_dataset(ref.stream(seed=4, shuffle=True))], [2, 1]),
-        in_threads(iter_dataset(singles), 3),
+        singles.filter(lambda element: element["label"] % 3 > 0).batch(3),
+        grain.experimental.ThreadPrefetchIterDataset(singles.seed(1).random_map(Noisy()), prefetch_buffer_size=4),
+        grain.IterDataset.mix([singles, iter_dataset(ref.stream(seed=4, shuffle=True))], [2, 1]),
+        in_threads(singles, 3),
     ):
         same_after_restore(dataset)
 
 
-def test_a_mixture_is_shared_out_by_turns(ref: Any) -> None:
-    mixture: Any = cachelayer.mix([(ref[:20], 2), (ref[20:], 1)])
-    stream = mixture.stream(6, shuffle=True, seed=3)
-    found = labels(itertools.islice(in_threads(iter_dataset(stream), 2), 20))
-    assert found == labels(stream[step] for step in range(20))
-    changing = cachelayer.mix([(ref[:20], 1), (ref[20:], 1)], schedule={0: (2, 1), 30: (1, 3)}).stream(6)
-    assert labels(itertools.islice(in_threads(iter_dataset(changing), 2), 20)) == labels(changing[t] for t in range(20))
+def test_a_mixture_that_changes_is_shared_out_by_turns(ref: Any) -> None:
+    stream = cachelayer.mix([(ref[:20], 1), (ref[20:], 1)], schedule={0: (2, 1), 30: (1, 3)}).stream(6)
+    assert labels(itertools.islice(in_threads(iter_dataset(stream), 2), 20)) == labels(stream[t] for t in range(20))
 
 
 def test_an_iterator_saves_one_state_for_all_processes(ref: Any, tmp_path: Path) -> None:

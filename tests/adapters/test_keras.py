@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 from pages import run_page
-from sink_conformance import ENDLESS, ItemsConformance, Refs
+from sink_conformance import ItemsConformance
 from source_conformance import FallibleSource
 
 import cachelayer
@@ -142,10 +142,34 @@ def test_an_endless_stream_goes_on_with_the_next_epoch(ref: Any) -> None:
     assert read == [batch for (batch,) in expected(ref) + expected(ref, epochs=6, start=5)]
 
 
-@pytest.mark.parametrize("name", ["mixture", "sample"])
-def test_what_has_no_epochs_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match="to_tf"):
-        to_keras(ENDLESS[name](Refs(Storage(tmp_path)))())
+REFUSED: dict[str, tuple[Any, str]] = {
+    "no batches": (lambda ref: ref.stream(), "global_batch_size"),
+    "a start": (lambda ref: ref.stream(8, start=8), "initial_epoch="),
+    "no whole batch": (lambda ref: ref.stream(64, remainder="drop"), "64"),
+    "an empty batch": (lambda ref: ref.stream(39, remainder="keep", shard=(0, 3)), "remainder="),
+    "a mixture": (lambda ref: cachelayer.mix([(ref, 1)]).stream(8), "to_tf"),
+    "a sample": (lambda ref: ref.sample("y", seed=4).stream(8), "to_tf"),
+}
+BATCHES: dict[str, tuple[Any, str]] = {
+    "text": (lambda x, y: (x, np.array(["a"] * len(y), object)), r"leaf \[1\] is object.*map_batches"),
+    "four parts": (lambda x, y: (1, 2, 3, 4), r"fit\(\) takes \(x, y\)"),
+    "None": (lambda x, y: (x, None), r"leaf \[1\] is NoneType"),
+    "int4": (lambda x, y: (x.astype("int4"),), r"leaf \[0\] is int4"),
+    "float128": (lambda x, y: (x.astype("g"),), r"leaf \[0\] is float128"),
+    "times": (lambda x, y: {"x": x, "t": y.view("M8[s]")}, r"leaf \['t'\] is datetime64"),
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *BATCHES])
+def test_what_keras_cannot_take_is_refused_with_its_option_or_leaf(ref: Any, name: str) -> None:
+    if name in REFUSED:
+        make, message = REFUSED[name]
+        with pytest.raises(cachelayer.InvalidArgumentError, match=message):
+            to_keras(make(ref))
+        return
+    fn, message = BATCHES[name]
+    with pytest.raises(cachelayer.InvalidTypeError, match=message):
+        to_keras(ref.stream(BATCH).map_batches(lambda batch: fn(**batch)))[0]
 
 
 def pair(batch: Any) -> Any:
@@ -209,36 +233,6 @@ def test_without_the_callback_each_epoch_is_another_one_of_the_stream(ref: Any) 
     first = next(epoch for epoch in range(4) if epochs[0] == expected(ref, epochs=epoch + 1, start=epoch))
     assert epochs[1] == expected(ref, epochs=first + 2, start=first + 1)
     assert epochs[2] == expected(ref, epochs=first + 3, start=first + 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "global_batch_size"),
-        ({"global_batch_size": 8, "start": 8}, "initial_epoch="),
-        ({"global_batch_size": 64, "remainder": "drop"}, "64"),
-        ({"global_batch_size": 39, "remainder": "keep", "shard": (0, 3)}, "remainder="),
-    ],
-)
-def test_streams_without_epochs_of_whole_batches_are_refused(ref: Any, arguments: Any, message: str) -> None:
-    with pytest.raises(cachelayer.InvalidArgumentError, match=message):
-        to_keras(ref.stream(**arguments))
-
-
-@pytest.mark.parametrize(
-    ("fn", "message"),
-    [
-        (lambda batch: (batch["x"], np.array(["a"] * len(batch["y"]), object)), r"leaf \[1\] is object.*map_batches"),
-        (lambda batch: (1, 2, 3, 4), r"fit\(\) takes \(x, y\)"),
-        (lambda batch: (batch["x"], None), r"leaf \[1\] is NoneType"),
-        (lambda batch: (batch["x"].astype("int4"),), r"leaf \[0\] is int4"),
-        (lambda batch: (batch["x"].astype("g"),), r"leaf \[0\] is float128"),
-        (lambda batch: {"x": batch["x"], "t": batch["y"].view("M8[s]")}, r"leaf \['t'\] is datetime64"),
-    ],
-)
-def test_batches_that_keras_cannot_take_are_refused_with_their_leaf(ref: Any, fn: Any, message: str) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match=message):
-        to_keras(ref.stream(BATCH).map_batches(fn))[0]
 
 
 def test_an_epoch_has_its_own_batches_and_no_others(ref: Any) -> None:

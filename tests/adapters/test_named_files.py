@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import cachelayer
+from cachelayer import Storage
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StaleVersionWarning
 
 pytestmark = pytest.mark.needs("pyarrow")
 
 
-def cached(storage: cachelayer.Storage, source: Any, **options: Any) -> Any:
+def cached(storage: Storage, source: Any, **options: Any) -> Any:
     return storage.cache(source, "rows", f"v{len(storage.datasets()) and len(storage.versions('rows'))}", **options)
 
 
@@ -26,7 +27,7 @@ def rows(folder: Path, name: str = "rows.csv", first: int = 0) -> Path:
     return path
 
 
-def test_a_path_is_the_source_of_its_rows(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_a_path_is_the_source_of_its_rows(storage: Storage, tmp_path: Path) -> None:
     path = rows(tmp_path)
     for given in (path, str(path), path.as_uri(), tmp_path / "*.csv"):
         assert [int(each["number"]) for each in cached(storage, given)] == [0, 1, 2, 3]
@@ -36,7 +37,7 @@ def test_a_path_is_the_source_of_its_rows(storage: cachelayer.Storage, tmp_path:
     assert len(made) == 4
 
 
-def test_a_folder_is_read_as_what_its_files_are(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_a_folder_is_read_as_what_its_files_are(storage: Storage, tmp_path: Path) -> None:
     from PIL import Image
 
     for name in ("cat/a.png", "dog/b.PNG"):
@@ -56,7 +57,7 @@ def test_a_folder_is_read_as_what_its_files_are(storage: cachelayer.Storage, tmp
 @pytest.mark.parametrize(
     "name", ["nothing.csv", "nothing", "notes.txt", "here.unknown", "mixed", "empty", "https://a@b/x.csv"]
 )
-def test_what_no_adapter_reads_is_refused_by_name(storage: cachelayer.Storage, tmp_path: Path, name: str) -> None:
+def test_what_no_adapter_reads_is_refused_by_name(storage: Storage, tmp_path: Path, name: str) -> None:
     for each in ("mixed/a.csv", "mixed/b.parquet", "here.unknown", "notes.txt"):
         (tmp_path / each).parent.mkdir(exist_ok=True)
         (tmp_path / each).touch()
@@ -66,9 +67,7 @@ def test_what_no_adapter_reads_is_refused_by_name(storage: cachelayer.Storage, t
     assert storage.datasets() == []
 
 
-def test_a_version_opens_after_its_files_are_gone_and_shows_that_they_changed(
-    storage: cachelayer.Storage, tmp_path: Path
-) -> None:
+def test_a_version_opens_after_its_files_are_gone_and_shows_that_they_changed(storage: Storage, tmp_path: Path) -> None:
     path = rows(tmp_path)
     storage.cache(path, "rows", "v1")
     with warnings.catch_warnings():
@@ -83,7 +82,7 @@ def test_a_version_opens_after_its_files_are_gone_and_shows_that_they_changed(
         assert len(storage.cache(path, "rows", "v1")) == 4
 
 
-def test_unbatch_and_a_declared_spec_reach_the_adapter(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_unbatch_and_a_declared_spec_reach_the_adapter(storage: Storage, tmp_path: Path) -> None:
     path = rows(tmp_path)
     with pytest.raises(CacheLayerError, match="elements already"):
         storage.cache(path, "rows", "v1", unbatch=True)

@@ -23,7 +23,7 @@ from samples import examples
 from values_across import assert_same
 
 import cachelayer
-from cachelayer import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer import ElementError, InvalidArgumentError, InvalidTypeError, SourceError, Storage
 from cachelayer.adapters.pyarrow import from_csv, from_json
 from cachelayer.errors import CacheLayerError
 
@@ -38,21 +38,21 @@ NUMBER = count()
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path_factory.mktemp("cache"))
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    return Storage(tmp_path_factory.mktemp("cache"))
 
 
-def rows(storage: cachelayer.Storage, source: Any, **options: Any) -> list[dict[str, Any]]:
+def rows(storage: Storage, source: Any, **options: Any) -> list[dict[str, Any]]:
     return list(storage.submit(source, f"d{next(NUMBER)}", "v1", **options))
 
 
 @pytest.mark.parametrize("text", ["007", "1", "", "NA", "nan", "3.14159265358979323846", " a", "2024-01-02", "ü"])
-def test_csv_without_a_schema_is_text(storage: cachelayer.Storage, tmp_path: Path, text: str) -> None:
+def test_csv_without_a_schema_is_text(storage: Storage, tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text(f"n,x\n0,{text}\n")
     assert rows(storage, from_csv(tmp_path / "a.csv")) == [{"n": "0", "x": text}]
 
 
-def test_csv_has_the_types_that_are_declared(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_csv_has_the_types_that_are_declared(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("day,id,x,ok\n2024-01-02,007, 1.5,true\n,8 ,nan,\n")
     kinds = {"day": pa.date32(), "id": pa.int8(), "x": pa.float32(), "ok": pa.bool_()}
     day, *rest = rows(storage, from_csv(tmp_path / "a.csv", pa.schema(kinds)))
@@ -101,7 +101,7 @@ NUMBERS = st.one_of(
 @example(number="1" + "0" * 400, kind="float64")
 @example(number="0.14285714285714285", kind="float64")
 def test_a_declared_float_stands_for_its_number_or_is_refused_by_record(
-    storage: cachelayer.Storage, name: str, number: str, kind: str, tmp_path_factory: pytest.TempPathFactory
+    storage: Storage, name: str, number: str, kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("numbers") / f"a.{name}"
     path.write_text(f"x,y\n1,\n{number},\n" if name == "csv" else f'{{"x": 1}}\n{{"x": {number}}}\n')
@@ -129,7 +129,7 @@ def test_a_declared_float_stands_for_its_number_or_is_refused_by_record(
     ids=str,
 )
 def test_a_csv_cell_is_its_declared_value_or_is_refused_by_record_and_leaf(
-    storage: cachelayer.Storage, kind: Any, good: str, stored: Any, bad: str, tmp_path: Path
+    storage: Storage, kind: Any, good: str, stored: Any, bad: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text(f"x\n{good}\n\n{bad}\n{good}\n")
     source = from_csv(tmp_path / "a.csv", pa.schema({"x": kind}))
@@ -141,7 +141,7 @@ def test_a_csv_cell_is_its_declared_value_or_is_refused_by_record_and_leaf(
         assert_same(row["x"], stored)
 
 
-def test_line_breaks_in_quotes_are_kept_wherever_a_block_ends(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_line_breaks_in_quotes_are_kept_wherever_a_block_ends(storage: Storage, tmp_path: Path) -> None:
     file = io.StringIO()
     texts = [f'{number}, "a"\n\r\n{"x" * (number % 37)}\n' for number in range(200)]
     csv.writer(file).writerows([["n", "text"], *enumerate(texts)])
@@ -164,7 +164,7 @@ def test_line_breaks_in_quotes_are_kept_wherever_a_block_ends(storage: cachelaye
 )
 @pytest.mark.parametrize("name", READ)
 def test_how_lines_end_changes_no_value(
-    storage: cachelayer.Storage, name: str, change: Callable[[bytes], bytes], declared: bool, tmp_path: Path
+    storage: Storage, name: str, change: Callable[[bytes], bytes], declared: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / f"a.{name}"
     path.write_bytes(change(DATA[name]))
@@ -172,7 +172,7 @@ def test_how_lines_end_changes_no_value(
     assert [{"x": int(row["x"]), "y": row["y"]} for row in found] == ELEMENTS
 
 
-def test_csv_columns_that_differ_or_are_named_twice_are_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_csv_columns_that_differ_or_are_named_twice_are_refused(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,x\n1,a\n")
     (tmp_path / "b.csv").write_text("x,n\na,1\n")
     (tmp_path / "c.csv").write_text("n,x,n\n1,2,3\n")
@@ -183,7 +183,7 @@ def test_csv_columns_that_differ_or_are_named_twice_are_refused(storage: cachela
     assert rows(storage, from_csv(tmp_path / "c.csv", pa.schema({"x": pa.int64()}))) == [{"x": 2}]
 
 
-def test_a_file_without_rows_tells_no_types(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_a_file_without_rows_tells_no_types(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,x\n")
     (tmp_path / "b.csv").write_text("n,x\n1,a\n")
     (tmp_path / "a.jsonl").write_text("\n")
@@ -219,7 +219,7 @@ def same(found: Any, given: Any) -> bool:
 @given(records=st.lists(st.dictionaries(st.sampled_from("xy"), JSON_VALUES, max_size=2), min_size=1, max_size=3))
 @settings(max_examples=examples(50), deadline=None, suppress_health_check=[*HealthCheck])
 def test_any_json_is_kept_or_refused(
-    storage: cachelayer.Storage, records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+    storage: Storage, records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("json") / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, records)))
@@ -255,7 +255,7 @@ def test_any_json_is_kept_or_refused(
     ids=lambda value: str(value)[:20],
 )
 def test_json_that_does_not_fit_is_refused_with_its_record_or_left_out(
-    storage: cachelayer.Storage, tmp_path: Path, line: bytes, said: str, schema: Any
+    storage: Storage, tmp_path: Path, line: bytes, said: str, schema: Any
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": %d}\n' % (2**53 + 1) * 5 + b"\n" + line + b'\n{"n": 2}\n')
@@ -268,7 +268,7 @@ def test_json_that_does_not_fit_is_refused_with_its_record_or_left_out(
 
 
 def test_a_json_key_that_comes_late_is_refused_and_other_keys_than_those_of_a_schema_are_not_read(
-    storage: cachelayer.Storage, tmp_path: Path
+    storage: Storage, tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 5000 + '{"n": 2, "x": "a"}\n')
     with pytest.raises(ElementError, match=r"record 5000.*'x'"):

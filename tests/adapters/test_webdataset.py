@@ -17,8 +17,7 @@ import webdataset
 from PIL import Image
 from source_conformance import SourceConformance
 
-import cachelayer
-from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, InvalidArgumentError
+from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, InvalidArgumentError, Storage
 from cachelayer.adapters.webdataset import from_webdataset
 
 
@@ -75,7 +74,7 @@ class TestWebDataset(SourceConformance):
         }
 
 
-def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
     with pytest.raises(ElementError, match="'b' has 'txt' too"):
         storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
@@ -83,7 +82,7 @@ def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: cachelayer
     assert list(ref) == [{"__key__": "a", "txt": None}, {"__key__": "b", "txt": "two"}]
 
 
-def test_a_declared_spec_chooses_suffixes_and_how_they_are_kept(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_a_declared_spec_chooses_suffixes_and_how_they_are_kept(storage: Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [{**sample(4), "score": b" 1.5\n", "wav": b"sound"}])
     source = from_webdataset(tmp_path / "a.tar")
     spec = {"__key__": str, "cls": bytes, "left.png": ImageSpec("L"), "score": "float32", "wav": AudioSpec(8000)}
@@ -100,7 +99,7 @@ NUMBERS = [(suffix, text) for suffix in ("cls", "id") for text in (b"92233720368
 
 @pytest.mark.parametrize(("suffix", "data"), [("cls", b"cat"), ("txt", b"\xff"), ("npy", npy("text")[:-1]), *NUMBERS])
 def test_what_its_suffix_does_not_hold_names_the_sample(
-    storage: cachelayer.Storage, tmp_path: Path, suffix: str, data: bytes
+    storage: Storage, tmp_path: Path, suffix: str, data: bytes
 ) -> None:
     good = {"txt": b"a", "npy": npy(np.arange(3))}.get(suffix, b"7\n")
     write(tmp_path / "a.tar", [{"__key__": "a", suffix: good}, {"__key__": "b", suffix: data}])
@@ -124,7 +123,7 @@ def test_what_its_suffix_does_not_hold_names_the_sample(
     ],
 )
 def test_declared_numbers_are_those_of_the_text_or_refused(
-    storage: cachelayer.Storage, tmp_path: Path, dtype: str, text: str, value: Any
+    storage: Storage, tmp_path: Path, dtype: str, text: str, value: Any
 ) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", "x": text.encode()}])
     spec = {"__key__": str, "x": dtype}
@@ -134,7 +133,7 @@ def test_declared_numbers_are_those_of_the_text_or_refused(
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-def test_pipelines_of_webdataset_itself_are_sources(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_pipelines_of_webdataset_itself_are_sources(storage: Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", map(sample, range(5)))
     pipeline = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode().to_tuple("npy", "cls")
     ref = storage.cache(pipeline, "d", "v1")
@@ -143,9 +142,7 @@ def test_pipelines_of_webdataset_itself_are_sources(storage: cachelayer.Storage,
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
-def test_zeros_after_the_end_mark_and_folders_change_nothing(
-    storage: cachelayer.Storage, tmp_path: Path, pack: Any
-) -> None:
+def test_zeros_after_the_end_mark_and_folders_change_nothing(storage: Storage, tmp_path: Path, pack: Any) -> None:
     write(tmp_path / "a.tar", [sample(1), sample(2)])
     with tarfile.open(tmp_path / "a.tar", "a") as archive:
         folder = tarfile.TarInfo("d.txt")
@@ -155,9 +152,7 @@ def test_zeros_after_the_end_mark_and_folders_change_nothing(
     assert [row["cls"] for row in storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")] == [1, 2]
 
 
-def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(
-    storage: cachelayer.Storage, tmp_path: Path
-) -> None:
+def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(storage: Storage, tmp_path: Path) -> None:
     names = ["/etc/a", "../b", "c/../../d", "ü", "long/" * 60 + "e"]
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name in names:
@@ -167,7 +162,7 @@ def test_names_that_lead_elsewhere_are_keys_and_nothing_is_written_there(
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "d"}
 
 
-def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path) -> None:
+def test_what_is_not_there_is_an_error(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "0.tar").touch()
     with pytest.raises(InvalidArgumentError, match=r"there is no file .*1\.tar"):
         storage.cache(from_webdataset(str(tmp_path / "{0..1}.tar")), "d", "v1")
