@@ -278,7 +278,7 @@ def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(libra
         "        if name == 'pyarrow': raise ModuleNotFoundError('no pyarrow', name=name)\n"
         "sys.meta_path.insert(0, NoPyarrow())\n"
         f"import {library} as library, cachelayer\n"
-        f"storage = Storage({str(tmp_path)!r})\n"
+        f"storage = cachelayer.Storage({str(tmp_path)!r})\n"
         "print(len(storage.cache([1, 2, 3], 'list', 'v1')))\n"
         "try:\n    storage.cache(library.DataFrame({'x': [1]}), 'frame', 'v1')\n"
         "except ImportError as error:\n    print(error)"
