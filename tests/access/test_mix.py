@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from document_views import ELEMENTS, LEAVES, document_views, values_of
 from order_page import reference
 
 import cachelayer
@@ -24,7 +25,6 @@ from cachelayer import (
 
 SIZES = (30, 100, 250)
 SCHEDULE = {0: (0.7, 0.2, 0.1), 300: (0.0, 0.5, 0.5), 1000: (0.25, 0.25, 0.5)}
-LENGTHS = (3, 11, 40)
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +37,6 @@ def refs(storage: Storage) -> list[Any]:
     return [
         storage.cache([{"part": place, "n": number} for number in range(size)], "rows", f"v{place}")
         for place, size in enumerate(SIZES)
-    ]
-
-
-@pytest.fixture(scope="module")
-def documents(storage: Storage) -> list[Any]:
-    """Versions of 60 documents each, of about 3, 11 and 40 tokens, with a text of twice as many bytes."""
-    spec = {"part": ArraySpec("int32"), "tokens": ArraySpec("int32", (None,)), "text": ArraySpec(str)}
-    return [
-        storage.cache(
-            [
-                {"part": part, "tokens": np.full(mean + number % 3 - 1, number, np.int32), "text": "x" * (2 * mean)}
-                for number in range(60)
-            ],
-            "documents",
-            f"v{part}",
-            element_spec=spec,
-        )
-        for part, mean in enumerate(LENGTHS)
     ]
 
 
@@ -173,29 +155,23 @@ def test_a_mixture_that_ends_has_remainders_states_and_epochs(refs: list[Any]) -
     assert found == rows(endless.stream(1, **options), 3 * end)
 
 
-def test_weights_are_shares_of_tokens_and_of_bytes_as_stored_uncompressed(
-    documents: list[Any], storage: Storage
-) -> None:
-    def shares(parts: list[Any], weights: Any, by: str, count: Any) -> Any:
-        mixture = cachelayer.mix(list(zip(parts, weights, strict=True)), by=by)
-        counts = np.zeros(3)
-        for element in itertools.islice(mixture.stream(), 60 * 80):
-            counts[element["part"]] += count(element)
-        np.testing.assert_allclose(counts / counts.sum(), np.array(weights) / sum(weights), atol=0.002)
-        return rows(mixture.stream(8, shuffle=True, seed=1), 100)
+def mean_of(elements: list[Any], by: str) -> Fraction:
+    nbytes = {"tokens": 4, "meta/weights": 4, "meta/text": 1, "maybe": 2}
+    if by == "bytes":
+        return 8 + sum((nbytes[leaf] * mean_of(elements, leaf) for leaf in LEAVES), Fraction())
+    return Fraction(sum(map(len, values_of(elements, by))), len(elements))
 
-    weights = (0.5, 0.3, 0.2)
-    by_tokens = shares(documents, weights, "tokens", lambda element: len(element["tokens"]))
-    assert shares(documents, weights, "text", lambda element: len(element["text"])) == by_tokens
-    compressed = [
-        storage.cache(list(ref), f"compressed{part}", "v1", compression="zstd", element_spec=ref.element_spec)
-        for part, ref in enumerate(documents)
-    ]
-    orders = [
-        shares(parts, (2, 1, 1), "bytes", lambda each: 4 + 4 * len(each["tokens"]) + len(each["text"]))
-        for parts in (documents, compressed)
-    ]
-    assert orders[0] == orders[1]
+
+@pytest.mark.parametrize("by", ["tokens", "meta/text", "maybe", "bytes"])
+def test_weights_are_shares_of_values_and_of_bytes_as_stored_uncompressed(tmp_path: Path, by: str) -> None:
+    views = document_views(tmp_path)
+    parts = [views[kind] for kind in ("one", "slice", "chosen")]
+    parts.append((views["zstd"][0][20:50], ELEMENTS[20:50]))
+    shares = (0.5, 0.3, 0.2, 1)
+    by_values = cachelayer.mix([(ref, share) for (ref, _), share in zip(parts, shares, strict=True)], by=by)
+    weights = [Fraction(str(share)) / mean_of(part[1], by) for part, share in zip(parts, shares, strict=True)]
+    by_records = cachelayer.mix([(ref, weight) for (ref, _), weight in zip(parts, weights, strict=True)])
+    assert rows(by_values.stream(8), 200) == rows(by_records.stream(8), 200)
 
 
 def weighed(weights: Any, **options: Any) -> Any:
@@ -250,18 +226,15 @@ def test_what_cannot_be_mixed_says_so(refs: list[Any], make: Any, error: type[Ex
         make(refs)
 
 
-def test_what_has_no_lengths_says_so(documents: list[Any], storage: Storage) -> None:
+def test_what_has_no_lengths_says_so(storage: Storage) -> None:
     wrapped = cachelayer.wrap(["a", "bc"], identity="texts")
     with pytest.raises(InvalidArgumentError, match="bytes"):
         cachelayer.mix([(wrapped, 1), (wrapped, 1)], by="bytes")
-    padded = [ref.padded({"tokens": 16}, long="truncate") for ref in documents]
-    with pytest.raises(InvalidArgumentError, match="'text'"):
-        cachelayer.mix([(view, 1) for view in padded], by="text")
-    spec = {"tokens": ArraySpec("int32", (None,))}
-    empty = storage.cache([{"tokens": np.empty(0, np.int32)}] * 3, "empty", "v1", element_spec=spec)
-    full = storage.cache([{"tokens": np.ones(5, np.int32)}] * 3, "full", "v1", element_spec=spec)
-    with pytest.raises(InvalidArgumentError, match="'tokens'"):
-        cachelayer.mix([(full, 1), (empty, 1)], by="tokens")
+    spec = {"tokens": ArraySpec("int32", (None,)), "text": ArraySpec(str)}
+    ref = storage.cache([{"tokens": np.ones(0, np.int32), "text": "x"}] * 3, "empty", "v1", element_spec=spec)
+    for part, leaf in ((ref, "tokens"), (ref.padded({"tokens": 5}), "text")):
+        with pytest.raises(InvalidArgumentError, match=f"'{leaf}'"):
+            cachelayer.mix([(part, 1)], by=leaf)
 
 
 def test_a_step_past_the_largest_position_is_an_index_error(refs: list[Any]) -> None:

@@ -96,7 +96,11 @@ def test_leaves_without_lengths_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "gone", "header", "sum", "of another shard"])
 def test_damaged_lengths_are_made_again_with_a_warning_and_told_by_verify(tmp_path: Path, how: str) -> None:
+    def windows(ref: Any) -> Any:
+        return ref.windows("tokens", 9, separator=1).read(slice(None))["tokens"].tolist()
+
     ref = submit(Storage(tmp_path))
+    expected = windows(pickle.loads(pickle.dumps(ref)))
     first, second = shard_files(ref, "lengths")[:2]
     raw = first.read_bytes()
     first.unlink()
@@ -113,7 +117,7 @@ def test_damaged_lengths_are_made_again_with_a_warning_and_told_by_verify(tmp_pa
     else:
         with pytest.warns(CacheLayerWarning, match=first.name):
             check(ref, ELEMENTS)
-        assert ref.windows("tokens", 9, separator=1).read([0])["tokens"].shape == (1, 9)
+        assert windows(ref) == expected
     report = Storage(tmp_path).verify("d", "v1", progress=False)
     assert report.records == 90
     assert [f"{first.name}" in problem for problem in report.problems] == [True]

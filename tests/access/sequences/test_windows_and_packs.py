@@ -151,8 +151,6 @@ def test_every_view_tells_the_records_of_its_versions(refs: Any) -> None:
     windows = other.windows("tokens", 40, segments=True)
     rows = cachelayer.concat([ref[:6].packed("tokens", 40), windows])
     assert records(rows[1:], -1) == records(windows, -1)
-    packed = {source for index in range(len(rows) - len(windows)) for source in records(rows, index)}
-    assert packed == {(many, number) for number in range(6) if len(ELEMENTS[number]["tokens"])}
     mixed = cachelayer.mix([(ref[20:].packed("tokens", 40), 1), (windows, 1)])
     found = mixed._records.sources(np.array([0, len(mixed._records) - 1])).by_dataset()
     assert set(found) == {many, one}
