@@ -51,6 +51,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     Storage(url).copy("docs@many", to=far)
     gone = far.erase("docs@many", records=[2, 50], reason="asked to", progress=False)
     numbers = [n for n in range(90) if n % 4 == 1]
+    chosen = [*range(50), *range(89, 60, -1)]
     packs, rests = many.packed("tokens", 40), many.windows("tokens", 9, remainder="pad")
     return views | {
         "always checked": (Storage(url, verify="always").fetch("docs@many"), ELEMENTS),
@@ -71,7 +72,10 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
         "wrapped": (cachelayer.wrap(ELEMENTS, identity="e", element_spec=SPEC), ELEMENTS),
         "windows": (many.windows("tokens", 8), rows_of(flat, 8, "tokens")),
         "padded": (many.padded({"tokens": 12, "maybe": 4}, value={"tokens": 7, "maybe": 3}, long="truncate"), padded),
-        "far windows": (far.fetch("docs@zstd").windows("tokens", 8), rows_of(flat, 8, "tokens")),
+        "far windows": (
+            far.fetch("docs@zstd").select(chosen).windows("tokens", 8),
+            rows_of(np.concatenate(values_of([ELEMENTS[n] for n in chosen], "tokens")), 8, "tokens"),
+        ),
         "packs": (packs, list(packs)),
         "padded windows": (rests, list(rests)),
         "joined windows": (
