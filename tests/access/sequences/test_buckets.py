@@ -28,32 +28,37 @@ def ref(refs: dict[str, tuple[Ref, list[dict[str, Any]]]]) -> Ref:
     return refs["many"][0]
 
 
+FILLS = {"tokens": 7, "meta/weights": 0.5, "maybe": 9}
+
+
 @given(
     st.sampled_from([*KINDS, "nothing"]),
-    st.sampled_from(["tokens", "meta/weights", "maybe"]),
+    st.lists(st.sampled_from(list(FILLS)), unique=True, min_size=1),
     st.lists(st.integers(1, 20), unique=True, max_size=4).map(lambda found: [*sorted(found), 30]),
     st.integers(1, 20),
     st.none() | st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=examples(40))
 def test_each_record_comes_once_padded_to_the_least_bound_that_holds_it(
-    refs: Any, kind: str, leaf: str, bounds: list[int], batch: int, seed: int | None
+    refs: Any, kind: str, leaves: list[str], bounds: list[int], batch: int, seed: int | None
 ) -> None:
     view, elements = refs[kind]
-    key = LEAVES[leaf][0]
-    stream = view.stream(batch, buckets=(leaf, bounds), shuffle=seed is not None, seed=seed)
+    buckets = Buckets(leaves, bounds, value={leaf: FILLS[leaf] for leaf in leaves})
+    stream = view.stream(batch, buckets=buckets, shuffle=seed is not None, seed=seed)
     seen = []
     for step in range(len(stream)):
-        numbers, found = stream.records(step), stream[step]
-        found = found["meta"] if leaf == "meta/weights" else found
-        values = values_of([elements[number] for number in numbers.tolist()], leaf)
-        (bound,) = {min(bound for bound in bounds if len(value) <= bound) for value in values}
-        assert found[key].shape == found[f"{key}_mask"].shape == (len(values), bound)
-        for row, value in enumerate(values):
-            assert found[key][row].tolist() == value.tolist() + [0] * (bound - len(value))
-            assert found[f"{key}_mask"][row].tolist() == [place < len(value) for place in range(bound)]
-        assert found[f"{key}_length"].tolist() == list(map(len, values))
-        seen += numbers.tolist()
+        numbers, found = stream.records(step).tolist(), stream[step]
+        values = {leaf: values_of([elements[number] for number in numbers], leaf) for leaf in leaves}
+        longest = [max(map(len, row)) for row in zip(*values.values(), strict=True)]
+        (bound,) = {min(bound for bound in bounds if length <= bound) for length in longest}
+        for leaf in leaves:
+            key, batch_of = LEAVES[leaf][0], found["meta"] if leaf == "meta/weights" else found
+            expected = [each.tolist() + [FILLS[leaf]] * (bound - len(each)) for each in values[leaf]]
+            assert batch_of[key].tolist() == expected
+            assert batch_of[f"{key}_length"].tolist() == list(map(len, values[leaf]))
+            mask = [[place < len(each) for place in range(bound)] for each in values[leaf]]
+            assert batch_of[f"{key}_mask"].tolist() == mask
+        seen += numbers
     assert sorted(seen) == list(range(len(elements)))
 
 
@@ -80,19 +85,6 @@ def test_records_that_are_too_long_are_refused_with_their_number_or_truncated(re
         for row, number in enumerate(stream.records(step).tolist()):
             seen[number] = batch["tokens"][row, : batch["tokens_length"][row]].tolist()
     assert seen == {number: each["tokens"][:8].tolist() for number, each in enumerate(ELEMENTS)}
-
-
-def test_several_leaves_are_padded_to_the_bound_of_the_longest(ref: Ref) -> None:
-    stream = ref.stream(8, buckets=Buckets(["tokens", "maybe"], BOUNDS, value={"tokens": -1, "maybe": 9}))
-    for step in range(len(stream)):
-        batch = stream[step]
-        bound = batch["tokens"].shape[1]
-        assert batch["maybe"].shape == (len(batch["id"]), bound)
-        longest = np.maximum(batch["tokens_length"], batch["maybe_length"])
-        assert np.all(longest <= bound)
-        assert np.all(longest > max([0, *(each for each in BOUNDS if each < bound)]) - (bound == BOUNDS[0]))
-        assert np.all(batch["tokens"][~batch["tokens_mask"]] == -1)
-        assert np.all(batch["maybe"][~batch["maybe_mask"]] == 9)
 
 
 def test_a_shard_without_rows_gets_an_empty_batch_of_the_bound(ref: Ref) -> None:
