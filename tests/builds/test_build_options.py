@@ -38,10 +38,3 @@ CALLS: dict[str, Callable[[Storage], Any]] = {
 def test_an_option_that_there_is_not_is_named_with_the_nearest(storage: Storage, call: str) -> None:
     with pytest.raises(cachelayer.UnknownOptionError, match="shard_bytes"):
         CALLS[call](storage)
-
-
-def test_a_mistyped_version_is_answered_with_its_spelling(storage: Storage) -> None:
-    mistyped: Any = {"dataset_version": "v1"}
-    for call in (storage.cacheable, lambda *name, **options: storage.cache([1], *name, **options)):
-        with pytest.raises(cachelayer.UnknownOptionError, match="version"):
-            call("a", **mistyped)

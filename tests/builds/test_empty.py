@@ -49,15 +49,6 @@ def test_leaving_out_all_elements_names_the_first(storage: Storage) -> None:
         assert len(storage.cache([1, 2], "d", "v1", element_spec=str, on_error="skip", allow_empty=True)) == 0
 
 
-def test_a_cacheable_function_that_returns_nothing_is_named(storage: Storage) -> None:
-    @storage.cacheable("d", "v1")
-    def load_the_rows() -> list[int]:
-        return []
-
-    with pytest.raises(SourceError, match="load_the_rows"):
-        load_the_rows()
-
-
 @pytest.mark.parametrize("keep", [[], [False, False]])
 def test_deriving_nothing_is_refused_unless_it_is_allowed(storage: Storage, keep: Any) -> None:
     storage.submit([1, 2], "d", "v1")

@@ -7,24 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cachelayer
 from cachelayer.builds.batches import MAX_BATCH_RECORDS, batch_records
 from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: [{"i": i} for i in range(5)],
-        lambda: ({"i": i} for i in range(5)),
-        lambda: lambda: ({"i": i} for i in range(5)),
-        lambda: lambda: [{"i": i} for i in range(5)],
-        lambda: ({"i": i} for i in range(5)).__iter__,
-    ],
-)
-def test_anything_that_gives_elements_is_a_source(storage: cachelayer.Storage, make: Any) -> None:
-    assert [row["i"] for row in storage.submit(make(), "numbers", "v1")] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from leftovers import assert_nothing_is_left
 
 import cachelayer
 from cachelayer import Storage
@@ -77,21 +76,6 @@ def test_names_outside_the_grammar_are_refused(storage: Storage) -> None:
                 call(*arguments)
             assert isinstance(caught.value, ValueError)
     assert storage.datasets() == []
-
-
-@pytest.mark.parametrize("record", [0, 2500])
-def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storage, record: int) -> None:
-    def failing() -> Iterator[int]:
-        for number in range(5000):
-            if number == record:
-                raise ZeroDivisionError("boom")
-            yield number
-
-    with pytest.raises(cachelayer.SourceError, match=f"record {record}: ZeroDivisionError: boom") as caught:
-        storage.submit(failing, "d", "v1")
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert storage.datasets() == []
-    assert_nothing_is_left(storage, "d")
 
 
 def test_options_are_checked(storage: Storage) -> None:
