@@ -6,18 +6,14 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forks import FORKS
-from log_entries import commit
 
 import cachelayer
-from cachelayer.objects.local import LocalStore
-from cachelayer.versions.log import Log
 
 pytestmark = pytest.mark.slow
 
@@ -52,19 +48,3 @@ def test_no_entry_of_the_log_is_lost(tmp_path: Path) -> None:
         list(pool.map(tagged, [str(tmp_path)] * 3, range(3)))
     assert len(storage.tags("d")) == 75
     assert len(list((tmp_path / "d" / "_log").glob("*.json"))) == 76
-
-
-class LosesReplies(LocalStore):
-    """Stores an object, and says that somebody else had done so."""
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        super().put_if_absent(name, data)
-        return False
-
-
-def test_a_put_whose_reply_was_lost_is_recognised_as_ones_own(tmp_path: Path) -> None:
-    log = Log(LosesReplies(tmp_path), "d")
-    for number in range(3):
-        entry = commit(log, lambda head: replace(head, tags={**head.tags, f"t{head.sequence}": "v"}))
-        assert entry.sequence == number + 1
-    assert sorted(log.head().tags) == ["t0", "t1", "t2"]

@@ -19,7 +19,6 @@ from servers import Server, new_storage
 import cachelayer
 from cachelayer import Storage
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import Store
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
@@ -162,12 +161,6 @@ class Meanwhile(LocalStore):
         return super().download(name, path, nbytes)
 
 
-def copy_while(here: Storage, to: Store, happens: Callable[[], object]) -> None:
-    info = here.versions("d")["v1"]
-    source = StoredVersion(Meanwhile(Path(here.url), happens), "d", info)
-    VersionCopy(source, to, "d", info.version, False).copy()
-
-
 def test_gc_leaves_a_copy_alone_and_what_it_takes_for_dead_publishes_nothing(here: Storage, there: Storage) -> None:
     there.submit([1], "d", "other")
 
@@ -178,8 +171,9 @@ def test_gc_leaves_a_copy_alone_and_what_it_takes_for_dead_publishes_nothing(her
         there._store.put(f"d/{here.fetch('d')._base.version.manifest.shards[0].name}", b"junk")
         assert there.gc(grace=0.0)
 
+    source = StoredVersion(Meanwhile(Path(here.url), collect), "d", here.versions("d")["v1"])
     with pytest.raises(cachelayer.BuildRevokedError, match="d@v1"):
-        copy_while(here, there._store, collect)
+        VersionCopy(source, there._store, "d", "v1", False).copy()
     assert list(there.versions("d")) == ["other"]
     check(here.copy("d", "v1", there), there)
     assert_only_versions_are_left(there, "d")
