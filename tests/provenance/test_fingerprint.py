@@ -6,11 +6,11 @@ import functools
 import json
 import types
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from user_code import load_code
 
 from cachelayer.provenance.contents import stored
 from cachelayer.provenance.fingerprint import fingerprint
@@ -85,20 +85,7 @@ def unused():
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """Runs the source of a module; each in a file of its own."""
-    numbers = count()
-
-    def loaded(source: str = SOURCE, *changes: tuple[str, str], name: str = "module") -> dict[str, Any]:
-        for old, new in changes:
-            assert old in source
-            source = source.replace(old, new)
-        path = tmp_path / f"{next(numbers)}.py"
-        path.write_text(source)
-        names: dict[str, Any] = {"__name__": name, "__file__": str(path)}
-        exec(compile(source, str(path), "exec"), names)
-        return names
-
-    return loaded
+    return lambda source=SOURCE, *changes: load_code(tmp_path, source, *changes)
 
 
 def changes(before: object, after: object) -> list[str]:

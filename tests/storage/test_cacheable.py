@@ -6,19 +6,15 @@ import functools
 import re
 import warnings
 from collections.abc import Callable
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from user_code import load_code
 
 import cachelayer
 from cachelayer.provenance.origin import Origin
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> cachelayer.Storage:
-    return cachelayer.Storage(tmp_path)
 
 
 def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) -> None:
@@ -100,21 +96,7 @@ def rows(count, name="a"):
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """Runs the source of a module as it would be after a change, in a file of its own."""
-    numbers = count()
-
-    def loaded(*changes: tuple[str, str]) -> dict[str, Any]:
-        source = SOURCE
-        for old, new in changes:
-            assert old in source
-            source = source.replace(old, new)
-        path = tmp_path / f"module{next(numbers)}.py"
-        path.write_text(source)
-        names: dict[str, Any] = {"__name__": "module"}
-        exec(compile(source, str(path), "exec"), names)
-        return names
-
-    return loaded
+    return partial(load_code, tmp_path, SOURCE)
 
 
 def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from user_code import load_code
 
 import cachelayer
 from cachelayer import CacheLayerWarning, StaleVersionError, StaleVersionWarning, Storage
@@ -358,12 +359,7 @@ SOURCES = {{
 
 
 def module_of(folder: Path, mark: str) -> dict[str, Any]:
-    text = SECRETS.format(mark=mark)
-    path = folder / f"{mark}.py"
-    path.write_text(text)
-    names: dict[str, Any] = {"__name__": "pipeline"}
-    exec(compile(text, str(path), "exec"), names)
-    return names
+    return load_code(folder, SECRETS.format(mark=mark), name="pipeline")
 
 
 def assert_no_secret(storage: Storage) -> None:

@@ -14,11 +14,6 @@ import cachelayer
 from cachelayer import Storage
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
-
-
 def numbered(count: int) -> Iterator[dict[str, Any]]:
     for number in range(count):
         yield {"n": number, "x": np.full(3, number, np.float32)}
