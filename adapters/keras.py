@@ -28,7 +28,6 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.steps import MOST_POSITIONS, Steps
 from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
 
@@ -111,7 +110,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         raise InvalidArgumentError(
             f"start={options.start}: Keras needs whole epochs: leave start out, and pass initial_epoch= to fit()"
         )
-    if isinstance(options.order, WeightedOrder) or steps.records >= MOST_POSITIONS:
+    if steps.records >= MOST_POSITIONS:
         raise InvalidArgumentError(
             "a mixture or a weighted sample has no epochs, and Keras asks for them: pass to_tf(stream), or batches in "
             "a loop of your own, and steps_per_epoch= to fit()"

@@ -245,17 +245,5 @@ def test_a_url_without_a_bucket_is_refused_at_once(tmp_path: Path, url: str) -> 
             use()
 
 
-@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 3, 2), (0, 3), (7, 0)])
-@pytest.mark.parametrize("dtype", ["<f4", ">i8", "?", "<U3", "M8[ns]"])
-def test_rows_in_fortran_order_are_those_of_the_array(shape: Any, dtype: str, tmp_path: Path) -> None:
-    values = np.asfortranarray(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
-    np.save(tmp_path / "x.npy", values)
-    source = from_npy(tmp_path / "x.npy")
-    assert source.length == shape[0]
-    for start, stop in [(0, shape[0]), (shape[0] // 2, shape[0])]:
-        rows = [row for batch in source.skipped(start).batches(stop - start) for row in batch.batch]
-        np.testing.assert_array_equal(rows, list(values[start:stop]))
-
-
 def test_the_page_shows_what_its_code_prints() -> None:
     run_page("files.md", 4)

@@ -291,12 +291,8 @@ def test_without_pyarrow_frames_say_what_they_need_and_other_sources_go_on(libra
 @pytest.mark.parametrize(
     ("ordinary", "odd"),
     [
-        *[("a", 1), (1, 1.5), ("a", b"a"), (True, 1), ([1], "a"), (b"a", [1])],
-        *[(1, 2**70), (-1, 2**63), ([1], [1, "a"]), ([1], [2**53 + 1, 0.5]), ([1], [1, None])],
-        *[({"a": 1}, {"a": "x"}), ({"a": 1}, {"b": 1}), ({"a": 1}, {})],
-        (np.zeros(2), np.zeros((2, 4))),
-        (np.array([1]), np.array([1.5])),
-        (np.datetime64(1, "s"), np.datetime64(1, "ns")),
+        *[("a", 1), (1, 1.5), (True, 1), ([1], "a"), (b"a", [1]), (1, 2**70), (-1, 2**63), ([1], [2**53 + 1, 0.5])],
+        *[([1], [1, None]), ({"a": 1}, {"b": 1}), (np.zeros(2), np.zeros((2, 4)))],
     ],
 )
 def test_an_object_that_does_not_fit_is_refused_by_record_and_column(ordinary: Any, odd: Any, tmp_path: Path) -> None:

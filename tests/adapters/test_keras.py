@@ -148,6 +148,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no whole batch": (lambda ref: ref.stream(64, remainder="drop"), "64"),
     "an empty batch": (lambda ref: ref.stream(39, remainder="keep", shard=(0, 3)), "remainder="),
     "a mixture": (lambda ref: cachelayer.mix([(ref, 1)]).stream(8), "to_tf"),
+    "epochs of other lengths": (lambda ref: ref.stream(BATCH, remainder="wrap"), "remainder="),
     "a sample": (lambda ref: ref.sample("y", seed=4).stream(8), "to_tf"),
 }
 BATCHES: dict[str, tuple[Any, str]] = {

@@ -53,10 +53,9 @@ def item(number: int) -> dict[str, Any]:
 
 def stored(number: int) -> dict[str, Any]:
     """The item as it is read from the cache."""
-    return {
+    return item(number) | {
         "image": np.full((2, 3), number, ml_dtypes.bfloat16),
         "label": np.int64(number),
-        "name": f"n{number}",
         "pair": (np.float32(number / 3), np.arange(2) + number),
     }
 

@@ -62,15 +62,11 @@ class TestWebDataset(SourceConformance):
         return from_webdataset(str(folder / "train-{0..2}.tar"))
 
     def element(self, number: int) -> Any:
-        return {
-            "__key__": f"shard/{number:06d}",
+        return sample(number) | {
             "cls": np.int64(number),
-            "json": b'{"n": %d}' % number,
             "left.png": np.full((2, 3, 3), number % 256, np.uint8),
-            "npy": np.full((2, 2), number, np.float32),
             "txt": f"ü{number}",
             "when.npy": np.datetime64(number, "ns"),
-            "words.bin": bytes([number % 256, 0]),
         }
 
 
