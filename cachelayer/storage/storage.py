@@ -378,7 +378,7 @@ class Storage:
             dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; or both in one text,
                 ``"cifar10@v2"``.
             element_spec: the structure of an element, with leaf specs, dtypes or objects with shape and dtype; by
-                default the schema of the source, or else the spec of the first element, also for keys that it lacks.
+                default the schema of the source, or else what the first elements tell, also for keys that it lacks.
             compression: None, ``"zstd"`` or ``"zstd:<level>"``; each record is compressed separately.
             shard_bytes: the approximate size of a shard file, in bytes.
             max_records: take at most this many records.
