@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Server, new_bucket
+from servers import new_place
 
 from cachelayer import NotFoundError, Storage
 
@@ -71,8 +71,4 @@ def test_no_version_breaks_on_disk(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("where", ["disk", "s3", "gcs"])
 def test_no_version_breaks_for_long(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if where == "disk":
-        run(str(tmp_path), None, 120, seed=1000)
-        return
-    server: Server = request.getfixturevalue(where)
-    run(server.url(new_bucket(server)), server.storage_options(), 120, seed=2000)
+    run(*new_place(where, request, tmp_path), 120, seed=1000)

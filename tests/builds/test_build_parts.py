@@ -18,7 +18,7 @@ from forks import Fork, is_stopped
 from leftovers import assert_only_versions_are_left
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, row, rows
 from rows_for_workers import Listed, uniform
-from servers import Server, new_bucket
+from servers import new_place
 
 import cachelayer
 from cachelayer import Storage, sharded
@@ -184,20 +184,11 @@ def test_a_global_that_holds_the_rank_is_named_whichever_host_comes_first(
         assert list(ref) == [0, 1]
 
 
-def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) -> None:
-    with pytest.warns(cachelayer.CacheLayerWarning, match="hosts: a source of generator cannot be divided"):
-        ref = storage.cache(lambda: (n for n in range(3)), "d", "v1", hosts=(0, 2))
-    assert list(ref) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(("store", "died"), [("local", 0), ("s3", 5)])
+@pytest.mark.parametrize(("store", "died"), [("disk", 0), ("s3", 5)])
 def test_what_a_dead_host_leaves_is_built_by_the_others(
     store: str, died: int, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
 ) -> None:
-    url, options = str(tmp_path / "storage"), None
-    if store != "local":
-        server: Server = request.getfixturevalue(store)
-        url, options = server.url(new_bucket(server)), server.storage_options()
+    url, options = new_place(store, request, tmp_path)
     (tmp_path / str(died)).touch()
     hosts = [begin(url, tmp_path, index, 3, options) for index in range(3)]
     assert outcomes(hosts) == [(-signal.SIGKILL, ""), *[(0, expected.digest)] * 2]
@@ -205,9 +196,9 @@ def test_what_a_dead_host_leaves_is_built_by_the_others(
 
 
 def test_a_host_that_was_taken_for_dead_publishes_nothing_and_has_the_version(
-    gcs: Server, tmp_path: Path, expected: cachelayer.DataRef[Any]
+    request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
 ) -> None:
-    url, options = gcs.url(new_bucket(gcs)), gcs.storage_options()
+    url, options = new_place("gcs", request, tmp_path)
     (tmp_path / "pauses").touch()
     (tmp_path / "0").touch()
     paused = begin(url, tmp_path, 0, 2, options)

@@ -14,7 +14,7 @@ from forks import FORKS
 from leftovers import assert_only_versions_are_left, noted_shards
 from operations import OPTIONS, rows, submit_base
 from samples import SHARE, some
-from servers import Server, new_bucket
+from servers import new_place
 
 import cachelayer
 
@@ -50,7 +50,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
     return digest
 
 
-CASES = [("local", way) for way in WAYS]
+CASES = [("disk", way) for way in WAYS]
 CASES += [("s3", "cache"), ("gcs", "parts"), ("s3", "copy")]
 
 
@@ -66,10 +66,9 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
-    url, options = str(tmp_path / "storage"), None
-    if store != "local":
-        server: Server = request.getfixturevalue(store)
-        url, options, stride = server.url(new_bucket(server)), server.storage_options(), min(stride, 4)
+    url, options = new_place(store, request, tmp_path)
+    if store != "disk":
+        stride = min(stride, 4)
     elif way == "workers" and stride > 1:
         # Each of its runs starts processes.
         stride *= 2

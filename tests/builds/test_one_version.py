@@ -95,9 +95,10 @@ def test_workers_build_no_more_than_is_wanted_and_may_be_more_than_the_records(s
         assert [element["x"] for element in ref] == list(range(records))
 
 
-def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage) -> None:
-    with pytest.warns(cachelayer.CacheLayerWarning, match="workers=3"):
-        ref = storage.submit(map(row, range(5000)), "d", "v1", workers=3)
+@pytest.mark.parametrize("options", [{"workers": 3}, {"hosts": (0, 2)}], ids=str)
+def test_a_source_that_cannot_be_divided_is_built_by_one_process(storage: Storage, options: dict[str, Any]) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match=next(iter(options))):
+        ref = storage.cache(lambda: map(row, range(5000)), "d", "v1", **options)
     assert [element["x"] for element in ref] == list(range(5000))
 
 

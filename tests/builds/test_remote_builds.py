@@ -105,18 +105,6 @@ def test_a_builder_that_wakes_up_beside_its_successor_gets_the_one_version(
     check_whole(place)
 
 
-def test_of_two_builds_of_one_version_one_waits_and_is_told_that_it_exists(place: Place, stack: ExitStack) -> None:
-    builder = stack.enter_context(place.child("submit", "a"))
-    assert builder.hears() == "building"
-    other = stack.enter_context(place.child("submit", "b"))
-    other.shown("waiting for")
-    builder.go_on()
-    assert builder.outcome()["digest"] == expected_digest()
-    assert other.outcome()["error"] == "AlreadyExistsError"
-    check_whole(place)
-    assert [bool(list((place.folder / name).rglob("*.array_record"))) for name in ("a", "b")] == [True, False]
-
-
 def test_gc_leaves_a_running_build_alone_and_what_it_takes_for_dead_cannot_be_published(
     place: Place, stack: ExitStack
 ) -> None:

@@ -152,17 +152,6 @@ def test_without_resume_nothing_is_noted(storage: Storage) -> None:
         cache(storage, Listed(), resume=False, hosts=(0, 1))
 
 
-def test_what_is_left_waits_for_its_grace_and_is_collected_when_nobody_goes_on(storage: Storage) -> None:
-    fail(storage, Listed(6400))
-    assert storage.gc(grace=3600) == []
-    assert len(noted(storage)) > 3
-    assert storage.gc(grace=0.0)
-    assert noted(storage) == []
-    source = Listed()
-    cache(storage, source)
-    assert len(source.asked) >= RECORDS
-
-
 class InterruptAt:
     """Has an interrupt arrive in this thread before a line of the package, as if Ctrl-C came just then.
 

@@ -16,7 +16,7 @@ from forks import FORKS
 from leftovers import assert_only_versions_are_left, stored_files
 from operations import OF_A_BASE, OPERATIONS, expected, submit_base
 from samples import some
-from servers import Server, new_storage
+from servers import Server, new_place, new_storage
 
 import cachelayer
 from cachelayer import Storage
@@ -117,14 +117,12 @@ def operate(url: str, options: Any, name: str) -> str:
     ("where", "name"), [*(("disk", name) for name in OPERATIONS), ("s3", "append"), ("s3", "copy")]
 )
 def test_of_those_that_make_it_at_once_one_publishes(
-    storage: Storage, pool: ProcessPoolExecutor, where: str, name: str, request: pytest.FixtureRequest
+    storage: Storage, pool: ProcessPoolExecutor, where: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    options, target = None, storage
-    if where == "s3":
-        server: Server = request.getfixturevalue(where)
-        options, target = server.storage_options(), new_storage(server)
-        storage.copy("d@v1", to=target)
-    outcomes = set(pool.map(operate, [target.url] * 3, [options] * 3, [name] * 3))
+    url, options = new_place(where, request, tmp_path / "other")
+    target = Storage(url, storage_options=options, local_cache_bytes=0)
+    storage.copy("d@v1", to=target)
+    outcomes = set(pool.map(operate, [url] * 3, [options] * 3, [name] * 3))
     ref = target.fetch("d@v2")
     assert outcomes - {"lost"} == {ref.digest}
     assert plain(ref) == plain(expected(name))

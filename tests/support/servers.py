@@ -113,6 +113,14 @@ def new_storage(server: Server, endpoint: str | None = None, prefix: str = "", *
     return Storage(server.url(new_bucket(server), prefix), **options)
 
 
+def new_place(where: str, request: Any, folder: Path) -> tuple[str, dict[str, Any] | None]:
+    """The URL and the options of an empty storage: in a folder for "disk", else in a bucket of the server so named."""
+    if where == "disk":
+        return str(folder / "storage"), None
+    server: Server = request.getfixturevalue(where)
+    return server.url(new_bucket(server)), server.storage_options()
+
+
 @contextmanager
 def s3_server() -> Iterator[Server]:
     """moto, with one lock around its writes."""
