@@ -168,8 +168,9 @@ def test_an_abandoned_iterator_ends_its_threads() -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.usefixtures("little_ahead")
 def test_a_forked_child_goes_on_by_itself() -> None:
-    ref = published(uniform(RECORDS))
+    ref = published(uniform(MANY))
     stream = in_blocks(ref, 32)
     iterator = iter(stream)
     first = [next(iterator)["n"].tolist() for _ in range(3)]
