@@ -104,8 +104,17 @@ class WithoutHints(LocalStore):
         raise StorageError("no space is left on the disk")
 
 
-def test_a_hint_that_cannot_be_written_fails_no_commit(tmp_path: Path) -> None:
-    log = Log(WithoutHints(tmp_path), "d")
+class LosesReplies(LocalStore):
+    """A store that puts an object, and says that somebody else had done so."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        super().put_if_absent(name, data)
+        return False
+
+
+@pytest.mark.parametrize("store", [WithoutHints, LosesReplies])
+def test_a_lost_reply_and_a_hint_that_cannot_be_written_fail_no_commit(tmp_path: Path, store: type[LocalStore]) -> None:
+    log = Log(store(tmp_path), "d")
     assert [tag(log, name) for name in "abc"] == [1, 2, 3]
     assert sorted(log.head().tags) == list("abc")
 
