@@ -105,9 +105,9 @@ def pool() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def operate(url: str, options: Any, name: str) -> str:
+def operate(url: str, options: Any, name: str, new: str) -> str:
     try:
-        return OPERATIONS[name](Storage(url, storage_options=options, local_cache_bytes=0), "v2").digest
+        return OPERATIONS[name](Storage(url, storage_options=options, local_cache_bytes=0), new).digest
     except AlreadyExistsError:
         return "lost"
 
@@ -122,11 +122,12 @@ def test_of_those_that_make_it_at_once_one_publishes(
     url, options = new_place(where, request, tmp_path / "other")
     target = Storage(url, storage_options=options, local_cache_bytes=0)
     storage.copy("d@v1", to=target)
-    outcomes = set(pool.map(operate, [url] * 3, [options] * 3, [name] * 3))
+    outcomes = set(pool.map(operate, [url] * 3, [options] * 3, [name] * 3, ["v2", "v2", "v3"]))
     ref = target.fetch("d@v2")
     assert outcomes - {"lost"} == {ref.digest}
     assert plain(ref) == plain(expected(name))
-    assert [event.details.get("version") for event in target.history("d")].count("v2") == 1
+    assert target.fetch("d@v3").digest == ref.digest
+    assert sorted(str(event.details.get("version")) for event in target.history("d")) == ["v1", "v2", "v3"]
     assert_only_versions_are_left(target, "d")
 
 
