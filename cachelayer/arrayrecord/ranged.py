@@ -51,7 +51,7 @@ def fetch_ranges(
     lengths: Ints,
     name: Callable[[int], str],
 ) -> Records:
-    """Fetch ranges of ArrayRecord files, all at once; those that follow one another are one request.
+    """Fetch ranges of ArrayRecord files, all at once; those that lie together are one request.
 
     Args:
         read_ranges: reads ranges of objects.
@@ -62,8 +62,11 @@ def fetch_ranges(
     """
     if len(logical) == 0:
         return Records.of([])
+    # A view may have its records in another order than they lie in.
+    order = np.lexsort((logical, file_of))
+    file_of, logical, sizes = file_of[order], logical[order], lengths[order]
     begins = to_position(logical)
-    ends = np.where(lengths > 0, to_position(logical + np.maximum(lengths, 1) - 1) + 1, begins)
+    ends = np.where(sizes > 0, to_position(logical + np.maximum(sizes, 1) - 1) + 1, begins)
     distance = begins[1:] - ends[:-1]
     follows = (file_of[1:] == file_of[:-1]) & (distance >= 0) & (distance <= _BETWEEN)
     firsts = np.flatnonzero(np.append(True, ~follows))
@@ -71,7 +74,8 @@ def fetch_ranges(
     spans = zip(file_of[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
     ranges = [(names[file], begin, end) for file, begin, end in spans]
     buffer, run_starts = without_headers(read_ranges(ranges), begins[firsts])
-    starts = logical + np.repeat(run_starts - logical[firsts], lasts - firsts + 1)
+    starts = np.empty(len(order), np.int64)
+    starts[order] = logical + np.repeat(run_starts - logical[firsts], lasts - firsts + 1)
     uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
     return Records(buffer, starts, lengths, uniform, name=name)
 

@@ -114,6 +114,7 @@ DOCUMENTS = [{"n": number, "x": bytes(number % 90)} for number in range(RECORDS)
 IN_BLOCKS: dict[str, Callable[[Any], Any]] = {
     "windows": lambda ref: ref.select(np.r_[0:150, 590:160:-1]).windows("x", 32, separator=1, remainder="pad"),
     "joined": lambda ref: cachelayer.concat([ref, ref]).fields("n"),
+    "backwards": lambda ref: ref[::-1],
     "mixture": lambda ref: cachelayer.mix([(ref, 3), (ref[:200], 2)]),
 }
 
