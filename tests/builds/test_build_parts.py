@@ -17,7 +17,7 @@ from engine_conformance import wait_until
 from forks import Fork, is_stopped
 from leftovers import assert_only_versions_are_left
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, row, rows
-from rows_for_workers import Listed, uniform
+from rows_for_workers import Listed, Rows, uniform
 from servers import new_place
 
 import cachelayer
@@ -130,6 +130,20 @@ def test_a_host_beside_a_build_of_one_process_has_the_same_version(storage: Stor
     with ThreadPoolExecutor(1) as threads:
         ref = storage.cache(source, "d", "v1", shard_bytes=20_000)
         assert others[0].result().reference == ref.reference
+
+
+def test_empty_parts_are_none(storage: Storage) -> None:
+    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1", allow_empty=True)) == 0
+    assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}])
+def test_samples_that_do_not_fit_are_left_out_or_named(storage: Storage, options: dict[str, Any]) -> None:
+    source = Rows(3210, "misfit")
+    with pytest.raises(cachelayer.ElementError, match="record 3210"):
+        storage.cache(source, "d", "v0", **options)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="record 3210"):
+        assert len(storage.cache(source, "d", "v1", on_error="skip", **options)) == len(source) - 1
 
 
 def test_records_that_are_appended_may_come_in_parts(storage: Storage) -> None:

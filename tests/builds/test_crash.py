@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -125,3 +127,24 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     assert published == sorted(published)
     assert not published[0]
     assert (True, True) in tried.values()
+
+
+def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    try:
+        storage = cachelayer.Storage(small)
+        kept = storage.submit(rows(0, 100), "rows", "v1")
+        with pytest.raises(cachelayer.StorageError, match=r"(?i)no space"):
+            storage.submit(rows(0, 20_000), "rows", "v2", shard_bytes=500_000)
+        assert list(storage.versions("rows")) == ["v1"]
+        assert storage.verify("rows", "v1")
+        assert [row["number"] for row in kept] == list(range(100))
+        storage.gc(grace=0)
+        assert len(storage.cache(rows(0, 50), "rows", "v3")) == 50
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+        shutil.rmtree(small)
