@@ -156,7 +156,8 @@ def client(storage: cachelayer.Storage) -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture(scope="session")
+# Its event loop runs while it is open, and other tests of the process start loops of their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     from browsing import chromium
 
