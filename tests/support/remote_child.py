@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -48,17 +49,12 @@ def wait(ref: Any) -> int:
 
 def in_a_process(method: str, ref: Any) -> list[int]:
     """What another process reads."""
-    context = multiprocessing.get_context(method)
-    results = context.SimpleQueue()
-    process = context.Process(target=send_some, args=(ref, results))
-    process.start()
-    some = results.get()
-    process.join()
-    return some
+    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as process:
+        return process.submit(read_some, ref).result()
 
 
-def send_some(ref: Any, results: Any) -> None:
-    results.put(check(ref.read(range(0, len(ref), 20))))
+def read_some(ref: Any) -> list[int]:
+    return check(ref.read(range(0, len(ref), 20)))
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
