@@ -49,9 +49,12 @@ def local(*, clear: bool = False, local_cache: Any = None) -> Answer:
 @command("Help", "", "gs://bucket/caches")
 def doctor(storage: str | None = None, *, option: Pairs = None) -> Answer:
     """Show versions of packages; probe a storage. Exit code 1 if it cannot be published to."""
-    versions = {"python": platform.python_version()}
-    used = {re.split(r"[^\w.-]", text)[0] for text in requires("cachelayer") or () if not _DEVELOPMENT.search(text)}
-    for name in sorted({"cachelayer", *used}):
+    versions, used = {"python": platform.python_version()}, {"cachelayer"}
+    # A checkout on the path is not installed.
+    with suppress(PackageNotFoundError):
+        needed = [text for text in requires("cachelayer") or () if not _DEVELOPMENT.search(text)]
+        used |= {re.split(r"[^\w.-]", text)[0] for text in needed}
+    for name in sorted(used):
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     if storage is None:

@@ -297,7 +297,7 @@ def _sizes(group: Path) -> dict[str, int]:
 
 
 def _url_of(group: Path) -> str:
-    return (group / _IN_USE).read_text().removesuffix(f"/{paths.SHARDS}") or group.name
+    return (group / _IN_USE).read_text("utf-8", "replace").removesuffix(f"/{paths.SHARDS}") or group.name
 
 
 def _make_private(folder: Path, status_of: Callable[[], os.stat_result]) -> None:

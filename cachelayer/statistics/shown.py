@@ -62,7 +62,7 @@ def missing(leaf: LeafStats, field: str = "") -> list[Bar]:
     """Return how many records and values of a leaf lie outside its distributions."""
     counts = [("null", leaf.nulls, f"{field} is None")]
     if leaf.numbers is not None:
-        no_number = "NaT" if leaf.spec.startswith(("datetime64", "timedelta64")) else "NaN"
+        no_number = "NaT" if "datetime64" in leaf.spec or "timedelta64" in leaf.spec else "NaN"
         counts.append((no_number, leaf.numbers.nans, f"{field} != {field}"))
         counts.append(("infinite", leaf.numbers.infinities, f"{field} in [1e999, -1e999]"))
     return [Bar(label, count, where if field else "") for label, count, where in counts if count]

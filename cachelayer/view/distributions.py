@@ -29,7 +29,7 @@ PATIENCE = 1.0
 _KEPT = 8
 
 
-class Reading:
+class RunningWork:
     """Something that is read on whenever somebody looks. Thread-safe.
 
     ``work.read_batch()`` reads a little, and returns whether there is more.
@@ -53,19 +53,19 @@ class Reading:
                 self.error, self.is_running = error, False
 
 
-def read_on(request: Request, key: tuple[Any, ...], begin: Callable[[], Any]) -> Reading:
+def read_on(request: Request, key: tuple[Any, ...], begin: Callable[[], Any]) -> RunningWork:
     """Return what is read under a key, read on; begun if it is new, or failed. The newest few are kept."""
-    readings: dict[Any, Reading] = request.app.state.readings
+    readings: dict[Any, RunningWork] = request.app.state.readings
     reading = readings.get(key)
     if reading is None or reading.error:
-        reading = readings[key] = Reading(begin())
+        reading = readings[key] = RunningWork(begin())
         for old in list(readings)[:-_KEPT]:
             readings.pop(old, None)
     reading.read_on()
     return reading
 
 
-def survey_of(request: Request, ref: DataRef[Any], records: int | None = None) -> Reading | None:
+def survey_of(request: Request, ref: DataRef[Any], records: int | None = None) -> RunningWork | None:
     """Return the statistics of so many records of a version, read on.
 
     Without a number, those that were asked for last, or those of a small version; None for a large one.
@@ -81,7 +81,7 @@ def survey_of(request: Request, ref: DataRef[Any], records: int | None = None) -
 
 
 @dataclass(frozen=True)
-class Column:
+class FieldColumn:
     """A field of the table of records, with its charts, and what of it lies outside the charts."""
 
     path: str
@@ -90,16 +90,16 @@ class Column:
     others: list[Bar] = field(default_factory=list)
 
 
-def columns_of(ref: DataRef[Any], survey: Reading | None) -> list[Column]:
+def columns_of(ref: DataRef[Any], survey: RunningWork | None) -> list[FieldColumn]:
     """Return the fields of a version, with their charts as soon as all is read."""
     leaves = tree.leaves(ref.raw().element_spec)
     if survey is None or survey.is_running or survey.error:
-        return [Column(path, leaf.describe()) for path, leaf in leaves]
+        return [FieldColumn(path, leaf.describe()) for path, leaf in leaves]
     names = class_names(ref.metadata)
     columns = []
     for (path, leaf), stats in zip(leaves, survey.work.result().leaves, strict=True):
         field = _in_condition(path, leaf)
-        columns.append(Column(path, leaf.describe(), leaf_charts(stats, field, names), missing(stats, field)))
+        columns.append(FieldColumn(path, leaf.describe(), leaf_charts(stats, field, names), missing(stats, field)))
     return columns
 
 

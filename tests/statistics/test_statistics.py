@@ -289,3 +289,11 @@ def test_statistics_show_names_first_and_whole(storage: cachelayer.Storage) -> N
     table = ref.stats()._repr_html_()
     assert f"<strong>{name}</strong>" in table
     assert ">0 to 29, mean 14.5, std 8.655</td>" in table
+
+
+@pytest.mark.parametrize("kind", ["M8[s]", "m8[s]"])
+def test_missing_times_are_named_as_such_in_ragged_fields_too(tmp_path: Path, kind: str) -> None:
+    times = np.array(["NaT", 5], kind) if kind == "m8[s]" else np.array(["NaT", "2026-01-02"], kind)
+    source = [Ragged(times, np.array([0, 1, 2]))]
+    shown = str(built(tmp_path, source, element_spec=RaggedSpec(kind, (None, None))).stats())
+    assert "1 NaT" in shown
