@@ -1,8 +1,10 @@
 """Speeds of this checkout beside those of another one, by turns in one run.
 
 Run: ``python benchmarks/compare.py OTHER [row ...]``, with OTHER the root of another checkout, such as a worktree of
-an earlier commit. Each row runs in one process of each checkout, which makes its own data; they take turns, round by
-round. The table shows the best round of each: what else the machine does only makes a round slower.
+an earlier commit. Each row runs in one process of each checkout, which makes its own data. Both live at once and are
+asked in turn for one short round after another. The table shows the median of the ratios of neighbouring rounds: a
+shared machine has slow phases of seconds, which slow down two neighbours alike, and the best rounds of each side by
+different luck.
 """
 
 from __future__ import annotations
@@ -16,23 +18,34 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 from harness import machine, table
 
-ROUNDS = 5
+ROUNDS, MOST_ROUNDS = 7, 41
+"""Rounds of each checkout: at least, and at most."""
+SECONDS = 12
+"""How long the rounds of a row may take together, when there are enough of them."""
 SEED = 5
-Work = Callable[[], int]
-"""Does the work of a round and returns the number of items that it did."""
+Work = Callable[[], "int | tuple[int, float]"]
+"""Does the work of a round and returns the number of items, or of items and the seconds that count."""
 
-_IMAGES = {"3 KB": (40_000, (32, 32, 3)), "196 KB": (1_500, (256, 256, 3)), "520 B": (100_000, (512,))}
+_IMAGES = {
+    "3 KB": (40_000, (32, 32, 3)),
+    "196 KB": (1_500, (256, 256, 3)),
+    "520 B": (100_000, (512,)),
+    "20 MB": (20, (100, 500, 99)),
+}
+_DTYPES = {"20 MB": np.float32}
 
 
 def images(size: str) -> dict[str, Any]:
     records, shape = _IMAGES[size]
     rng = np.random.default_rng(0)
-    return {"x": rng.integers(0, 256, (records, *shape), np.uint8), "label": np.arange(records)}
+    values = rng.integers(0, 256, (records, *shape), np.uint8).astype(_DTYPES.get(size, np.uint8), copy=False)
+    return {"x": values, "label": np.arange(records)}
 
 
 def stored(folder: Path, source: Any, name: str = "data", **options: Any) -> Any:
@@ -44,7 +57,7 @@ def stored(folder: Path, source: Any, name: str = "data", **options: Any) -> Any
 def streams(size: str, **options: Any) -> Callable[[Path], Work]:
     def setup(folder: Path) -> Work:
         ref = stored(folder, images(size), **options)
-        batch = min(256, len(ref) // 8)
+        batch = max(1, min(256, len(ref) // 8))
 
         def work() -> int:
             for _ in ref.stream(batch, shuffle=True, seed=SEED, remainder="drop"):
@@ -54,6 +67,50 @@ def streams(size: str, **options: Any) -> Callable[[Path], Work]:
         return work
 
     return setup
+
+
+def tiny_batches(folder: Path) -> Work:
+    ref = stored(folder, images("520 B"))
+
+    def work() -> int:
+        steps = 10_000
+        for _ in zip(range(steps), ref.stream(2, shuffle=True, seed=SEED)):  # noqa: B905 - the stream is longer
+            pass
+        return steps
+
+    return work
+
+
+def waits(compute: Callable[[], object]) -> Callable[[Path], Work]:
+    """Steps for each second that they wait, while every step computes for 5 ms."""
+
+    def setup(folder: Path) -> Work:
+        ref = stored(folder, images("196 KB"))
+
+        def work() -> tuple[int, float]:
+            steps, waited = 0, 0.0
+            iterator = iter(ref.stream(32, shuffle=True, seed=SEED, remainder="drop"))
+            next(iterator)
+            while True:
+                started = time.perf_counter()
+                batch = next(iterator, None)
+                waited += time.perf_counter() - started
+                if batch is None:
+                    return steps, waited
+                steps += 1
+                until = time.perf_counter() + 0.005
+                while time.perf_counter() < until:
+                    compute()
+
+        return work
+
+    return setup
+
+
+def multiply() -> Callable[[], object]:
+    """Some 1 ms of BLAS, which lets other threads run."""
+    matrix = np.ones((256, 256), np.float32)
+    return lambda: [matrix @ matrix for _ in range(4)]
 
 
 def elements(folder: Path) -> Work:
@@ -332,6 +389,10 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "stream, 3 KB": streams("3 KB"),
     "stream, 196 KB": streams("196 KB"),
     "stream, 520 B": streams("520 B"),
+    "stream, 20 MB": streams("20 MB"),
+    "tiny batches": tiny_batches,
+    "waits, Python steps": waits(lambda: sum(range(100))),
+    "waits, BLAS steps": waits(multiply()),
     "stream, 3 KB, zstd": streams("3 KB", compression="zstd"),
     "elements, 3 KB": elements,
     "blocks, local": blocks,
@@ -372,9 +433,10 @@ def serve(row: str) -> None:
         print("ready", file=out, flush=True)
         for _ in sys.stdin:
             started, spent = time.perf_counter(), time.process_time()
-            items = work()
-            seconds, spent = time.perf_counter() - started, time.process_time() - spent
-            print(items / seconds, items / max(spent, 1e-9), file=out, flush=True)
+            done = work()
+            elapsed, spent = time.perf_counter() - started, time.process_time() - spent
+            items, seconds = done if isinstance(done, tuple) else (done, elapsed)
+            print(items / max(seconds, 1e-9), items / max(spent, 1e-9), file=out, flush=True)
 
 
 class Contender:
@@ -410,19 +472,24 @@ class Contender:
 def compared(row: str, roots: list[Path]) -> tuple[str, ...]:
     """The row of the table."""
     contenders = [Contender(root, row) for root in roots]
+    turns: list[list[tuple[float, ...]]] = []
     try:
         for one in contenders:
             one.line()
-        rounds = [[one.round() for one in contenders] for _ in range(ROUNDS)]
+        until = time.perf_counter() + SECONDS
+        while len(turns) < ROUNDS or (len(turns) < MOST_ROUNDS and time.perf_counter() < until):
+            # Who begins changes, so that a machine that slows down or speeds up favours none.
+            order = contenders if len(turns) % 2 else contenders[::-1]
+            rates = {id(one): one.round() for one in order}
+            turns.append([rates[id(one)] for one in contenders])
     except RuntimeError as error:
-        return row, "", "", str(error)[:120], ""
+        return row, "", "", str(error)[:120], "", ""
     finally:
         for one in contenders:
             one.close()
-    (ours, ours_cpu), (theirs, theirs_cpu) = (
-        [max(values) for values in zip(*(turn[place] for turn in rounds), strict=True)] for place in range(2)
-    )
-    return row, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}", f"{ours_cpu / theirs_cpu:.2f}"
+    ours, theirs = (median(turn[side][0] for turn in turns) for side in range(2))
+    ratio, ratio_cpu = (median(turn[0][kind] / turn[1][kind] for turn in turns) for kind in range(2))
+    return row, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ratio:.2f}", f"{ratio_cpu:.2f}", str(len(turns))
 
 
 def main() -> None:
@@ -435,8 +502,10 @@ def main() -> None:
     for name in wanted:
         rows.append(compared(name, roots))
         print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    head = ("records a second", "this", "other", "ratio", "ratio a processor second")
-    print(table(f"This checkout and another, the best of {ROUNDS} rounds by turns ({machine()})", head, rows))
+    head = ("records a second", "this", "other", "ratio", "ratio a processor second", "rounds")
+    print(
+        table(f"This checkout and another by turns, medians; ratios of neighbouring rounds ({machine()})", head, rows)
+    )
 
 
 if __name__ == "__main__":
