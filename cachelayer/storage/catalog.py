@@ -73,7 +73,8 @@ class Catalog:
         """
         snapshot = log.head()
         if snapshot.sequence == 0:
-            known = [name for name, is_dataset in self._folders().items() if is_dataset]
+            # Names alone: what each folder holds would take requests for every dataset of the storage.
+            known = [name for name in self._names() if name != log.dataset_id]
             near = get_close_matches(log.dataset_id, known, 3)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             shown = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
@@ -132,9 +133,13 @@ class Catalog:
             warn(f"{name} cannot be read: {error}")
         return [name for name, is_dataset in folders.items() if is_dataset]
 
+    def _names(self) -> list[str]:
+        """Return the names of folders that may be datasets, sorted."""
+        return [name for name in self.store.names("") if paths.is_dataset_id(name)]
+
     def _folders(self) -> dict[str, bool | StorageError]:
         """Return which folders have versions, sorted by name; instead of a bool the error that hides it."""
-        names = [name for name in self.store.names("") if paths.is_dataset_id(name)]
+        names = self._names()
         with Pool(_THREADS, "cachelayer-datasets") as threads:
             return dict(zip(names, threads.map(self._has_versions, names), strict=True))
 

@@ -12,6 +12,7 @@ import pytest
 
 from cachelayer import CorruptionError, DatasetNotFoundError, InvalidNameError, LogEvent, Storage
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
 
 
 def test_every_change_is_an_event_the_oldest_first_and_a_lost_one_is_named(storage: Storage, tmp_path: Path) -> None:
@@ -50,3 +51,18 @@ def test_an_unknown_dataset_is_named(storage: Storage) -> None:
         storage.history("digit")
     with pytest.raises(InvalidNameError):
         storage.history("a/b")
+
+
+def test_the_hint_for_a_name_with_a_typing_error_reads_no_other_dataset(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        storage.submit([1], f"digits{number}", "v1")
+    seen: set[str] = set()
+    path = LocalStore.path
+    monkeypatch.setattr(LocalStore, "path", lambda store, name: seen.add(name) or path(store, name))
+    for wrong in ("digit7", "digits20@v1"):
+        with pytest.raises(DatasetNotFoundError, match="'digits"):
+            storage.fetch(wrong)
+        assert {name.partition("/")[0] for name in seen} == {"", wrong.partition("@")[0]}
+        seen.clear()
