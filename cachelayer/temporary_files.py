@@ -1,4 +1,7 @@
-"""Make temporary files and folders, which the system may refuse: their folder is gone or full, or too many are open."""
+"""Temporary files and folders, which the system may refuse, and files that outlive a crash of the host.
+
+The system refuses temporary files if their folder is gone or full, or too many files are open.
+"""
 
 from __future__ import annotations
 
@@ -111,3 +114,12 @@ def _refusals() -> Iterator[None]:
             f"cannot make a temporary file: {error}: set TMPDIR to a folder that exists and has room, and see that the "
             "limit of open files (`ulimit -n`) is not reached"
         ) from error
+
+
+def sync_path(path: str | os.PathLike[str]) -> None:
+    """Make the bytes of a file durable, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

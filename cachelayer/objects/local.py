@@ -21,6 +21,7 @@ import google_crc32c
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import Buffer
+from cachelayer.temporary_files import sync_path
 
 _CHUNK = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
@@ -149,7 +150,7 @@ class LocalStore:
         """Make the names in a folder durable, if the folder exists."""
         path = self.path(folder)
         with storage_errors("write", path), suppress(FileNotFoundError):
-            sync_folder(path)
+            sync_path(path)
 
     @contextmanager
     def _durable(self, name: str, fill: Callable[[Path], object]) -> Iterator[Path]:
@@ -160,10 +161,9 @@ class LocalStore:
             with storage_errors("write", target):
                 self.make_folder(parent_of(name))
                 fill(temporary)
-                with temporary.open("rb") as file:
-                    os.fsync(file.fileno())
+                sync_path(temporary)
                 yield temporary
-                sync_folder(target.parent)
+                sync_path(target.parent)
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -209,7 +209,7 @@ class LocalStore:
                 folder = folder.parent
             for folder in reversed(missing):
                 folder.mkdir(exist_ok=True)
-                sync_folder(folder.parent)
+                sync_path(folder.parent)
         except OSError as error:
             raise storage_error("create", folder, error) from error
         return made
@@ -282,15 +282,6 @@ def _write(path: Path, data: bytes) -> None:
 
 def _found(size: int | None) -> str:
     return "there is no such object" if size is None else f"it has {size} bytes"
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
 from cachelayer.streams.order.orders import Order
 from cachelayer.streams.steps import MOST_POSITIONS, Segment, Steps
+from cachelayer.temporary_files import sync_path
 from cachelayer.user_warnings import warn
 
 FORMAT = 1
@@ -238,19 +239,27 @@ async def _written_later(text: str, directory: Any, *, writes: bool) -> Awaitabl
 
 
 def write_state(text: str, directory: Any) -> None:
-    """Write the JSON of a state into a directory, whole or not at all; several processes may do it at once."""
+    """Write the JSON of a state into a directory, durably, whole or not at all; several processes may do it at once."""
     folder = _folder(directory)
+    sync = _sync_nothing if "://" in os.fspath(folder) else sync_path
     draft = folder / f"{FILE}.{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             draft.write_text(text)
+            # Without this, a host that dies soon after may leave an empty file under the name.
+            sync(draft)
             draft.replace(folder / FILE)
+            sync(folder)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise StorageError(f"{folder / FILE}: the state cannot be written: {error}") from error
+
+
+def _sync_nothing(path: Any) -> None:
+    """Leave it to an object store to keep what was written."""
 
 
 def read_state(directory: Any) -> dict[str, Any]:

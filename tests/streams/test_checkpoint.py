@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,18 @@ def test_only_the_first_shard_writes(tmp_path: Path) -> None:
     for shard in (1, 0):
         iterator(shard=(shard, 2)).save(tmp_path)
         assert (tmp_path / "state.json").exists() == (shard == 0)
+
+
+def test_a_state_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((path.is_dir(), (tmp_path / "state.json").exists(), path.is_dir() or path.read_text() != ""))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    iterator().save(tmp_path)
+    assert synced == [(False, False, True), (True, True, True)]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"[]", b"NaN", b"{}", b"[" * 100_000])
