@@ -19,6 +19,11 @@ Failed = dict[int, Exception]
 ReadingCost = Literal["stored", "decoded", "foreign"]
 
 
+def highest_cost(costs: Iterable[ReadingCost]) -> ReadingCost:
+    """Return what an element costs that is read in parts of these costs."""
+    return max(costs, key=("stored", "decoded", "foreign").index)
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known of a dataset before any of it is read.

@@ -16,9 +16,10 @@ from cachelayer.access.record_elements import RecordElements, RecordSource, View
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Facts, Sources
+from cachelayer.protocols import Facts, Sources, highest_cost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import FetchedRecords
 from cachelayer.records.selection import Selection
@@ -124,8 +125,10 @@ class WithColumns(Dataset):
 
     @property
     def facts(self) -> Facts:
-        facts = self.rows.facts
-        return replace(facts, read_nbytes=sum(member.facts.read_nbytes for member in self.members))
+        every = [member.facts for member in self.members]
+        read_nbytes = sum(facts.read_nbytes for facts in every)
+        cost = highest_cost(facts.reading_cost for facts in every)
+        return replace(self.rows.facts, read_nbytes=read_nbytes, reading_cost=cost)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -166,6 +169,8 @@ class WithColumns(Dataset):
         return next((place, leaf - first) for place, (first, own) in enumerate(self._leaves) if leaf in own)
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
+        if chosen_spec(self.codec.spec, leaves) == self.codec.spec:
+            return self
         members = []
         for member, (first, own) in zip(self.members, self._leaves, strict=True):
             mine = [leaf - first for leaf in leaves if leaf in own]

@@ -14,7 +14,7 @@ from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ErasedRecordError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Facts, Sources
+from cachelayer.protocols import Facts, Sources, highest_cost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.infer import common_spec
@@ -80,14 +80,13 @@ class Joined(Dataset):
     def facts(self) -> Facts:
         every = [member.facts for member in self.members]
         first, *others = [facts.metadata for facts in every]
-        costs = {facts.reading_cost for facts in every}
         return Facts(
             name=" + ".join(facts.name for facts in every),
             metadata={key: value for key, value in first.items() if all(_has(other, key, value) for other in others)},
             record_nbytes=max(facts.record_nbytes for facts in every),
             read_nbytes=max(facts.read_nbytes for facts in every),
             records_per_read=min(facts.records_per_read for facts in every),
-            reading_cost=next(cost for cost in ("foreign", "decoded", "stored") if cost in costs),
+            reading_cost=highest_cost(facts.reading_cost for facts in every),
         )
 
     @property

@@ -172,7 +172,9 @@ class RecordElements(Dataset):
         return False
 
     def with_fields(self, leaves: Sequence[int]) -> Self:
-        chosen_spec(self.codec.spec, leaves)
+        # All of them are no choice: the view has the digest, and the ways of reading, of the whole.
+        if chosen_spec(self.codec.spec, leaves) == self.codec.spec:
+            return self
         return replace(self, chosen=tuple(map(self._leaf, leaves)))
 
     def _leaf(self, leaf: int) -> int:
@@ -183,7 +185,7 @@ class RecordElements(Dataset):
     def digests(self) -> Digests:
         """Those of the records if the elements have all leaves; else that of the elements names the leaves too."""
         digests = self.source.digests
-        if self.chosen is None or self.codec.spec == self._all_leaves.spec:
+        if self.chosen is None:
             return digests
         return digests._replace(elements=fields_digest(digests.elements, self.chosen))
 

@@ -186,8 +186,12 @@ class View(Generic[T]):
     if not TYPE_CHECKING:
         # Type checkers know the names that there are.
         def __getattr__(self, name: str) -> Any:
-            hint = f": write {_WRITE[name]}" if name in _WRITE else ""
-            raise AttributeError(f"a {type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
+            if name in _WRITE:
+                raise AttributeError(
+                    f"a {type(self).__name__} has no {name!r}: write {_WRITE[name]}", name=name, obj=self
+                )
+            # Python calls this after an AttributeError within a property too: that is the error to show.
+            return object.__getattribute__(self, name)
 
     def sample(self, weights: str | Sequence[float] | NDArray[Any], *, seed: int) -> Sampled[T]:
         """Draw records by their weights, with replacement: what it returns has endless ``stream(...)``.

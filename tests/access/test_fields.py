@@ -112,6 +112,26 @@ def test_the_digest_names_the_leaves_whatever_they_were_called(ref: Any) -> None
     assert ref.fields("n", "meta/url").digest == "812cd80f8b587402d03a4c8d5a80fce220a0740533a0fe3a808b270a098bcd5c"
 
 
+def test_all_fields_are_the_whole_whatever_is_beside_the_records(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([{"a": n, "meta": {"b": n}} for n in range(9)], "d", "v1")
+    added = storage.add_columns("d@v1", new="v2", columns={"c": np.arange(9), "a": np.arange(9) / 2}, replace=True)
+    for view in (added, added[2:], added.where("c > 3"), storage.fetch("d@v1")):
+        assert view.fields(*view.element_spec).digest == view.digest
+        assert view.fields("a").digest != view.digest
+
+
+def test_an_added_column_that_is_decoded_makes_elements_that_are(tmp_path: Path) -> None:
+    made = pytest.importorskip("pictures_and_sounds", exc_type=ImportError)
+    storage, file = Storage(tmp_path), made.png(np.full((2, 2, 3), 7, np.uint8))
+    storage.submit([{"n": n} for n in range(3)], "d", "v1")
+    ref: Any = storage.add_columns(
+        "d@v1", new="v2", columns=lambda _: {"image": file}, element_spec={"image": cachelayer.ImageSpec("RGB")}
+    )
+    costs = [view._records.facts.reading_cost for view in (ref, ref.fields("n"), ref.fields("image"), ref.raw())]
+    assert costs == ["decoded", "stored", "decoded", "stored"]
+
+
 def test_what_is_no_field_is_refused(ref: Any) -> None:
     for names in (("nope",), ("n", "meta/nope"), ("meta/",), ("",), (), ("pair/left",)):
         with pytest.raises(InvalidArgumentError, match=names[-1].removesuffix("/left") if any(names) else "field"):
@@ -187,3 +207,15 @@ def test_what_other_libraries_call_it_says_what_to_write(ref: Any) -> None:
     assert ref.read([1], fields="n")["n"].tolist() == [ref[1]["n"]]
     for view in (ref.padded("tokens", 3, long="truncate"), ref.padded({"tokens": 3}, long="truncate")):
         assert view[1]["tokens"].shape == (3,)
+
+
+def test_an_error_within_a_property_is_not_said_to_be_a_missing_attribute(ref: Any) -> None:
+    class Broken(cachelayer.DataRef[Any]):
+        @property
+        def broken(self) -> Any:
+            return None.nothing  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match=r"'NoneType'.*'nothing'"):
+        _ = Broken(ref._records).broken
+    with pytest.raises(AttributeError, match=r"'DataRef'.*'absent'"):
+        _ = ref.absent
