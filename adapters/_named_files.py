@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 from cachelayer.adapters.sources.files import Folder, is_folder
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.contents import without_userinfo
+from cachelayer.objects.open_store import holds_credentials, without_credentials
 
 _IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
 _SOUNDS = r"\.(wav|flac|mp3|ogg)"
@@ -37,13 +36,13 @@ _SHOWN = 200
 def source_of(path: str | list[str]) -> Any:
     """Return the source of the file or folder at a path or URL, or of the files that a pattern or a list names."""
     paths = [path] if isinstance(path, str) else path
-    for each in paths:
-        _refuse_credentials(each)
     return imported(format_of(paths, None), paths)
 
 
 def format_of(paths: Sequence[str], chosen: str | None) -> str:
     """Return the format of files: the chosen one, or what their names or the names in a folder show."""
+    for path in paths:
+        _refuse_credentials(path)
     if chosen is not None and chosen not in FORMATS:
         raise InvalidArgumentError(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")
     kind = chosen or _by_names(paths)
@@ -104,9 +103,9 @@ def _in_folder(path: str) -> str | None:
 
 def _refuse_credentials(url: str) -> None:
     """Raise if a URL has a user, or a query of HTTP: they are credentials mostly, which messages would show."""
-    parts = urlsplit(url) if "://" in url else None
-    if parts is not None and ("@" in parts.netloc or (parts.scheme in ("http", "https") and parts.query)):
+    has_query = url.startswith(("http://", "https://")) and "?" in url
+    if has_query or ("://" in url and holds_credentials(url)):
         raise InvalidArgumentError(
-            f"{without_userinfo(url)}: a URL with a user or a query may hold credentials, which are shown and stored: "
+            f"{without_credentials(url)}: a URL with a user or a query may hold credentials, which are shown and stored: "
             "pass what a reader in cachelayer.adapters returns for it, with storage_options="
         )

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext, redirect_stdout
 from typing import Annotated, Any
 
@@ -18,9 +18,10 @@ from typer.core import TyperGroup
 
 import cachelayer
 from cachelayer.cli import output
-from cachelayer.cli.options import option, parameters
+from cachelayer.cli.options import in_options, option, parameters
 from cachelayer.cli.output import Answer
-from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
+from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, FormatError, StorageError
+from cachelayer.progress import harmless
 
 
 class Commands(TyperGroup):
@@ -65,21 +66,26 @@ def command(panel: str, *examples: str) -> Callable[[Callable[..., Answer]], Cal
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., None]:
+        taken = [*parameters(function), option("as_json"), option("show_traceback")]
+        names = {one.name for one in taken}
+
         def run(*, as_json: bool, show_traceback: bool, **given: Any) -> None:
             with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_, **__: output.problem("warning", str(message))
+                warnings.simplefilter("always", CacheLayerWarning)
+                warnings.showwarning = lambda message, *_, **__: output.problem(
+                    "warning", in_options(str(message), names)
+                )
                 try:
                     with redirect_stdout(sys.stderr) if as_json else nullcontext():
                         answer = function(**given)
-                    output.write(answer, as_json=as_json)
-                    code = answer.code
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:
                         traceback.print_exc()
-                    code = _report(error)
+                    code = _report(error, names)
+                else:
+                    code = answer.code if output.write(answer, as_json=as_json) else output.FAILURE
             raise typer.Exit(code)
 
-        taken = [*parameters(function), option("as_json"), option("show_traceback")]
         run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
         name = function.__name__.strip("_").replace("_", "-")
         summary = " ".join(escape(function.__doc__ or "").split())
@@ -94,18 +100,16 @@ def command(panel: str, *examples: str) -> Callable[[Callable[..., Answer]], Cal
     return decorate
 
 
-def _report(error: BaseException) -> int:
-    """Print an error on stderr, and return its exit code."""
-    if isinstance(error, BrokenPipeError):
-        raise error
+def _report(error: BaseException, options: Collection[str]) -> int:
+    """Print an error of a command with these options on stderr, and return its exit code."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
         return output.INTERRUPTED
     if isinstance(error, CacheLayerError):
-        output.problem("error", str(error))
+        output.problem("error", in_options(str(error), options))
         return output.FAILURE if isinstance(error, StorageError | CorruptionError | FormatError) else output.USAGE
     if isinstance(error, SystemExit):
-        output.problem("error", f"the program called sys.exit({error.code!r}): nothing was done")
+        output.problem("error", f"the program called sys.exit({error.code!r}), which ends no build: return instead")
         return output.USAGE
     traceback.print_exception(error)
     output.problem("error", "this is a bug in cachelayer: please report it with the lines above")
@@ -119,10 +123,15 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="cachelayer")
+    except OSError as error:
+        # Typer prints help by itself, and it may fail as what commands print.
+        output.cannot_print(error)
+        sys.exit(output.FAILURE)
     except SystemExit as end:
         if end.code == output.INTERRUPTED:
             # Threads that wait for the network would hold the process until their requests end.
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with harmless():
+                    stream.flush()
             os._exit(output.INTERRUPTED)
         raise

@@ -15,7 +15,7 @@ from cachelayer.cli.app import command
 from cachelayer.cli.options import Pairs, only_dataset, open_address, open_storage, storage_options, versions_of
 from cachelayer.cli.output import FINDING, Answer, version_answer
 from cachelayer.drawing.text import counted, duration, size
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.storage.storage import AS_BASE, Storage
 from cachelayer.versions.gc import Pending, pending
 from cachelayer.versions.reference import Reference
@@ -100,7 +100,7 @@ def cp(whole: str, to: str, *, option: Pairs = None, to_option: Pairs = None) ->
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
     source, text = open_address(whole, option)
     to = to.rstrip("/")
-    is_storage = "@" not in to.rpartition("/")[2]
+    is_storage = not options.names_version(to)
     target = Storage(to, storage_options=storage_options(to_option)) if is_storage else open_address(to, to_option)[0]
     new = None if is_storage else to
     before = versions_of(target, new or text)
@@ -182,9 +182,13 @@ def erase(
     Without --grace, gc deletes the old files.
     """
     storage, text = open_address(whole, option)
-    records = [number for chosen in numbers for number in chosen]
+    before, ref = versions_of(storage, text), storage.fetch(text)
+    for chosen in numbers:
+        if chosen.stop > len(ref):
+            raise RecordIndexError(f"record {chosen.stop - 1}: {text} has {counted(len(ref), 'record')}")
+    records = sorted({number for chosen in numbers for number in chosen})
     _confirm(f"Erase {counted(len(records), 'record')} from {whole}?", yes)
-    return version_answer(storage.erase(text, records=records, reason=reason, grace=grace), "written")
+    return version_answer(storage.erase(text, records=records, reason=reason, grace=grace), "written", before)
 
 
 @command("Manage", "gs://bucket/caches", "cache --grace 1h", "cache --dry-run")

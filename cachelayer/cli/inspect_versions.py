@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import typer
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -195,7 +194,9 @@ def view(
         path = version_path(ref.dataset_id, ref.dataset_version)
     server = PageServer(shelf, **listening)
     url = server.url(path)
-    typer.echo(f"{url}\nCtrl-C ends it.")
+    # The browser shows the page, even if nobody reads the output.
+    with suppress(OSError):
+        print(f"{url}\nCtrl-C ends it.", flush=True)
     if not no_open:
         webbrowser.open(url)
     with suppress(KeyboardInterrupt):  # the usual way to end it

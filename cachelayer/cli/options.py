@@ -7,13 +7,16 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import Parameter, signature
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, get_args, get_type_hints
 
+import cloudpickle
 import typer
 
 from cachelayer.adapters import _named_files as named_files
@@ -25,6 +28,7 @@ from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
 
+ENGINES = ("processes", "ray", "beam")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 _BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -62,7 +66,21 @@ def record_range(text: str) -> range:
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text, re.ASCII)
     if match is None:
         raise typer.BadParameter(f"{text!r}: pass the number of a record, or a range such as 100:200")
-    return range(int(match[1]), int(match[2] or int(match[1]) + 1))
+    numbers = range(int(match[1]), int(match[2] or int(match[1]) + 1))
+    if not numbers:
+        raise typer.BadParameter(f"{text!r} has no record: a range ends after its last record, such as 100:200")
+    return numbers
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """Return a function that refuses all texts but these."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise typer.BadParameter(f"{text!r}: it is one of {', '.join(names)}")
+        return text
+
+    return parse
 
 
 def json_or_text(text: str) -> Any:
@@ -134,12 +152,17 @@ _WORDS = {
     "detokenize": _Word("MODULE:FUNCTION", "A function that turns a list of tokens into text."),
     "unbatch": _flag("Take batches of the source apart into records."),
     "workers": _Word("N", "Use N processes, if the source can be divided.", kind=int, default=1),
-    "engine": _Word("processes|ray|beam", "Build the parts of a source on this engine."),
+    "engine": _Word("processes|ray|beam", "Build the parts of a source on this engine.", parser=one_of(*ENGINES)),
     "resume": _Word(None, "Go on after an interrupted run.", ("--resume/--no-resume",), kind=bool, default=True),
     "compression": _Word("KIND", "none, zstd or zstd:LEVEL, for each record."),
     "shard_bytes": _Word("SIZE", "The size of a shard.", default=f"{DEFAULT_SHARD_BYTES >> 20}MiB", parser=nbytes),
     "max_records": _Word("N", "Take at most this many records.", kind=int),
-    "on_error": _Word("raise|skip", "Fail at elements that do not fit, or leave them out.", default="raise"),
+    "on_error": _Word(
+        "raise|skip",
+        "Fail at elements that do not fit, or leave them out.",
+        default="raise",
+        parser=one_of("raise", "skip"),
+    ),
     "allow_empty": _flag("Publish a version even if it has no records."),
     "description": _Word("TEXT", "A text to store with the version."),
     "metadata": _Word("JSON", "A JSON object to store with the version.", parser=json_or_text),
@@ -175,10 +198,59 @@ def parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 def option(name: str, default: Any = False) -> Parameter:
     """Return an option as typer takes it."""
-    word = _WORDS[name]
     # With its name, a flag gets no --no-flag.
-    annotation = word.annotation(typer.Option, *(word.names or (f"--{name.replace('_', '-')}",)))
+    annotation = _WORDS[name].annotation(typer.Option, *_spelled(name))
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _spelled(name: str) -> tuple[str, ...]:
+    """Return the ways to write an option."""
+    return _WORDS[name].names or (f"--{name.replace('_', '-')}",)
+
+
+_ARGUMENT = re.compile(
+    r"""(?<![\w.-])([a-z_]+)=(True|False|None|\.\.\.|'[^']*'|"[^"]*"|\[[^\]]*\]|[\d.]+(?=\W|$)|(?!\S))"""
+)
+"""An argument of a Python call, such as ``force=True``, ``engine='spark'`` or, to be passed, ``max_records=``."""
+_ALTERNATIVE = re.compile(r",? or (?:pass )?[a-z_]+=[^;:]*?(?=$|[;:]|\. )")
+"""The last of several remedies, if only Python has it."""
+_CALLS = {
+    'by cacheable(..., "auto")': "STORAGE/ID@auto",
+    "storage.rewrite()": "`cachelayer rewrite`",
+    "storage.rewrite(...": "`cachelayer rewrite` (...",
+    "storage.cache()": "`cachelayer build`",
+    "delete(..., ": "`cachelayer rm` (",
+    "mirror()": "`cachelayer mirror`",
+    "with storage_options=": "with --option",
+    "storage_options": "--option",
+}
+
+
+def in_options(text: str, names: Collection[str]) -> str:
+    """Return an error or a warning of the packages below in the words of a command.
+
+    Arguments of Python become the command's options; a remedy that only Python has is left out if there is another.
+
+    Args:
+        text: the message.
+        names: the names of the command's parameters.
+    """
+
+    def spelled(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in names or name not in _WORDS:
+            return match[0]
+        yes, no, *_ = (*"".join(_spelled(name)[:1]).split("/"), "")
+        if _WORDS[name].kind is bool:
+            return no if value == "False" and no else yes
+        if value == "None":
+            return f"no {yes}"
+        values = re.findall(r"[^\s,'\"\[\]]+", value)
+        return " ".join(f"{yes} {one}" for one in values) or yes
+
+    for call, words in _CALLS.items():
+        text = text.replace(call, words)
+    return _ALTERNATIVE.sub("", _ARGUMENT.sub(spelled, text))
 
 
 def storage_options(option: Pairs) -> dict[str, Any]:
@@ -190,11 +262,17 @@ def open_storage(url: str, option: Pairs = None, **where: Any) -> Storage:
     """Open a storage that exists."""
     storage = Storage(url, storage_options=storage_options(option), **where)
     is_local = isinstance(storage._store, LocalStore)
-    if "@" in url.rstrip("/").rpartition("/")[2] or (is_local and not Path(storage.url).is_dir()):
+    if names_version(url) or (is_local and not Path(storage.url).is_dir()):
         raise InvalidArgumentError(
             f"{without_credentials(url)!r} is no storage: name the folder or the URL that builds publish to"
         )
     return storage
+
+
+def names_version(text: str) -> bool:
+    """Return whether a text names a version, and not a storage: in its last step, which is not that of an Azure URL."""
+    before, _, last = text.rstrip("/").rpartition("/")
+    return "@" in last and not before.endswith(":/")
 
 
 def open_address(text: str, option: Pairs = None, **where: Any) -> tuple[Storage, str]:
@@ -212,7 +290,7 @@ def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | N
     """Open what a text names: a dataset or a version, as :func:`open_address` does, or else a storage."""
     with suppress(InvalidArgumentError, DatasetNotFoundError):
         storage, address = open_address(text, option, **where)
-        if "@" not in address:
+        if not names_version(address):
             # It raises if there is no dataset, nor a build of one.
             storage.builds(Reference.split(address).dataset_id)
         return storage, address
@@ -241,12 +319,9 @@ def load(text: str) -> Callable[..., Any]:
     Modules in the current folder can be imported, and a file can import what lies beside it, as if it were run.
     """
     place, _, name = text.rpartition(":")
-    folder, module = Path.cwd(), place
-    if place.endswith(".py"):
-        folder, module = Path(place).expanduser().absolute().parent, Path(place).stem
-    sys.path.insert(0, str(folder))
     try:
-        function: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+        module = _file_module(Path(place).expanduser().absolute()) if place.endswith(".py") else _named_module(place)
+        function: Any = functools.reduce(getattr, name.split("."), module)
     except Exception as error:
         # This runs the user's code, which may raise anything.
         raise SourceError(
@@ -255,6 +330,49 @@ def load(text: str) -> Callable[..., Any]:
     if not callable(function):
         raise InvalidTypeError(f"{text} is a {type(function).__name__}: name a function")
     return function  # type: ignore[no-any-return]
+
+
+def _named_module(name: str) -> ModuleType:
+    """Import a module by its name, in which the current folder comes first.
+
+    Raises:
+        ImportError: if a file of the current folder has the name of a module that Python has imported already.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    module = importlib.import_module(name)
+    meant = Path.cwd() / f"{name}.py"
+    if meant.is_file() and not _is_of(module, meant):
+        raise ImportError(f"{name} is a module that Python uses itself: write {meant.name}:FUNCTION for the file here")
+    return module
+
+
+def _file_module(path: Path) -> ModuleType:
+    """Import a file, by its own name if that is free; processes that run its functions get them by value if not."""
+    if not path.is_file():
+        raise ImportError(f"there is no file {path}")
+    name, folder = path.stem, str(path.parent)
+    known = sys.modules.get(name)
+    if known is not None and _is_of(known, path):
+        return known
+    if known is None and name.isidentifier() and name not in sys.stdlib_module_names:
+        found = find_spec(name)
+        if found is None or found.origin == str(path):
+            sys.path.insert(0, folder)
+            return importlib.import_module(name)
+    # At the end, so that what imports the other module of this name still finds that one.
+    sys.path.append(folder)
+    spec = spec_from_file_location(path.name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = sys.modules[path.name] = module_from_spec(spec)
+    cloudpickle.register_pickle_by_value(module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_of(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).exists() and path.samefile(file)
 
 
 def arguments_of(function: Callable[..., Any], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from rich.text import Text
 from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.text import counted, duration, size
 from cachelayer.json_values import flattened
+from cachelayer.progress import harmless
 from cachelayer.versions.snapshot import VersionInfo
 
 SUCCESS = 0
@@ -40,15 +42,34 @@ class Answer:
     code: int = SUCCESS
 
 
-def write(answer: Answer, *, as_json: bool) -> None:
-    """Print an answer on stdout."""
-    if as_json:
-        sys.stdout.write(json.dumps(answer.document, indent=2, allow_nan=False, default=_plain) + "\n")
-        return
-    console = _console(sys.stdout)
-    for renderable in answer.shown:
-        # Let the terminal wrap long references: they can then be copied in one piece.
-        console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
+def write(answer: Answer, *, as_json: bool) -> bool:
+    """Print an answer on stdout; return False if it cannot be printed, which stderr says. A reader may leave early."""
+    try:
+        if sys.stdout is None:
+            raise OSError("it is closed")
+        if as_json:
+            sys.stdout.write(json.dumps(answer.document, indent=2, allow_nan=False, default=_plain) + "\n")
+        else:
+            console = _console(sys.stdout)
+            for renderable in answer.shown:
+                # Let the terminal wrap long references: they can then be copied in one piece.
+                console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
+        sys.stdout.flush()
+    except OSError as error:
+        return cannot_print(error)
+    return True
+
+
+def cannot_print(error: OSError) -> bool:
+    """Say that stdout takes no more, and leave it; return True if only its reader has left, which is not said."""
+    if sys.stdout is not None:
+        # Python would fail again when it ends, at what is still to be printed.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    has_left = isinstance(error, BrokenPipeError)
+    if not has_left:
+        problem("error", f"the command has done its work, but its answer cannot be printed on stdout: {error}")
+    return has_left
 
 
 def _plain(value: Any) -> Any:
@@ -56,8 +77,10 @@ def _plain(value: Any) -> Any:
 
 
 def problem(kind: str, text: str) -> None:
-    """Print a line on stderr: ``error: ...`` or ``warning: ...``."""
-    _console(sys.stderr).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
+    """Print a line on stderr: ``error: ...`` or ``warning: ...``. Nobody hears it if stderr is closed or full."""
+    if sys.stderr is not None:
+        with harmless():
+            _console(sys.stderr).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
 
 
 def _console(stream: Any) -> Console:
@@ -69,6 +92,10 @@ def _console(stream: Any) -> Console:
 
 class _TextConsole(Console):
     """A console that replaces control characters, so that stored text cannot control the terminal."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich would turn into an exit of the process."""
+        raise  # noqa: PLE0704 - rich calls it while it handles the error
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

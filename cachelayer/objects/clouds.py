@@ -125,7 +125,12 @@ def _open_azure(url: str, options: Mapping[str, Any], silence: float) -> Opened:
     from adlfs import AzureBlobFileSystem
 
     limits = {"connection_timeout": silence, "read_timeout": silence}
-    fs = AzureBlobFileSystem(**{**limits, **AzureBlobFileSystem._get_kwargs_from_urls(url), **options, **_FIXED})
+    account = _account_of(url)
+    fs = AzureBlobFileSystem(**{**limits, **account, **options, **_FIXED})
+    if account and account["account_name"] != fs.service_client.account_name:
+        raise InvalidArgumentError(
+            f"{url}: it names another account than {fs.service_client.account_name!r}, that of the credentials"
+        )
     # By default it waits for 15 seconds.
     retries = fs.service_client._config.retry_policy
     retries.initial_backoff, retries.increment_base, retries.random_jitter_range = 0, 0.1, 0.1
@@ -137,6 +142,15 @@ def _open_azure(url: str, options: Mapping[str, Any], silence: float) -> Opened:
         return {"type": "file", "size": found.size, "mtime": found.last_modified}
 
     return Opened(fs, fs.service_client.primary_endpoint, info, fs._info)
+
+
+def _account_of(url: str) -> dict[str, str]:
+    """Return the options of adlfs for the account in ``abfs://container@account.dfs.core.windows.net/prefix``."""
+    host = url.partition("://")[2].partition("/")[0].partition("@")[2]
+    name, dot, domain = host.partition(".")
+    # Blobs of a data lake are reached by the other of its two addresses, in clouds of their own too.
+    address = {"account_host": f"{name}.blob.{domain.partition('.')[2]}"} if dot else {}
+    return {"account_name": name, **address} if host else {}
 
 
 def _open_other(url: str, options: Mapping[str, Any], _silence: float) -> Opened:

@@ -81,17 +81,20 @@ class CacheFolder:
     def copies(self) -> list[Copies]:
         """Return what is there of each group, those that were used last first."""
         now = time.time()
-        groups = [
-            Copies(_url_of(group), len(files) - 1, sum(files.values()), now - (group / _IN_USE).stat().st_mtime)
-            for group, files in self.sizes().items()
-            if len(files) > 1
-        ]
+        with storage_errors("list local copies in", self.path):
+            groups = [
+                Copies(_url_of(group), len(files) - 1, sum(files.values()), now - (group / _IN_USE).stat().st_mtime)
+                for group, files in self.sizes().items()
+                if len(files) > 1
+            ]
         return sorted(groups, key=lambda group: group.idle)
 
     def clear(self) -> None:
         """Remove all copies of groups that nobody uses."""
-        with self.locked():
-            self._remove(self.sizes(), math.inf)
+        with storage_errors("remove local copies in", self.path):
+            if self.path.is_dir():
+                with self.locked():
+                    self._remove(self.sizes(), math.inf)
 
     def make_room(self, nbytes: int, keep: Path) -> bool:
         """Remove copies of other groups that nobody uses until so many bytes fit; return whether they do.
@@ -274,7 +277,10 @@ def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
     text = os.fspath(chosen)
     if not text or "\0" in text or "://" in text:
         raise InvalidArgumentError(f"local_cache {text!r}: expected the path of a folder of this host")
-    return absolute(f"local_cache {text!r}", text)
+    try:
+        return absolute(f"local_cache {text!r}", text)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error} Set CACHELAYER_LOCAL_CACHE, or pass local_cache=") from error
 
 
 def _remove_abandoned(part: Path) -> bool:

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 60.0
 _WITHOUT_USERS = {*KINDS, "http", "https", "webdav", "webdavs"}
-"""Schemes whose URLs may hold credentials before the host, and nothing else."""
+"""Schemes whose URLs may hold credentials before the host, and nothing else, except for the container of Azure."""
+_SCHEME = re.compile(
+    r"(?:.*::)?(?:(?P<scheme>[a-z][a-z0-9+.-]*)://|(?P<lost>" + "|".join(sorted(_WITHOUT_USERS)) + ")(?::/?|//))",
+    re.IGNORECASE,
+)
+"""The beginning of a URL, or of a text that was meant for one and lost a colon or a slash."""
+_NO_NAMES = {"", ".", ".."}
 
 
 def open_store(
@@ -38,8 +44,9 @@ def open_store(
     text = os.fspath(url)
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgumentError(f"a storage is a path or a URL, not {url!r}")
+    refuse_credentials(text)
     if "://" not in text and "::" not in text:
-        _refuse_one_slash(text)
+        _refuse_lost_slash(text)
         return _local(text, text, options)
     parts = _checked_url(text)
     if parts.scheme in {"file", "local"}:
@@ -49,15 +56,21 @@ def open_store(
     root = f"{parts.netloc}{parts.path}".rstrip("/")
     if not root or names_no_bucket(text):
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
+    steps = [step for step in root.split("/") if step not in _NO_NAMES]
+    if len(steps) <= root.count("/"):
+        raise InvalidArgumentError(
+            f"storage {text!r}: a step of its path is empty, '.' or '..', which stores and their clients take for "
+            f"different names: write {parts.scheme}://{'/'.join(steps)}"
+        )
     from cachelayer.objects.bucket_store import BucketStore
 
     return BucketStore(parts.scheme, root, options, timeout)
 
 
-def _refuse_one_slash(text: str) -> None:
+def _refuse_lost_slash(text: str) -> None:
     """Raise if a path looks like a URL that lost a slash: builds would go to a folder of that name."""
-    scheme, colon, rest = text.partition(":/")
-    if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+    if match := _SCHEME.match(text) or re.match("[A-Za-z][A-Za-z0-9+.-]*:/", text):
+        scheme, rest = re.split("[:/]", text, maxsplit=1)[0], text[match.end() :]
         raise InvalidArgumentError(
             f"storage {text!r}: write {scheme}://{rest} for a URL, or ./{text} for a folder of this name"
         )
@@ -76,21 +89,14 @@ def _seconds(timeout: Any) -> float:
 
 
 def _checked_url(text: str) -> SplitResult:
-    shown = without_credentials(text)
     try:
         parts = urlsplit(text)
     except ValueError as error:
-        raise InvalidArgumentError(f"storage {shown!r} is no URL: {error}") from None
-    scheme, _, rest = text.partition("://")
-    authority = rest.partition("/")[0]
-    if "@" in authority and (":" in authority.rpartition("@")[0] or scheme in _WITHOUT_USERS):
+        raise InvalidArgumentError(f"storage {text!r} is no URL: {error}") from None
+    if "::" in text.partition("://")[0]:
         raise InvalidArgumentError(
-            f"storage {shown}: do not put credentials into a URL, which is shown and stored: pass storage_options"
-        )
-    if "::" in text:
-        raise InvalidArgumentError(
-            f"storage {shown!r}: chained URLs drop the conditions that publishing rests on: pass the plain URL; "
-            "for local copies there is local_cache"
+            f"storage {without_credentials(text)!r}: chained URLs drop the conditions that publishing rests on: pass "
+            "the plain URL; for local copies there is local_cache"
         )
     refuse_query(text)
     return parts
@@ -102,15 +108,48 @@ def refuse_query(text: str) -> None:
         raise InvalidArgumentError(f"storage {without_credentials(text)!r}: a storage URL has no query and no fragment")
 
 
+def refuse_credentials(text: str) -> None:
+    """Raise if a URL, or what may have been meant for one, holds credentials, without showing them."""
+    if holds_credentials(text):
+        raise InvalidArgumentError(
+            f"storage {without_credentials(text)}: this looks like credentials in a URL, which is shown and stored: "
+            "leave them out, and pass storage_options"
+        )
+
+
+def holds_credentials(text: str) -> bool:
+    """Return whether a URL, or what may have been meant for one, holds credentials, or what looks like them."""
+    return _credentials_in(text) is not None
+
+
 def without_credentials(url: str) -> str:
-    """Return a URL that is safe to show: without user, password and query."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
-    authority, slash, path = rest.partition("/")
+    """Return a URL, or what may have been meant for one, that is safe to show: without user, password and query."""
+    if (held := _credentials_in(url)) is not None:
+        url = f"{url[: held.start]}...{url[held.stop :]}"
+    return re.split(r"[?#]", url, maxsplit=1)[0] if "://" in url else url
+
+
+def _credentials_in(text: str) -> slice | None:
+    """Return where a text holds credentials, or what looks like them; None if it holds none.
+
+    They end before an ``@``, and a secret may hold slashes and more of these.
+    """
+    if (named := _SCHEME.match(text)) is None:
+        # No scheme, and so a path, or a bucket whose scheme was forgotten.
+        match = re.match(r"[^/@:]+:[^/@]*(?=@)", text)
+        return None if match is None else slice(0, match.end())
+    scheme, start = (named["scheme"] or named["lost"]).lower(), named.end()
+    authority = re.split("[/?#]", text[start:], maxsplit=1)[0]
     user, at, host = authority.rpartition("@")
-    return f"{scheme}://{'...' if user else ''}{at}{host}{slash}{path}"
+    is_bucket, port = scheme in KINDS, host.rpartition(":")[2] if ":" in host else ""
+    if ":" in host and (is_bucket or not re.fullmatch(r"\d*|.*\]", port)):
+        # A bucket has no port, and a port has no letters: here a secret ends only behind a slash.
+        end = text.rfind("@")
+        return slice(start, end if end >= start else len(text))
+    has_container = KINDS.get(scheme) == "azure" and not re.search("[:@]", user)
+    if at and not has_container and (":" in user or scheme in _WITHOUT_USERS):
+        return slice(start, start + len(user))
+    return None
 
 
 def _local(text: str, path: str, options: Mapping[str, Any]) -> LocalStore:

@@ -91,9 +91,11 @@ class Storage:
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
         limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
-        folder = folder_of(local_cache)
         store = open_store(url, storage_options)
-        copies = None if limit == 0 or isinstance(store, LocalStore) else CacheFolder(folder, limit)
+        has_copies = limit != 0 and not isinstance(store, LocalStore)
+        # A local storage needs no folder of the user, whom the machine may not know.
+        folder = folder_of(local_cache) if has_copies or local_cache is not None else None
+        copies = CacheFolder(folder, limit) if has_copies and folder is not None else None
         self._catalog = Catalog(store, copies, verify)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.objects.open_store import refuse_query, without_credentials
+from cachelayer.objects.open_store import refuse_credentials, refuse_query, without_credentials
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 AUTO = "auto"
@@ -49,6 +49,8 @@ class Reference:
             argument: the name of that argument, for messages.
         """
         url, rows, rest = "", None, text
+        if isinstance(text, str):
+            refuse_credentials(text)
         if isinstance(text, str) and version is None:
             if (match := _SLICE.fullmatch(text)) is not None:
                 numbers = [int(match[part]) if match[part] else None for part in ("start", "stop", "step")]

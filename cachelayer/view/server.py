@@ -88,7 +88,8 @@ class Guard:
         self._app = app
         self._token = token
         self._cookie = f"{COOKIE}-{port}"
-        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+        # A name that the machine's own resolver gives it is none of a stranger.
+        self._names = {name.lower() for name in ("localhost", host, socket.gethostname(), socket.getfqdn())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -135,7 +136,7 @@ class Guard:
         Ports are not compared, so that tunnels work.
         """
         name = host.lower()
-        name = name[1 : name.find("]")] if name.startswith("[") else name.partition(":")[0]
+        name = name[1 : name.find("]")] if name.startswith("[") else name.partition(":")[0].removesuffix(".")
         try:
             ipaddress.ip_address(name)
         except ValueError:

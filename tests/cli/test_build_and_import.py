@@ -20,6 +20,12 @@ import cachelayer
 
 TARGET = "cache/d@v1"
 CONTROL_C = b"\x03"
+PARTS = """
+def parts():
+    import cachelayer
+
+    return cachelayer.sharded(lambda index, count: ({"n": 2 * index + row} for row in range(2)), 2)
+"""
 TAKES_TERMINAL = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -80,6 +86,16 @@ def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
     assert document("build", "deep/uses.py:Source.rows", TARGET)["records"] == 3
 
 
+@pytest.mark.parametrize("name", ["random.py", "json.py", "calendar.py", "numpy.py", "my.rows.py"])
+def test_a_file_may_have_the_name_of_a_module_that_python_has(here: Path, name: str) -> None:
+    (here / "deep").mkdir()
+    (here / "deep" / "beside.py").write_text("ROWS = [1, 2, 3]")
+    (here / "deep" / name).write_text("import beside\n\ndef choice():\n    return beside.ROWS\n\n" + PARTS)
+    assert document("build", f"deep/{name}:choice", TARGET)["records"] == 3
+    document("build", f"deep/{name}:parts", "cache/parts@v1", "--workers", 2)
+    assert [row["n"] for row in cachelayer.Storage("cache").fetch("parts")] == list(range(4))
+
+
 @pytest.mark.parametrize(
     ("function", "says"),
     [
@@ -91,12 +107,15 @@ def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
         ("pipeline:fails_later", "no more data"),
         ("unreadable:rows", "SyntaxError"),
         ("nowhere.deep:rows", "No module named 'nowhere'"),
-        ("nowhere.py:rows", "No module named 'nowhere'"),
+        ("nowhere.py:rows", "there is no file"),
+        ("random:rows", "random.py:FUNCTION"),
+        ("random.py:choice", "no attribute 'choice'"),
         (":rows", "MODULE:FUNCTION"),
     ],
 )
 def test_what_cannot_be_built_is_said(here: Path, function: str, says: str) -> None:
     (here / "unreadable.py").write_text("def rows(:\n")
+    (here / "random.py").write_text("")
     assert says in refused("build", function, TARGET)
     assert cachelayer.Storage("cache").datasets() == []
 
@@ -110,7 +129,8 @@ def test_what_cannot_be_built_is_said(here: Path, function: str, says: str) -> N
         (("--compression", "gzip"), "gzip"),
         (("--shard-bytes", "much"), "'much'"),
         (("--metadata", "[1]"), "metadata must be a dict"),
-        (("--engine", "spark"), "engine='spark'"),
+        (("--engine", "spark"), "'spark'"),
+        (("--on-error", "ignore"), "'ignore'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: tuple[str, ...], says: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from servers import Server, new_bucket
 
+import cachelayer
 from cachelayer import InvalidArgumentError, MissingDependencyError, StorageError
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import open_store
@@ -52,13 +53,46 @@ def test_paths_and_file_urls_are_on_the_local_disk(tmp_path: Path, monkeypatch: 
         ("https://host/x?X-Amz-Signature=secret", "no query"),
         ("https://host/x#secret", "no query"),
         ("simplecache::https://host/x?sig=secret", "chained"),
-        ("s3://user:secret@[bad/x", "no URL"),
+        ("s3://user:secret@[bad/x", "storage_options"),
+        ("https://[bad/x", "no URL"),
+        ("s3:/key:secret@bucket", "storage_options"),
+        ("s3:key:secret@bucket/x", "storage_options"),
+        ("s3//key:secret@bucket/x", "storage_options"),
+        ("S3://key:secret@bucket", "storage_options"),
+        ("s3://key:a/secret@bucket/x", "storage_options"),
+        ("s3://key:a/secret", "storage_options"),
+        ("key:secret@bucket/x", "storage_options"),
+        ("https:/user:secret@host", "storage_options"),
+        ("https://u:p@secret@host", "storage_options"),
+        ("https://u:a/secret@host", "storage_options"),
+        ("abfs://container:secret@account.dfs.core.windows.net/x", "storage_options"),
+        ("s3:bucket/x", "s3://bucket/x"),
+        ("gs//bucket/x", "gs://bucket/x"),
     ],
 )
 def test_what_is_no_place_is_refused(url: Any, reason: str) -> None:
     with pytest.raises(InvalidArgumentError, match=reason) as caught:
         open_store(url)
     assert "secret" not in str(caught.value)
+    if "secret" in str(url):
+        for text in (url, f"{url}/d@v1", f"{url}[:3]"):
+            with pytest.raises(InvalidArgumentError) as caught:
+                cachelayer.open(text)
+            assert "secret" not in str(caught.value)
+
+
+def test_a_local_disk_needs_no_home_and_no_name_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> Any:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "XDG_CACHE_HOME", "CACHELAYER_LOCAL_CACHE", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    storage = cachelayer.Storage(tmp_path)
+    assert list(storage.cache([1, 2], "d", "v1")) == [1, 2]
+    assert storage.history("d")[0].user == "unknown"
+    with pytest.raises(InvalidArgumentError, match="CACHELAYER_LOCAL_CACHE"):
+        cachelayer.Storage("gs://bucket")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", None, True, float("inf"), float("nan")])
@@ -115,3 +149,22 @@ def test_plain_http_is_read(s3: Server) -> None:
     assert store.read_ranges([("a/b", 5, 10), ("a/b", 200_000, 200_010)]) == [TEXT[5:10], TEXT[200_000:200_010]]
     with pytest.raises(StorageError, match="refused"):
         store.exists("secret")
+
+
+def test_a_container_is_named_with_its_account(azure: Server) -> None:
+    server = azure
+    bucket = new_bucket(server)
+    url = f"abfs://{bucket}@devstoreaccount1.dfs.core.windows.net"
+    open_store(f"{url}/a//", server.storage_options()).put("b", TEXT)
+    assert open_store(server.url(bucket), server.storage_options()).read("a/b") == TEXT
+    assert open_store(url, server.storage_options()).read_ranges([("a/b", 5, 10)]) == [TEXT[5:10]]
+    with pytest.raises(InvalidArgumentError, match="devstoreaccount1"):
+        open_store(f"abfs://{bucket}@other.dfs.core.windows.net", server.storage_options()).read("a/b")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "abfs", "memory"])
+@pytest.mark.parametrize("path", ["bucket//a", "bucket///a", "bucket/./a", "bucket/b/../a"])
+def test_a_step_that_is_no_name_is_refused_and_the_url_without_it_shown(scheme: str, path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"write {scheme}://bucket/(b/)?a$"):
+        open_store(f"{scheme}://{path}")
+    assert open_store(f"{scheme}://bucket/a//").url == f"{scheme}://bucket/a"

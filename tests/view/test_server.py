@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from view_client import Client
+from view_client import Client, serving
 
 import cachelayer
 from cachelayer.view.render import Shelf
@@ -68,6 +68,13 @@ def test_the_token_moves_into_a_cookie_and_leads_to_no_other_site(client: Client
 )
 def test_a_name_that_is_not_this_machine_s_is_refused(client: Client, host: str, status: int) -> None:
     assert client.ask("/", Host=host).status == status
+
+
+def test_the_full_name_of_the_machine_is_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: "Node7.cluster.example")
+    with serving(cachelayer.Storage(tmp_path)) as other:
+        for host, status in {"node7.cluster.example:80": 200, "node7.cluster.example.": 200, "node7": 421}.items():
+            assert other.ask("/", Host=host).status == status
 
 
 def test_the_page_only_reads(client: Client) -> None:
