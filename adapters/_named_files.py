@@ -106,6 +106,6 @@ def _refuse_credentials(url: str) -> None:
     has_query = url.startswith(("http://", "https://")) and "?" in url
     if has_query or ("://" in url and holds_credentials(url)):
         raise InvalidArgumentError(
-            f"{without_credentials(url)}: a URL with a user or a query may hold credentials, which are shown and stored: "
-            "pass what a reader in cachelayer.adapters returns for it, with storage_options="
+            f"{without_credentials(url)}: a URL with a user or a query may hold credentials, which are shown and "
+            "stored: pass what a reader in cachelayer.adapters returns for it, with storage_options="
         )

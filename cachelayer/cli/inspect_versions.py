@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -196,7 +197,7 @@ def view(
     url = server.url(path)
     # The browser shows the page, even if nobody reads the output.
     with suppress(OSError):
-        print(f"{url}\nCtrl-C ends it.", flush=True)
+        typer.echo(f"{url}\nCtrl-C ends it.")
     if not no_open:
         webbrowser.open(url)
     with suppress(KeyboardInterrupt):  # the usual way to end it

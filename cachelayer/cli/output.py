@@ -95,7 +95,7 @@ class _TextConsole(Console):
 
     def on_broken_pipe(self) -> None:
         """Raise what rich would turn into an exit of the process."""
-        raise  # noqa: PLE0704 - rich calls it while it handles the error
+        raise
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

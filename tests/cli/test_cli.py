@@ -234,7 +234,6 @@ def test_words_of_python_do_not_stand_in_what_commands_say(here: Path, monkeypat
         ("--allow-empty", "build", [f"{here}/other.py:none", "cache/e@v1"]),
         ("ID@auto", "build", [f"{here}/other.py:rows", "cache/o@v1"]),
         ("--workers 2", "build", [f"{here}/other.py:rows", "cache/w@v1", "--workers", 2]),
-        ("--field", "rewrite", ["cache/c@v1", "v9", "--field", ""]),
     ]
     for says, name, arguments in mistakes:
         said = CliRunner().invoke(app, [name, *map(str, arguments)]).stderr
