@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# The error of each element that could not be made out of its record, by its row.
-Failed = dict[int, Exception]
+# The error of each element that could not be made, by its row.
+Failed = dict[int, BaseException]
+# Elements by row, of which those that have an error are None. If there are fewer than were asked for, the last error is
+# that of the row after them, and no row behind it was tried.
+Attempted = tuple[list[Any], Failed]
 
 # "stored": about the bytes of the record. "decoded": many times more memory. "foreign": an object of the user makes it.
 ReadingCost = Literal["stored", "decoded", "foreign"]
@@ -166,12 +169,12 @@ class RecordReads(Protocol[T_co]):
     def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[T_co]:
         """Return the elements of these record numbers; the caller may change them."""
 
-    def elements(self, indices: NDArray[np.int64], failed: Failed, /) -> Sequence[T_co]:
-        """Return the elements of these record numbers; of those that do not decode, anything, and their errors.
+    def try_elements(self, indices: NDArray[np.int64], *, stops: bool) -> Attempted:
+        """Return the elements of these record numbers, and the error of each row that cannot be made.
 
         Args:
             indices: the record numbers.
-            failed: gets the error of each row that does not decode. Errors of the storage are raised.
+            stops: whether no row is tried behind one that fails. It is never behind an error of the storage.
         """
 
     def read(self, indices: NDArray[np.int64], /) -> Any:

@@ -50,6 +50,8 @@ class WorkerBlocks:
         """Discard the steps that the processes have read."""
         self._loading = None
 
+    reread = forget
+
     def _from(self, position: int) -> Iterator[tuple[Any, tuple[Failure, ...]]]:
         stream = with_options(self._stream, start=position)
         endless = reader_of(stream).options.steps.end is None

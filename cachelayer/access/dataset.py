@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BlockHolder, Facts, Failed, Sources, T
+from cachelayer.protocols import Attempted, BlockHolder, Facts, Failed, Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.infer import declared
@@ -25,7 +25,7 @@ from cachelayer.records.spec import SparseSpec
 from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
-from cachelayer.streams.reading.failures import bare, is_of_element
+from cachelayer.streams.reading.failures import attempt, is_of_element
 from cachelayer.versions.stored_version import StoredVersion
 
 NO_NUMBERS = np.empty(0, np.int64)
@@ -142,13 +142,21 @@ class Dataset(Protocol):
     def elements(self, numbers: Ints) -> list[Any]:
         """Return the elements of these numbers; the caller may change them."""
 
+    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
+        """Return the elements, and the error of each row that cannot be made; see :class:`RandomAccess`."""
+        elements, error = attempt(self.elements, numbers)
+        return (elements, Failed()) if error is None else one_by_one(self.element, numbers, stops=stops)
+
     @abstractmethod
     def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         """Return the elements stacked on a leading axis; with ``names``, only these keys of a dict element."""
 
     def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
-        """Return a batch for each array of numbers. All are read at once; if they cannot be cut, one by one."""
-        if not self.facts.is_declared:
+        """Return a batch for each array of numbers. All are read at once; if they cannot be cut, one by one.
+
+        Objects of the user are read one by one too, so that an error belongs to its batch.
+        """
+        if not self.facts.is_declared or self.facts.reading_cost == "foreign":
             return map(self.batch, batches)
         numbers = np.concatenate([NO_NUMBERS, *batches])
         return cut_batches(lambda rows: self.batch(numbers[rows]), self.element_spec, list(map(len, batches)))
@@ -263,9 +271,11 @@ class Selected(Dataset):
     def __getitems__(self, indices: Sequence[int] | Ints) -> list[Any]:
         return self.base.elements(self.selection.take(indices))
 
-    def elements(self, numbers: Ints, failed: Failed | None = None) -> list[Any]:
-        chosen = self.selection.numbers_of(numbers)
-        return self.base.elements(chosen) if failed is None else read_each(self.base.elements, chosen, failed)
+    def elements(self, numbers: Ints) -> list[Any]:
+        return self.base.elements(self.selection.numbers_of(numbers))
+
+    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
+        return self.base.try_elements(self.selection.numbers_of(numbers), stops=stops)
 
     def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         return self.base.batch(self.selection.numbers_of(numbers), names)
@@ -336,29 +346,23 @@ class Selected(Dataset):
         return f"{self.title}, records={len(self)}, digest='sha256:{self.digest}')"
 
 
-def read_each(read: Callable[[Ints], list[Any]], numbers: Ints, failed: Failed, first: int = 0) -> list[Any]:
-    """Read elements at once; if one cannot be read, each half by itself, until those that fail are known.
+def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:
+    """Return what a function reads of each number, one by one, and the error of each row that cannot be read.
 
     Args:
-        read: reads elements by their numbers.
+        read: reads an element by its number.
         numbers: the numbers.
-        failed: gets the error of each row that cannot be read, whose element is None. Errors of the storage are raised.
-        first: the row of the first number.
+        stops: whether no row is tried behind one that fails. It is never behind an error of the storage.
     """
-    try:
-        return read(numbers)
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error, ElementError) else None
-        if not is_of_element(error) or (isinstance(cause, Exception) and not is_of_element(cause)):
-            raise
-        if len(numbers) == 1:
-            failed[first] = bare(error)
-            return [None]
-    half = len(numbers) // 2
-    return [
-        *read_each(read, numbers[:half], failed, first),
-        *read_each(read, numbers[half:], failed, first + half),
-    ]
+    values, errors = list[Any](), Failed()
+    for row, number in enumerate(numbers.tolist()):
+        value, error = attempt(read, number)
+        if error is not None:
+            errors[row] = error
+            if stops or not is_of_element(error) or not is_of_element(error.__cause__ or error):
+                break
+        values.append(value)
+    return values, errors
 
 
 def cut_batches(read: Callable[[slice], Any], spec: Tree, sizes: Sequence[int]) -> Iterable[Any]:

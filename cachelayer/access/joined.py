@@ -14,7 +14,7 @@ from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ErasedRecordError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Facts, Sources, highest_cost
+from cachelayer.protocols import Attempted, Facts, Failed, Sources, highest_cost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.infer import common_spec
@@ -111,6 +111,16 @@ class Joined(Dataset):
             for row, element in zip(rows.tolist(), member.elements(own), strict=True):
                 out[row] = element
         return out
+
+    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
+        values, errors, end = list[Any]([None]) * len(numbers), Failed(), len(numbers)
+        for member, rows, own in self.groups(numbers):
+            made, failed = member.try_elements(own, stops=stops)
+            for row, element in zip(rows.tolist(), made, strict=False):
+                values[row] = element
+            errors |= {int(rows[row]): error for row, error in failed.items()}
+            end = min(end, int(rows[len(made)]) if len(made) < len(own) else end)
+        return values[:end], {row: error for row, error in errors.items() if row <= end}
 
     def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
         spec = self.element_spec

@@ -9,15 +9,16 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, with_keys
+from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, one_by_one, with_keys
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Facts, Sources, T
+from cachelayer.protocols import Attempted, Facts, Failed, Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
 from cachelayer.records.memory import Ints
+from cachelayer.streams.reading.failures import attempt, shown
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -80,6 +81,21 @@ class WrappedItems(Dataset):
         if len(items) != len(numbers):
             raise SourceError(f"{type(self._obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
         return items
+
+    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
+        if not hasattr(self._obj, "__getitems__"):
+            return one_by_one(self.element, numbers, stops=stops)
+        elements, together = attempt(self.elements, numbers)
+        if together is None:
+            return elements, Failed()
+        # Once more one by one, to find the item that the error belongs to.
+        elements, errors = one_by_one(lambda number: self.elements(np.array([number]))[0], numbers, stops=stops)
+        if not errors:
+            return [], Failed({0: together})
+        first = errors[min(errors)]
+        if shown(first) != shown(together):
+            first.add_note(f"reading these items together had raised {shown(together)}")
+        return elements, errors
 
     def sources(self, numbers: Ints) -> Sources:
         return Sources.whole(self.identity, numbers)

@@ -28,6 +28,9 @@ class Chunks(Protocol[T]):
     def forget(self) -> None:
         """Drop what was read."""
 
+    def reread(self) -> None:
+        """Read the steps that an error ended again when they are next asked for."""
+
 
 @dataclass(frozen=True)
 class StreamStats:
@@ -120,7 +123,8 @@ class StreamIterator(Iterator[T]):
                     has_ended = following is None
                     self._chunk = Chunk(chunk.end) if following is None else self._counted(self._shown(following))
                 else:
-                    self._go_to(chunk.position)
+                    self._chunks.reread()
+                    self._stand_at(chunk.position)
         finally:
             now, self._waits_since = perf_counter(), None
             self._waited += now - since
@@ -170,6 +174,9 @@ class StreamIterator(Iterator[T]):
     def _go_to(self, position: int) -> None:
         """Continue at a position, after what was handed out up to there."""
         self._chunks.forget()
+        self._stand_at(position)
+
+    def _stand_at(self, position: int) -> None:
         self._failures = [failure for failure in self._failures if failure.position < position]
         self._chunk = Chunk(self._reader.options.steps.next_start(position))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +160,111 @@ def test_an_error_comes_in_its_place_and_says_where(
     for item in iterator:
         seen += np.ravel(item).tolist()
     assert seen == list(range(100))
+
+
+def raised_once(calls: Counter[int], *bad: int) -> Callable[[int], int]:
+    """A function that fails for some records when it first sees them, and counts how often it sees each."""
+
+    def fn(n: int) -> int:
+        calls[n] += 1
+        if n in bad and calls[n] == 1:
+            raise KeyError(n)
+        return n
+
+    return fn
+
+
+SEEN: dict[str, Callable[[Counter[int]], Any]] = {
+    "map": lambda calls: lambda **options: numbers(300).stream(**options).map(raised_once(calls, 37, 150)),
+    "map after map": lambda calls: (
+        lambda **options: numbers(300).stream(**options).map(int).map(raised_once(calls, 37, 150)).map(int)
+    ),
+    "items": lambda calls: cachelayer.wrap(Items(raised_once(calls, 37, 150)), identity="items").stream,
+    "declared items": lambda calls: (
+        cachelayer.wrap(Items(raised_once(calls, 37, 150)), identity="items", element_spec=np.int64).stream
+    ),
+    "mixture of items": lambda calls: (
+        cachelayer.mix(
+            [
+                (
+                    cachelayer.wrap(Items(raised_once(calls, 37, 150)), identity="items", element_spec=np.int64),
+                    1,
+                )
+            ],
+            stop="all",
+        ).stream
+    ),
+    "many items": lambda calls: cachelayer.wrap(ManyItems(raised_once(calls, 37)), identity="items").stream,
+}
+
+
+class Items:
+    """Items that a function makes of their numbers."""
+
+    def __init__(self, fn: Callable[[int], int]) -> None:
+        self.fn = fn
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, number: int) -> int:
+        return self.fn(number)
+
+
+class ManyItems(Items):
+    def __getitems__(self, numbers: list[int]) -> list[int]:
+        return [self.fn(number) for number in numbers]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("batch", [None, 8])
+@pytest.mark.parametrize("kind", SEEN)
+def test_an_error_that_comes_once_is_raised_and_a_function_sees_all_else_once(
+    kind: str, batch: int | None, prefetch: int
+) -> None:
+    calls: Counter[int] = Counter()
+    iterator = iter(SEEN[kind](calls)(global_batch_size=batch, prefetch=prefetch))
+    size, seen, raised = batch or 1, list[int](), dict[int, int]()
+    while True:
+        try:
+            seen += np.ravel(next(iterator)).tolist()
+        except KeyError as error:
+            raised[error.args[0]] = len(seen)
+        except StopIteration:
+            break
+    assert seen == list(range(300))
+    if kind == "many items":
+        assert list(raised) == [37]
+        return
+    assert raised == {bad: bad // size * size for bad in (37, 150)}
+    # The step that failed is read again.
+    again = {n for bad in (37, 150) for n in range(bad // size * size, bad + 1)}
+    assert {n for n, count in calls.items() if count > 1} <= again
+
+
+@pytest.mark.filterwarnings("ignore:record 37 failed:cachelayer.CacheLayerWarning")
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("batch", [None, 8])
+@pytest.mark.parametrize("kind", ["map", "items"])
+def test_an_error_that_comes_once_is_a_failure_and_the_function_sees_all_others_once(
+    kind: str, batch: int | None, prefetch: int
+) -> None:
+    calls: Counter[int] = Counter()
+    fn = raised_once(calls, 37)
+    ref = numbers(300) if kind == "map" else cachelayer.wrap(Items(fn), identity="items")
+    stream = ref.stream(batch, prefetch=prefetch)
+    iterator = iter(stream.map(fn if kind == "map" else int, on_error="replace"))
+    seen = [n for item in iterator for n in np.ravel(item).tolist()]
+    (failure,) = iterator.failures
+    assert (failure.record, seen[37]) == (37, failure.stand_in)
+    assert {n for n, count in calls.items() if count != 1} == {failure.stand_in}
+
+
+def test_padding_is_no_reason_to_call_a_function_again() -> None:
+    calls: Counter[int] = Counter()
+    batches = list(numbers(30).stream(8, remainder="pad").map(raised_once(calls)))
+    assert [batch.tolist() for batch, _ in batches][-1] == [24, 25, 26, 27, 28, 29, 29, 29]
+    assert set(calls.values()) == {1}
 
 
 def test_functions_run_in_threads_at_once() -> None:

@@ -256,7 +256,7 @@ def test_if_all_records_fail_the_error_says_so_and_no_step_is_lost(batch: int | 
             raise KeyError("label")
         return n
 
-    iterator = iter(numbers(8).stream(batch).map(fn, on_error="replace", max_failures=1000))
+    iterator = iter(numbers(8).stream(batch, prefetch=0).map(fn, on_error="replace", max_failures=1000))
     for _ in range(2):
         with pytest.raises(ElementError, match="record 0") as told:
             next(iterator)

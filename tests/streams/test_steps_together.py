@@ -14,7 +14,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Buckets
-from cachelayer.streams.reading.elements import Reading
+from cachelayer.streams.reading.context import ReadContext
 from cachelayer.streams.stream import reader_of
 
 N, BATCH = 61, 6
@@ -78,6 +78,6 @@ def test_steps_read_together_are_those_read_alone(
     position, steps = reader.options.start, reader.options.steps
     while position < 5 * N and (several := steps.several(position, count)) is not None:
         position = steps.after(several)
-        together: list[Any] = []
-        reader.read(several, together, Reading())
+        together, error = reader.read(several, ReadContext())
+        assert error is None
         assert list(map(shown, together)) == [shown(reader.item(step)) for step in steps.single(several)]

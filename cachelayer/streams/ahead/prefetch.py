@@ -11,13 +11,13 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from itertools import islice
 from threading import Event
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.ahead.block_feed import BlockRows, feed_of
-from cachelayer.streams.reading.elements import Dropped, Reading
-from cachelayer.streams.reading.failures import Failure
+from cachelayer.streams.reading.context import ReadContext
+from cachelayer.streams.reading.failures import Failure, clear_callers
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Step
 
@@ -88,26 +88,36 @@ def read_chunk(
     ``closed`` is set when nobody waits any longer. It is None if the consumer itself reads: then an interrupt is raised
     at once.
     """
+    context, after = ReadContext(closed), [*reader.options.steps.borders(steps), end]
+    read, failure = context.attempt(reader.read, steps, context, fetched)
     items: list[Any] = []
-    failure: BaseException | None = None
-    reading, after = Reading(closed), [*reader.options.steps.borders(steps), end]
-    try:
-        reader.read(steps, items, reading, fetched)
-    except StopIteration as error:
-        failure = RuntimeError("reading the records raised StopIteration")
-        failure.__cause__ = error
-    except BaseException as error:
-        if isinstance(error, Dropped) or (closed is None and not isinstance(error, Exception)):
-            raise
-        # Raised in the place of the item.
-        failure = error
+    if failure is None:
+        items, failure = read
+    if failure is not None:
+        clear_callers(failure)
     try:
         # Of an item that an error ended, there may be some too.
         last = after[len(items) - 1] if items else begin
-        return Chunk(begin, after, items, failure, tuple(each for each in reading.failures if each.position < last))
+        return Chunk(begin, after, items, failure, tuple(each for each in context.failures if each.position < last))
     finally:
         # The error's traceback holds this frame, which must not hold the error.
-        failure = None
+        failure = read = None
+
+
+class _Planned(NamedTuple, Generic[T]):
+    """A chunk that is read, or has been read.
+
+    Args:
+        begin: the position that it is asked for by.
+        steps: its steps.
+        end: the position where the next chunk begins.
+        chunk: what becomes of it.
+    """
+
+    begin: int
+    steps: Step
+    end: int
+    chunk: Future[Chunk[T]]
 
 
 class Prefetcher(Generic[T]):
@@ -128,60 +138,81 @@ class Prefetcher(Generic[T]):
         self._feed = feed_of(reader, at_once=self._steps_at_once)
         # Records are read in several threads, as far as Python lets them; the functions of the user in one.
         self._threads = 1 if reader.is_mapped or reader.records.facts.reading_cost != "stored" else 2
-        # The begin and the end of each chunk, and what becomes of it.
-        self._ahead: deque[tuple[int, int, Future[Chunk[T]]]] = deque()
+        self._ahead: deque[_Planned[T]] = deque()
+        # Where the chunk began that an error ended, and its steps, the rest of which is read again.
+        self._failed: tuple[int, Step] | None = None
         self._background: Background | None = None
         self._pid = os.getpid()
 
     def forget(self) -> None:
         """Drop what was read ahead."""
+        self._failed = None
         while self._ahead:
-            self._ahead.pop()[2].cancel()
+            self._ahead.pop().chunk.cancel()
+
+    def reread(self) -> None:
+        """Have the steps that an error ended read again when they are next asked for; those behind them stay."""
+        if self._ahead:
+            self._failed = self._ahead[0].begin, self._ahead.popleft().steps
 
     def chunk(self, position: int) -> Chunk[T] | None:
         """Return the chunk at a position; None at the end."""
         if self._pid != os.getpid():
             # The parent's threads do not exist here, so their chunks would never come.
-            self._background, self._pid = None, os.getpid()
+            self._background, self._pid, self._failed = None, os.getpid(), None
             self._ahead.clear()
         if self._feed is not None:
             self._feed.reached(position)
         if self._depth == 0:
-            plan = self._plan(position, self._steps_at_once)
-            return None if plan is None else plan[1](None)
-        while self._ahead and self._ahead[0][0] != position:
-            self._ahead.popleft()[2].cancel()
-        # Nobody who begins waits for more than one step.
+            steps = self._reader.options.steps.several(position, self._steps_at_once)
+            return None if steps is None else self._read(position, steps)(None)
+        if self._failed is not None:
+            self._submit_rest(*self._failed, position)
+        while self._ahead and self._ahead[0].begin != position:
+            self._ahead.popleft().chunk.cancel()
+        # The first chunk is one step, so that the first item comes soon.
         if not self._ahead and not self._submit(position, 1):
             return None
-        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1][1], self._steps_at_once):
+        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].end, self._steps_at_once):
             pass
         try:
-            return self._ahead[0][2].result()
+            return self._ahead[0].chunk.result()
         except CancelledError:
             # The program ends, or another thread called forget().
             self.forget()
             return Chunk(position)
 
-    def _plan(self, position: int, most: int) -> tuple[int, Callable[[Event | None], Chunk[T]]] | None:
-        """Return where the chunk at a position ends, and what reads it; None at the end."""
-        steps = self._reader.options.steps.several(position, most)
-        if steps is None:
-            return None
-        end, fetched = self._reader.options.steps.after(steps), None if self._feed is None else self._feed.load(steps)
-        return end, partial(read_chunk, self._reader, position, steps, end, fetched)
+    def _read(self, position: int, steps: Step) -> Callable[[Event | None], Chunk[T]]:
+        """Return what reads the chunk of some steps."""
+        fetched = None if self._feed is None else self._feed.load(steps)
+        end = self._reader.options.steps.after(steps)
+        return partial(read_chunk, self._reader, position, steps, end, fetched)
 
-    def _submit(self, position: int, most: int) -> bool:
-        """Have the chunk at a position read; return False at the end."""
-        plan = self._plan(position, most)
-        if plan is None:
-            return False
+    def _planned(self, position: int, steps: Step) -> _Planned[T]:
+        """Have the chunk of some steps read."""
+        read = self._read(position, steps)
         if self._background is None:
             self._background = Background("cachelayer-prefetch", self._threads)
             weakref.finalize(self, self._background.close)
-        end, read = plan
-        self._ahead.append((position, end, self._background.submit(partial(read, self._background.closed))))
+        chunk = self._background.submit(partial(read, self._background.closed))
+        return _Planned(position, steps, self._reader.options.steps.after(steps), chunk)
+
+    def _submit(self, position: int, most: int) -> bool:
+        """Have the chunk at a position read; return False at the end."""
+        steps = self._reader.options.steps.several(position, most)
+        if steps is None:
+            return False
+        self._ahead.append(self._planned(position, steps))
         return True
+
+    def _submit_rest(self, begin: int, failed: Step, position: int) -> None:
+        """Have the steps of a chunk from a position on read, before those that come behind the chunk."""
+        self._failed = None
+        if begin <= position < failed.end:
+            most = -(-(failed.end - position) // self._reader.options.steps.global_batch)
+            steps = self._reader.options.steps.several(position, most)
+            if steps is not None and steps.end == failed.end:
+                self._ahead.appendleft(self._planned(position, steps))
 
 
 def steps_at_once(reader: StepReader) -> int:

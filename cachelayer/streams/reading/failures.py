@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any, TypeVar
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError, NotFoundError, StorageError
 from cachelayer.user_warnings import warn
 
+E = TypeVar("E", bound=BaseException)
 MOST_FAILURES = 100
 """The number of failures that an iterator takes, unless ``map`` is given another."""
 _LISTED = 100
@@ -60,12 +63,42 @@ def shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def is_of_element(error: Exception) -> bool:
+def is_of_element(error: BaseException) -> bool:
     """Return whether an error of a user's function, or of a user's object, is a failure of the element."""
-    return not isinstance(error, _NEVER_REPLACED)
+    return isinstance(error, Exception) and not isinstance(error, _NEVER_REPLACED)
 
 
-def bare(error: Exception) -> Exception:
+def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
+    """Return what a function returns and None, or None and its error: see :func:`clear_callers`."""
+    try:
+        return function(*arguments), None
+    except Exception as error:  # noqa: BLE001 - it is handed on
+        return None, error
+
+
+def clear_callers(error: BaseException) -> None:
+    """Clear the variables of the functions that have returned an error as a value, after it was caught below them.
+
+    The frames in a traceback hold those of their callers. So the error would hold itself, the elements of its batch and
+    the iterator, until Python next looks for cycles.
+    """
+    shown, trace = list[FrameType](), error.__traceback__
+    while trace is not None:
+        shown.append(trace.tb_frame)
+        trace = trace.tb_next
+    for frame in shown:
+        caller = frame.f_back
+        while caller is not None:
+            if caller not in shown:
+                try:
+                    caller.clear()
+                except RuntimeError:
+                    # It has not returned yet.
+                    break
+            caller = caller.f_back
+
+
+def bare(error: E) -> E:
     """Return an error, and those that led to it, without tracebacks: their frames hold the elements of a batch."""
     chain: list[BaseException] = [error]
     for link in chain:
@@ -99,7 +132,7 @@ def too_many(failures: Sequence[Failure], limit: int) -> ElementError:
     return error
 
 
-def none_left(position: int, records: Sequence[int], last: Exception) -> ElementError:
+def none_left(position: int, records: Sequence[int], last: BaseException) -> ElementError:
     """Return the error of a position at which all of these records failed: its own, and those that were to stand in."""
     others = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
     error = ElementError(

@@ -6,19 +6,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Stacker
+from cachelayer.protocols import Attempted, Failed, Stacker
+from cachelayer.streams.reading.context import ReadContext
+from cachelayer.streams.reading.failures import attempt, is_of_element
 from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]
 Collate = Callable[..., Any]
-Check = Callable[[], None]
+
+
+class Draw(NamedTuple):
+    """What random numbers depend on beside the position.
+
+    Args:
+        seed: the seed of the stream.
+        attempt: the number of other records that were tried before: each draws other random numbers.
+    """
+
+    seed: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,73 +55,141 @@ class ElementMap:
     max_failures: int | None = None
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
-    def __call__(
-        self, elements: Sequence[Any], numbers: Indices, positions: Indices, seed: int, check: Check, attempt: int
-    ) -> Sequence[Any]:
-        """Return what the function makes of some elements, converted to the element spec that was declared.
+    def apply(
+        self,
+        elements: Sequence[Any],
+        numbers: Indices,
+        positions: Indices,
+        draw: Draw,
+        context: ReadContext,
+        is_nullable: Callable[[], bool],
+    ) -> Attempted:
+        """Call the function once for each element, and convert what it returns to the element spec that was declared.
 
-        ``attempt`` is the number of other records that were tried before: each draws other random numbers.
+        Args:
+            elements: the elements.
+            numbers: the record of each.
+            positions: the global position of each.
+            draw: what random numbers depend on beside the position.
+            context: ends the calls if nobody waits for them any longer.
+            is_nullable: returns whether elements may be None.
+
+        Returns:
+            What the function returned, and the error of each row for which it failed. If failures are not replaced,
+            it ends before the first of them.
         """
-        run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
-        changed = run(elements, positions, seed, check, attempt)
-        if self.declared is None:
-            return changed
-        try:
-            return self.declared.conform(changed)
-        except ElementError as error:
-            if error.record is None:
-                raise
-            row = error.record
-            got = f"{error.got} from a function passed to map(), at global position {positions[row]}"
-            raise ElementError(
-                error.expected, got, path=error.path, record=int(numbers[row]), hint=error.hint
-            ) from error.__cause__
-
-    def _in_threads(
-        self, elements: Sequence[Any], positions: Indices, seed: int, check: Check, attempt: int
-    ) -> list[Any]:
-        """Split the elements among threads, in order; each thread has its own generator."""
-        splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
+        splits = [len(elements) * part // max(1, self.threads) for part in range(max(1, self.threads) + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
-        with Pool(len(parts), "cachelayer-map") as pool:
-            futures = [pool.submit(self._run, elements[part], positions[part], seed, check, attempt) for part in parts]
-            return [item for future in futures for item in future.result()]
+        if len(parts) < 2:
+            attempted = self._run(elements, positions, draw, context)
+        else:
+            with Pool(len(parts), "cachelayer-map") as pool:
+                futures = [pool.submit(self._run, elements[part], positions[part], draw, context) for part in parts]
+            attempted = _joined([future.result() for future in futures], parts)
+        if self.declared is not None:
+            return self._conformed(attempted, numbers, positions)
+        if not any(value is None for value in attempted[0]) or is_nullable():
+            return attempted
 
-    def _run(self, elements: Sequence[Any], positions: Indices, seed: int, check: Check, attempt: int) -> list[Any]:
-        generators = keyed_generators(seed, positions, self.number, attempt) if self.rng else None
-        out, lock = list[Any](), nullcontext() if self.threads else self._lock.of_process()
+        def refuse_none(row: int, value: Any) -> tuple[Any, Exception | None]:
+            if value is not None or elements[row] is None:
+                return value, None
+            return None, returned_none("map()", f"at global position {positions[row]}", int(numbers[row]))
+
+        return self._one_by_one(attempted, refuse_none)
+
+    def _run(self, elements: Sequence[Any], positions: Indices, draw: Draw, context: ReadContext) -> Attempted:
+        generators = keyed_generators(draw.seed, positions, self.number, draw.attempt) if self.rng else None
+        values, errors = list[Any](), Failed()
+        lock = nullcontext() if self.threads else self._lock.of_process()
         for element, position in zip(elements, positions.tolist(), strict=True):
-            drawn = () if generators is None else (next(generators),)
-            check()
-            try:
-                with lock:
-                    out.append(called(self.fn, element, *drawn))
-            except Exception as error:
-                error.add_note(
-                    f"raised by a function passed to map(), of the element at global position {position}; "
-                    "map_batches() passes whole batches"
-                )
-                if self.max_failures is not None:
-                    # A failure keeps no traceback.
-                    error.add_note(f"raised at {_line(error)}")
-                raise
-        return out
+            arguments = (element,) if generators is None else (element, next(generators))
+            context.check()
+            with lock:
+                value, error = context.attempt(self.fn, *arguments)
+            if error is not None:
+                errors[len(values)] = self._noted(error, position)
+                if not self.replaces(error):
+                    break
+            values.append(value)
+        return values, errors
+
+    def replaces(self, error: BaseException) -> bool:
+        """Return whether another element stands in for one that failed with this error."""
+        return self.max_failures is not None and is_of_element(error)
+
+    def _noted(self, error: BaseException, position: int) -> BaseException:
+        """Return an error of the function with notes that say where it was raised."""
+        error.add_note(
+            f"raised by a function passed to map(), of the element at global position {position}; "
+            "map_batches() passes whole batches"
+        )
+        if self.max_failures is not None:
+            # A failure keeps no traceback.
+            error.add_note(f"raised at {_line(error)}")
+        return error
+
+    def _conformed(self, attempted: Attempted, numbers: Indices, positions: Indices) -> Attempted:
+        """Return values converted to the declared spec; those that do not fit have failed."""
+        conform = cast(Stacker, self.declared).conform
+        values, errors = attempted
+        rows = [row for row in range(len(values)) if row not in errors]
+        conformed, error = attempt(conform, [values[row] for row in rows])
+        if error is None:
+            for row, value in zip(rows, conformed, strict=True):
+                values[row] = value
+            return values, errors
+
+        def conform_one(row: int, value: Any) -> tuple[Any, Exception | None]:
+            conformed, error = attempt(conform, [value])
+            if error is not None:
+                return None, _misfit(error, int(numbers[row]), int(positions[row]))
+            return conformed[0], None
+
+        return self._one_by_one(attempted, conform_one)
+
+    def _one_by_one(self, attempted: Attempted, check: Callable[[int, Any], tuple[Any, Exception | None]]) -> Attempted:
+        """Return what a check makes of each value, up to the first error that is not replaced."""
+        values, errors = attempted
+        for row in range(len(values)):
+            if row in errors:
+                continue
+            values[row], error = check(row, values[row])
+            if error is None:
+                continue
+            errors[row] = error
+            if not self.replaces(error):
+                return values[:row], {before: each for before, each in errors.items() if before <= row}
+        return values, errors
+
+
+def _joined(parts: Sequence[Attempted], rows: Sequence[slice]) -> Attempted:
+    """Return what several threads made of parts of the elements, up to the first that ends the calls."""
+    values, errors = list[Any](), Failed()
+    for (made, failed), part in zip(parts, rows, strict=True):
+        errors |= {row + part.start: error for row, error in failed.items()}
+        values += made
+        if len(values) < part.stop:
+            break
+    return values, errors
+
+
+def _misfit(error: Exception, record: int, position: int) -> Exception:
+    """Return the error of what a function returned, with the record and the position of its element."""
+    if not isinstance(error, ElementError) or error.record is None:
+        return error
+    got = f"{error.got} from a function passed to map(), at global position {position}"
+    named = ElementError(error.expected, got, path=error.path, record=record, hint=error.hint)
+    named.__cause__ = error.__cause__
+    return named
 
 
 def _line(error: BaseException) -> str:
     """Return the line of the user's function that raised an error."""
-    trace = error.__traceback__
-    # Below _run() and called().
-    for _ in range(2):
-        trace = trace and (trace.tb_next or trace)
+    trace = (error if error.__traceback__ else error.__cause__ or error).__traceback__
+    # Below attempt().
+    trace = trace and (trace.tb_next or trace)
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "an unknown line"
-
-
-def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except StopIteration as error:
-        raise RuntimeError(f"a function passed to map() or map_batches() raised StopIteration({error})") from error
 
 
 def keyed_generators(seed: int, positions: Indices, number: int, attempt: int = 0) -> Iterator[np.random.Generator]:

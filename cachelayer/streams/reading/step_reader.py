@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -14,9 +14,10 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import PaddedRecords, RandomAccess, RecordReads, Stacker, has_records, records_of
 from cachelayer.streams.order.buckets import BucketOrder
-from cachelayer.streams.reading.elements import Elements, Reading
-from cachelayer.streams.reading.failures import Failure, too_many
-from cachelayer.streams.reading.maps import Collate, ElementMap, called, returned_none
+from cachelayer.streams.reading.context import ReadContext
+from cachelayer.streams.reading.failures import Failure, attempt, clear_callers, too_many
+from cachelayer.streams.reading.map_run import MapRun
+from cachelayer.streams.reading.maps import Collate, ElementMap, returned_none
 from cachelayer.streams.reading.step_rows import Rows, StepRows
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step, Steps
@@ -145,57 +146,70 @@ class StepReader:
 
     def item_and_failures(self, step: Step, fetched: FetchedRows | None = None) -> tuple[Any, tuple[Failure, ...]]:
         """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
-        reading, items = Reading(), list[Any]()
-        self.read(step, items, reading, fetched)
-        return items[0], tuple(reading.failures)
-
-    def read(self, steps: Step, out: list[Any], reading: Reading, fetched: FetchedRows | None = None) -> None:
-        """Append the items of some steps, read at once if that works; raise an error where its item would be."""
-        rows = self.read_rows.of(steps)
-        single, count = self.options.steps.single(steps), len(rows.splits) - 1
-        # Functions get the elements of one bucket.
-        if count > 1 and not (self.maps and self.buckets):
+        context = ReadContext()
+        items, error = self.read(step, context, fetched)
+        if error is not None:
+            clear_callers(error)
             try:
-                items = self._read(steps, rows, slice(None), reading, fetched)
-            except Exception:  # noqa: BLE001 - it comes again when the steps are read one by one
-                reading.failures.clear()
-            else:
-                if not self.options.batched:
-                    out.extend(items)
-                    return
-                for step, item in zip(single, items, strict=True):
-                    out.append(self._finished(step, item, reading))
-                return
-        for step, part in zip(single, rows.parts, strict=True):
-            if part.start < part.stop or self.options.batched:
-                own = Rows(rows.numbers[part], rows.positions[part], [0, part.stop - part.start])
-                [item] = self._read(step, own, part if count > 1 else slice(None), reading, fetched)
-                out.append(self._finished(step, item, reading))
+                raise error
+            finally:
+                # This frame is in the traceback of the error, and must not refer to it.
+                del error
+        return items[0], tuple(context.failures)
 
-    def _read(
-        self, steps: Step, rows: Rows, part: slice, reading: Reading, fetched: FetchedRows | None
-    ) -> Sequence[Any]:
-        """Return the elements of some steps in a row, or their batches before functions of batches and the mask.
+    def read(
+        self, steps: Step, context: ReadContext, fetched: FetchedRows | None = None
+    ) -> tuple[list[Any], BaseException | None]:
+        """Return the items of some steps in a row, and the error that comes in place of the one after them, if any.
 
-        ``part`` says which of the rows that were fetched they are.
+        An error of the first of the steps may be raised.
         """
-        source: RecordReads[Any] = self.records
-        if fetched is not None:
-            source = fetched.reads(part, rows.numbers)
+        rows, items = self.read_rows.of(steps), list[Any]()
         if not self.options.batched:
-            return Elements(self, reading, self.records).of(rows, source)
-        parts = rows.parts
+            run = MapRun(self, context, self.records)
+            run.run(rows, self._source(rows, fetched))
+            return run.elements, run.error
+        single = list(self.options.steps.single(steps))
+        if self.maps and self.buckets and len(single) > 1:
+            # Functions get the elements of one bucket.
+            for step in single:
+                more, error = self.read(step, context, fetched)
+                items += more
+                if error is not None:
+                    return items, error
+            return items, None
+        batches = self._batches(steps, rows, context, fetched)
+        for step in single:
+            item, error = context.attempt(self._finished, step, batches, context)
+            if error is not None:
+                return items, error
+            items.append(item)
+        return items, None
+
+    def _source(self, rows: Rows, fetched: FetchedRows | None) -> Callable[[slice], RecordReads[Any]]:
+        """Return a function that returns what reads the records of some of the rows."""
+        return lambda part: self.records if fetched is None else fetched.reads(part, rows.numbers[part])
+
+    def _batches(self, steps: Step, rows: Rows, context: ReadContext, fetched: FetchedRows | None) -> Iterator[Any]:
+        """Return the batch of each step, before functions of batches and the mask. An error comes in its place."""
+        source = self._source(rows, fetched)
         if self.maps:
-            return self._mapped_batches(steps, rows, reading, source)
-        if len(parts) == 1 and not self.buckets:
-            return [source.read(rows.numbers)]
-        batches = source.read_batches([rows.numbers[part] for part in parts])
+            return self._mapped_batches(steps, rows, context, source)
         if not self.buckets:
-            return list(batches)
-        return [
-            self._padded(step).padded(rows.numbers[part], batch)
-            for step, part, batch in zip(self.options.steps.single(steps), parts, batches, strict=True)
-        ]
+            return self._plain_batches(rows, source)
+        single = self.options.steps.single(steps)
+        every = zip(single, rows.parts, self._plain_batches(rows, source), strict=True)
+        return (self._padded(step).padded(rows.numbers[part], batch) for step, part, batch in every)
+
+    def _plain_batches(self, rows: Rows, source: Callable[[slice], RecordReads[Any]]) -> Iterator[Any]:
+        """Return the batch of each step, read at once if that works."""
+        parts = [rows.numbers[part] for part in rows.parts]
+        if len(parts) > 1:
+            batches, error = attempt(lambda: iter(source(slice(None)).read_batches(parts)))
+            if error is None:
+                return cast("Iterator[Any]", batches)
+        # Once more one by one, to find the step that the error belongs to.
+        return (source(part).read(rows.numbers[part]) for part in rows.parts)
 
     def _padded(self, step: Step) -> PaddedRecords[Any]:
         """Return the records padded as those of a step are."""
@@ -210,33 +224,40 @@ class StepReader:
         # Elements of all buckets have the same leaves of fixed shape, only other shapes.
         return (self.buckets[0] if self.buckets else self.records).stacking()
 
-    def _mapped_batches(self, steps: Step, rows: Rows, reading: Reading, source: RecordReads[Any]) -> Sequence[Any]:
-        """Return the batch of each of some steps, of elements that functions have changed."""
+    def _mapped_batches(
+        self, steps: Step, rows: Rows, context: ReadContext, source: Callable[[slice], RecordReads[Any]]
+    ) -> Iterator[Any]:
+        """Yield the batch of each of some steps, of elements that functions have changed."""
         others: RecordReads[Any] = self.records
         if self.buckets:
-            source = others = self._padded(steps)
-        maker = Elements(self, reading, others, self._stacker)
-        elements = maker.of(rows, source)
-        collate = maker.collate
-        return [
-            self._empty(step, others) if collate is None or part.start == part.stop else collate(elements[part])
-            for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True)
-        ]
+            others = self._padded(steps)
+            source = lambda _: others  # noqa: E731
+        run = MapRun(self, context, others, self._stacker)
+        run.run(rows, source)
+        collate, elements = run.collate, run.elements
+        for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True):
+            if part.stop > len(elements):
+                break
+            if collate is None or part.start == part.stop:
+                yield self._empty(step, others)
+            else:
+                yield collate(elements[part])
+        run.raise_error()
 
     def _empty(self, step: Step, others: RecordReads[Any]) -> Any:
         """Return a batch of no elements, which takes its structure from one of the step's elements."""
         # Another shard counts the element if it fails.
-        maker = Elements(self, Reading(), others, self._stacker)
-        element = maker.of(StepRows(self.options, lambda _: np.arange(1)).of(step), others)
-        return cast(Collate, maker.collate)(element, 0)
+        run = MapRun(self, ReadContext(), others, self._stacker)
+        run.run(StepRows(self.options, lambda _: np.arange(1)).of(step), lambda _: others)
+        run.raise_error()
+        return cast(Collate, run.collate)(run.elements, 0)
 
-    def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
-        """Return what is handed out: a batch after functions of batches, with its mask; or an element as it is."""
-        if not self.options.batched:
-            return batch
+    def _finished(self, step: Step, batches: Iterator[Any], context: ReadContext) -> Any:
+        """Return what is handed out: a batch after functions of batches, with its mask."""
+        batch = next(batches)
         for function in self.batch_maps:
-            reading.check()
-            changed = called(function, batch)
+            context.check()
+            changed = function(batch)
             if changed is None and batch is not None:
                 raise returned_none("map_batches()", f"of the batch at global position {step.begin}", None)
             batch = changed
@@ -244,5 +265,5 @@ class StepReader:
         item = (batch, self.read_rows.mask(step)) if steps.pads else batch
         if self.sent is None:
             return item
-        reading.check()
+        context.check()
         return self.sent(item, steps.rows(steps.size(step)))

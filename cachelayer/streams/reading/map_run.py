@@ -1,0 +1,214 @@
+"""Run the functions of a stream over the elements of some steps, and find others for those that fail.
+
+Each function sees each element once. What a function makes of it, or the error, is known by its row: so an error ends
+the steps before the one that it belongs to, however many steps were read at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.protocols import Attempted, Failed, RecordReads, Stacker
+from cachelayer.streams.order.orders import stand_ins
+from cachelayer.streams.reading.context import ReadContext
+from cachelayer.streams.reading.failures import Failure, attempt, failure_of, none_left, too_many
+from cachelayer.streams.reading.maps import Collate, Draw, ElementMap
+from cachelayer.streams.reading.step_rows import Rows
+
+if TYPE_CHECKING:
+    from cachelayer.streams.reading.step_reader import StepReader
+
+Indices = NDArray[np.int64]
+
+
+class MapRun:
+    """The elements of some steps in a row, after the functions of the stream.
+
+    Args:
+        reader: has the functions and the order.
+        context: gets the failures.
+        others: reads any record.
+        stacker: makes batches of elements; None if nothing is stacked.
+
+    Attributes:
+        elements: the elements by row, up to the step that an error ends.
+        error: that error; None if there is none.
+    """
+
+    def __init__(
+        self, reader: StepReader, context: ReadContext, others: RecordReads[Any], stacker: Stacker | None = None
+    ) -> None:
+        self.elements: list[Any] = []
+        self.error: BaseException | None = None
+        self._reader = reader
+        self._context = context
+        self._others = others
+        self._stacker = stacker
+        self._collators: list[Collate] = []
+
+    @property
+    def collate(self) -> Collate | None:
+        """What stacks the elements; None if there are none."""
+        return self._stacker.joined(self._collators) if self._stacker is not None and self._collators else None
+
+    def run(self, rows: Rows, source: Callable[[slice], RecordReads[Any]]) -> None:
+        """Make the elements of some rows.
+
+        Args:
+            rows: the rows.
+            source: returns what reads the records of some of the rows, which may be at hand already.
+        """
+        kept, place_of = self._without_repeats(rows.positions)
+        numbers, positions = rows.numbers[kept], rows.positions[kept]
+        attempted = self._read(rows, kept, source) if len(numbers) else ([], {})
+        values, failed = self._through(attempted, numbers, positions)
+        if not failed and place_of is kept:
+            self.elements = values
+            return
+        if len(values) < len(numbers):
+            self._end_before(rows, int(kept[len(values)]), failed.pop(len(values)))
+        self._replace(rows, kept, values, failed)
+        end = len(rows.numbers) if self.error is None else self._end
+        self.elements = [values[place] for place in place_of[:end].tolist()]
+
+    def raise_error(self) -> None:
+        """Raise the error that came in place of the step after the elements, if there is one."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # This frame is in the traceback of the error, and must not refer to it.
+                del error
+
+    def _read(self, rows: Rows, kept: Indices, source: Callable[[slice], RecordReads[Any]]) -> Attempted:
+        """Read the elements of all rows that are kept at once, or step by step if that does not work."""
+        numbers, stops = rows.numbers[kept], self._reader.max_failures is None
+        read, error = attempt(source, slice(None))
+        values, failed = list[Any](), Failed()
+        if error is None:
+            values, failed = read.try_elements(numbers, stops=stops)
+            return values, failed
+        for part in rows.parts:
+            first, stop = kept.searchsorted([part.start, part.stop])
+            read, error = attempt(source, part)
+            made, errors = ([], {0: error}) if error else read.try_elements(numbers[first:stop], stops=stops)
+            failed |= {int(first) + row: each for row, each in errors.items()}
+            values += made
+            if len(values) < stop:
+                break
+        return values, failed
+
+    def _without_repeats(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Return the rows with different positions, and for each row which of these it repeats: padding repeats one."""
+        every = np.arange(len(positions))
+        if not self._reader.options.steps.pads and self._reader.rows is None:
+            return every, every
+        _, firsts, inverse = np.unique(positions, return_index=True, return_inverse=True)
+        kept = np.sort(firsts)
+        return kept, kept.searchsorted(firsts[inverse])
+
+    def _end_before(self, rows: Rows, row: int, error: BaseException | None) -> None:
+        """Have an error come in place of the step that has a row."""
+        self._end = rows.splits[bisect_right(rows.splits, row) - 1]
+        self.error = error
+
+    def _replace(self, rows: Rows, kept: Indices, values: list[Any], failed: Failed) -> None:
+        """Put other elements in place of those that have failed."""
+        limit, failures = self._reader.max_failures, list[Failure]()
+        at = {int(kept[place]): place for place in sorted(failed)}
+        if limit is not None and len(at) > limit:
+            step = bisect_right(rows.splits, sorted(at)[limit])
+            listed = [row for row in at if row < rows.splits[step]]
+            every = [_failure(rows, row, failed[at[row]], -1) for row in listed]
+            self._end_before(rows, listed[-1], too_many(every, limit))
+        for row, place in at.items():
+            if self.error is not None and row >= self._end:
+                break
+            number, position = int(rows.numbers[row]), int(rows.positions[row])
+            found, error = self._context.attempt(self._stand_in, number, position, failed[place])
+            if error is not None:
+                self._end_before(rows, row, error)
+                break
+            values[place], stand_in = found
+            failures.append(_failure(rows, row, failed[place], stand_in))
+        self._context.failures += sorted(failures, key=lambda failure: failure.position)
+
+    def _stand_in(self, number: int, position: int, error: BaseException) -> tuple[Any, int]:
+        """Return the element that stands in for a record that failed, and its own record number."""
+        tried, options = [number], self._reader.options
+        [places] = options.steps.places(position, position + 1)
+        first, records = places.segment.first, places.segment.records
+        order, place = options.order_of(places.segment), places.epoch * records + places.begin
+        for turn, candidate in enumerate(stand_ins(order, records, place), 1):
+            tried.append(candidate + first)
+            alone = np.array(tried[-1:])
+            read = self._others.try_elements(alone, stops=False)
+            values, failed = self._through(read, alone, np.array([position]), turn)
+            if not failed:
+                return values[0], tried[-1]
+            if not values:
+                # Nothing stands in for this one.
+                raise failed.pop(0)
+            error = failed[0]
+        raise none_left(position, tried, error)
+
+    def _through(self, attempted: Attempted, numbers: Indices, positions: Indices, tried: int = 0) -> Attempted:
+        """Return what all functions make of elements that were read."""
+        draw, kinds = Draw(self._reader.options.order.seed or 0, tried), self._reader.kinds
+        stacker, collate = self._stacker, None
+        if stacker is not None and (present := _present(attempted)):
+            collate = stacker.collator(present, kinds)
+        for function in self._reader.maps:
+
+            def apply(given: Sequence[Any], rows: Indices | slice, function: ElementMap = function) -> Attempted:
+                return function.apply(given, numbers[rows], positions[rows], draw, self._context, self._is_nullable)
+
+            attempted = _after(attempted, apply)
+            if collate is not None and function.declared is not None and (present := _present(attempted)):
+                collate = function.declared.collator(present, kinds)
+        if collate is not None:
+            self._collators.append(collate)
+        return attempted
+
+    def _is_nullable(self) -> bool:
+        """Return whether elements may be None. Only records that are wrapped are read to find it out."""
+        return bool(getattr(self._reader.records.element_spec, "nullable", False))
+
+
+def _present(attempted: Attempted) -> list[Any]:
+    """Return the elements that have not failed."""
+    values, failed = attempted
+    return [value for row, value in enumerate(values) if row not in failed] if failed else values
+
+
+def _after(before: Attempted, apply: Callable[[Sequence[Any], Indices | slice], Attempted]) -> Attempted:
+    """Return what a function makes of those elements that have not failed before.
+
+    Args:
+        before: the elements.
+        apply: given elements and their rows, returns what becomes of each.
+    """
+    values, failed = before
+    if not failed:
+        return apply(values, slice(len(values))) if values else before
+    places = [row for row in range(len(values)) if row not in failed]
+    if not places:
+        return before
+    made, errors = apply(_present(before), np.array(places, np.int64))
+    end = places[len(made)] if len(made) < len(places) else len(values)
+    out: list[Any] = [None] * end
+    for row, value in zip(places, made, strict=False):
+        out[row] = value
+    every = {**failed, **{places[row]: error for row, error in errors.items()}}
+    return out, {row: error for row, error in every.items() if row <= end}
+
+
+def _failure(rows: Rows, row: int, error: BaseException, stand_in: int) -> Failure:
+    # Only errors of elements are replaced.
+    return failure_of(int(rows.numbers[row]), int(rows.positions[row]), cast(Exception, error), stand_in)
