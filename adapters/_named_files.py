@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from cachelayer.adapters.sources.files import Folder, is_folder
+from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects.open_store import holds_credentials, without_credentials
 
 _IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
 _SOUNDS = r"\.(wav|flac|mp3|ogg)"
@@ -49,7 +49,7 @@ def format_of(paths: Sequence[str], chosen: str | None) -> str:
     if kind is None and len(paths) == 1 and is_folder(paths[0]):
         kind = _in_folder(paths[0])
     if kind is None:
-        shown = ", ".join(repr(path[:_SHOWN]) for path in paths[:3])
+        shown = ", ".join(repr(without_credentials(path)[:_SHOWN]) for path in paths[:3])
         raise InvalidArgumentError(
             f"{shown}: the names do not show one format of {', '.join(FORMATS)}: pass --format to import; else what a "
             "reader in cachelayer.adapters returns, what another library loads from it, or an iterable of elements"
@@ -103,8 +103,7 @@ def _in_folder(path: str) -> str | None:
 
 def _refuse_credentials(url: str) -> None:
     """Raise if a URL has a user, or a query of HTTP: they are credentials mostly, which messages would show."""
-    has_query = url.startswith(("http://", "https://")) and "?" in url
-    if has_query or ("://" in url and holds_credentials(url)):
+    if has_user(url) or (url.lower().startswith(("http:", "https:")) and "?" in url):
         raise InvalidArgumentError(
             f"{without_credentials(url)}: a URL with a user or a query may hold credentials, which are shown and "
             "stored: pass what a reader in cachelayer.adapters returns for it, with storage_options="

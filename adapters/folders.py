@@ -13,6 +13,7 @@ import numpy as np
 from cachelayer.adapters.sources.files import File, Files, Folder, Options, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
 from cachelayer.builds.source_files import FileFacts
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
@@ -44,7 +45,7 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
         files = Folder.at(root, storage_options).files(hidden=is_hidden(pattern))
         chosen = [(file, {"path": path}) for path, file in files if fnmatchcase(path, pattern)]
         if not chosen:
-            raise InvalidArgumentError(f"there is no file {pattern!r} in {os.fspath(root)!r}")
+            raise InvalidArgumentError(f"there is no file {pattern!r} in {without_credentials(os.fspath(root))!r}")
         return chosen, {}
 
     return FilesSource(root, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
@@ -98,7 +99,9 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
         empty = set(classes) - {name for name, _ in files}
         if empty or not classes:
             which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
-            raise InvalidArgumentError(f"{os.fspath(root)}: {which} that ends in {', '.join(endings)}")
+            raise InvalidArgumentError(
+                f"{without_credentials(os.fspath(root))}: {which} that ends in {', '.join(endings)}"
+            )
         stray = next((file for name, file in files if name not in classes), None)
         if stray is not None:
             raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")

@@ -16,11 +16,11 @@ from fsspec.implementations.local import LocalFileSystem
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_files import FileFacts
+from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
-from cachelayer.provenance.contents import without_userinfo
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
@@ -52,7 +52,7 @@ class File:
     @property
     def name(self) -> str:
         """The name for messages: the path, or the URL without user, password and query."""
-        return self.path if self.is_local else without_userinfo(str(self.fs.unstrip_protocol(self.path)))
+        return self.path if self.is_local else without_credentials(str(self.fs.unstrip_protocol(self.path)))
 
     @property
     def facts(self) -> FileFacts:
@@ -225,7 +225,7 @@ def _matching(path: Any, options: Options) -> list[File]:
     if folder is not None and inner.rpartition("/")[2].strip("*"):
         raise InvalidArgumentError(f"{folder!r} is a folder: pass {folder + '/*'!r} for the files in it")
     if not files:
-        raise InvalidArgumentError(f"there is no file {text!r}")
+        raise InvalidArgumentError(f"there is no file {without_credentials(text)!r}")
     return [File(fs, name) for name in files]
 
 
@@ -332,12 +332,13 @@ def _raise(error: OSError) -> NoReturn:
 
 @contextmanager
 def reading(name: str, what: str = "cannot be read") -> Iterator[None]:
-    """Name the file in every error that is raised within the block."""
+    """Name the file in every error that is raised within the block, without credentials in its URL."""
     try:
         yield
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{name}: {error}") from error
+        raise InvalidArgumentError(f"{without_credentials(name)}: {error}") from error
     except CacheLayerError:
         raise
     except Exception as error:
-        raise SourceError(f"{name} {what}: {type(error).__name__}: {error}") from error
+        reason = without_credentials_in(f"{type(error).__name__}: {error}")
+        raise SourceError(f"{without_credentials(name)} {what}: {reason}") from error

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
-from cachelayer.provenance.contents import without_userinfo
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class PathSource:
             found = reader(self.path)
             if found is not None:
                 return found
-        raise InvalidTypeError(f"{self.path!r}: no installed adapter reads paths")
+        raise InvalidTypeError(f"{without_credentials(str(self.path))!r}: no installed adapter reads paths")
 
     @property
     def is_local(self) -> bool:
@@ -112,7 +112,7 @@ def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
     return {
         "files": len(files),
         "files_nbytes": sum(file.nbytes for file in files),
-        "files_names": _digest([(without_userinfo(file.name).rpartition("/")[2], file.nbytes) for file in files]),
+        "files_names": _digest([(without_credentials(file.name).rpartition("/")[2], file.nbytes) for file in files]),
         "files_modified": _digest([file.modified for file in files]),
     }
 
@@ -138,6 +138,6 @@ def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
         else:
             change = f"it was written again ({now.modified}, not {file.modified})"
         raise SourceError(
-            f"{without_userinfo(file.name)} changed while it was read: {change}. Nothing was published: build again "
+            f"{without_credentials(file.name)} changed while it was read: {change}. Nothing was published: build again "
             "when nobody writes to it, or from a copy"
         )

@@ -21,9 +21,9 @@ import typer
 
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.open_store import without_credentials
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LocalStore, absolute
@@ -120,13 +121,6 @@ def refuse_credentials(text: str) -> None:
 def holds_credentials(text: str) -> bool:
     """Return whether a URL, or what may have been meant for one, holds credentials, or what looks like them."""
     return _credentials_in(text) is not None
-
-
-def without_credentials(url: str) -> str:
-    """Return a URL, or what may have been meant for one, that is safe to show: without user, password and query."""
-    if (held := _credentials_in(url)) is not None:
-        url = f"{url[: held.start]}...{url[held.stop :]}"
-    return re.split(r"[?#]", url, maxsplit=1)[0] if "://" in url else url
 
 
 def _credentials_in(text: str) -> slice | None:

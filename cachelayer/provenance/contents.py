@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer import json_values
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.provenance.function_code import closure_of, is_users
 
 MARK = "hash:"
@@ -44,8 +45,6 @@ _MOST_ITEMS = 300_000
 _WHOLE_NBYTES = 1 << 26
 _SAMPLES = 10_000
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/@]*:(?!\d+/)[^@]*|[^/]*)@", re.DOTALL)
-_QUERY = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
 
 
 def described(value: object) -> Any:
@@ -117,12 +116,7 @@ def shown(value: Any) -> Any:
         return {key: shown(item) for key, item in value.items()}
     if isinstance(value, list):
         return [shown(item) for item in value]
-    return without_userinfo(value) if isinstance(value, str) else value
-
-
-def without_userinfo(text: str) -> str:
-    """Return a text without the user, password and query of its URLs: those may be credentials."""
-    return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", text))
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 def _joined(kind: str, *parts: bytes) -> bytes:

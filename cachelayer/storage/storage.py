@@ -15,11 +15,12 @@ from cachelayer.access.view import View
 from cachelayer.arguments import boolean, integer, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
-from cachelayer.objects.open_store import open_store, without_credentials
+from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
 from cachelayer.protocols import T
 from cachelayer.provenance.environment import event

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Self
 
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.objects.open_store import refuse_credentials, refuse_query, without_credentials
+from cachelayer.objects.open_store import refuse_credentials, refuse_query
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 AUTO = "auto"

@@ -1,0 +1,38 @@
+"""URLs that are safe to show and to store: without user, password, query and fragment, which may be credentials."""
+
+from __future__ import annotations
+
+import re
+
+_BEGIN = r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]+|[/\\]{2,})"
+"""What a URL begins with, also one that has a slash too few or too many."""
+_WITHOUT_SCHEME = r"^(?=[^\s/@:]+:(?![/\\])\S*$)"
+_PASSWORD = re.compile(rf"({_BEGIN}|{_WITHOUT_SCHEME})[^/\\]*:(?!\d+/).*@", re.DOTALL)
+"""A user with a password, which may hold anything: they end at the last ``@``."""
+_USER = re.compile(rf"({_BEGIN})[^/\\]*@")
+_QUERY = re.compile(rf"({_BEGIN}[^?#]*)[?#].*", re.DOTALL)
+_CONTAINER = re.compile(r"(?:abfss?|wasbs?)://[^/:@]+@[^/@]+(?:/|$)")
+"""Azure's own URLs name the container where others have a user."""
+
+
+def without_credentials(text: str) -> str:
+    """Return a text without the user, password, query and fragment of the URL in it, however it is written.
+
+    ``without_credentials("s3://key:secret@bucket/a?sig=x")`` is ``"s3://bucket/a"``. Whatever may be a password is
+    left out, even if more is lost with it.
+    """
+    return _QUERY.sub(r"\1", _without_user(text))
+
+
+def has_user(text: str) -> bool:
+    """Return whether the URL in a text has a user or a password."""
+    return _without_user(text) != text
+
+
+def _without_user(text: str) -> str:
+    return text if _CONTAINER.match(text) else _USER.sub(r"\1", _PASSWORD.sub(r"\1", text))
+
+
+def without_credentials_in(message: str) -> str:
+    """Return the message of a client without the credentials in the URLs that it names, each of which is one word."""
+    return re.sub(r"\S+", lambda word: without_credentials(word[0]), message)
