@@ -99,9 +99,8 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
         empty = set(classes) - {name for name, _ in files}
         if empty or not classes:
             which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
-            raise InvalidArgumentError(
-                f"{without_credentials(os.fspath(root))}: {which} that ends in {', '.join(endings)}"
-            )
+            where = without_credentials(os.fspath(root))
+            raise InvalidArgumentError(f"{where}: {which} that ends in {', '.join(endings)}")
         stray = next((file for name, file in files if name not in classes), None)
         if stray is not None:
             raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")

@@ -6,10 +6,11 @@ import re
 
 _BEGIN = r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]+|[/\\]{2,})"
 """What a URL begins with, also one that has a slash too few or too many."""
-_WITHOUT_SCHEME = r"^(?=[^\s/@:]+:(?![/\\])\S*$)"
-_PASSWORD = re.compile(rf"({_BEGIN}|{_WITHOUT_SCHEME})[^/\\]*:(?!\d+/).*@", re.DOTALL)
+_PASSWORD = re.compile(rf"({_BEGIN})[^/\\]*:(?!\d+/).*@", re.DOTALL)
 """A user with a password, which may hold anything: they end at the last ``@``."""
 _USER = re.compile(rf"({_BEGIN})[^/\\]*@")
+_WITHOUT_SCHEME = re.compile(r"^[\w.+-]+:(?![/\\])\S*@")
+"""A word that may be a URL without a scheme, or a path."""
 _QUERY = re.compile(rf"({_BEGIN}[^?#]*)[?#].*", re.DOTALL)
 _CONTAINER = re.compile(r"(?:abfss?|wasbs?)://[^/:@]+@[^/@]+(?:/|$)")
 """Azure's own URLs name the container where others have a user."""
@@ -21,7 +22,7 @@ def without_credentials(text: str) -> str:
     ``without_credentials("s3://key:secret@bucket/a?sig=x")`` is ``"s3://bucket/a"``. Whatever may be a password is
     left out, even if more is lost with it.
     """
-    return _QUERY.sub(r"\1", _without_user(text))
+    return _QUERY.sub(r"\1", _WITHOUT_SCHEME.sub("", _without_user(text)))
 
 
 def has_user(text: str) -> bool:

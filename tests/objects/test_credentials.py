@@ -118,6 +118,8 @@ def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) ->
     [
         "s3://key:hush@bucket/d@v1",
         "s3://key:hush@bucket",
+        "s3:/key:hush@bucket",
+        "s3://key:a@hush@bucket",
         "https://hush@host/d@v1",
         "https://host/d@v1?sig=hush",
         "https://host/d?sig=hush",
