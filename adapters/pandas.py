@@ -68,8 +68,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     _check_names(obj)
     spec = _spec_of(obj, element_spec)
     some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
-    nbytes = int(some.memory_usage(index=False, deep=True).sum() * len(obj) / max(1, len(some)))
-    return TableSource("pandas", len(obj), nbytes, obj.iloc.__getitem__, partial(_columns, spec), spec)
+    nbytes = _nbytes(some) * len(obj) // max(1, len(some))
+    return TableSource(
+        "pandas", len(obj), nbytes, obj.iloc.__getitem__, partial(_columns, spec), spec, nbytes_of=_nbytes
+    )
 
 
 def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:
@@ -110,6 +112,19 @@ def _check_names(frame: pd.DataFrame) -> None:
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise InvalidTypeError(f"two columns are named [{twice!r}]: rename one, or leave it out")
+
+
+def _nbytes(frame: pd.DataFrame) -> int:
+    """Return the approximate size of a frame, in which each row has its own value of a category."""
+    total = 0
+    for column in map(frame.__getitem__, frame):
+        if not isinstance(column.dtype, pd.CategoricalDtype):
+            total += column.memory_usage(index=False, deep=column.dtype == object)
+            continue
+        sizes = [len(value) if isinstance(value, (str, bytes)) else 8 for value in column.cat.categories]
+        codes = column.cat.codes.to_numpy()
+        total += int(np.array(sizes, np.int64)[codes[codes >= 0]].sum()) + len(codes)
+    return total
 
 
 def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from itertools import takewhile
 from typing import Any
@@ -15,7 +16,7 @@ from urllib.parse import unquote
 from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, table_source
 from cachelayer.adapters.sources.files import File, Files, FileSource, Paths, SkippableFiles, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
-from cachelayer.builds.batches import batch_records
+from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -30,7 +31,13 @@ except ImportError as error:
 
 Options = Mapping[str, Any] | None
 _FILES_AT_ONCE = 16
-_DATASET_ROWS = 1024
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""The bytes of a value by Parquet's physical type, without those of a text."""
+_SHARING = ("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY")
+"""Encodings that store a value once that is in many rows."""
+_DICTIONARY_NBYTES = 2 << 20
+_MOST_COMPRESSED = 8
+_MOST_NBYTES = 16 * BATCH_NBYTES
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -53,9 +60,26 @@ def _part_of(obj: Any) -> ArrowPart:
     if isinstance(obj, pa_dataset.Scanner):
         return ArrowPart("", obj.projected_schema, None, lambda _: obj.to_batches())
     if isinstance(obj, pq.ParquetFile):
-        return ArrowPart("", obj.schema_arrow, None, lambda _: obj.iter_batches(_DATASET_ROWS))
+        rows = obj.metadata.num_rows
+        return ArrowPart("", obj.schema_arrow, rows, partial(_parquet_batches, lambda: nullcontext(obj), None))
     # By default pyarrow reads ahead whole row groups of many files.
-    return ArrowPart("", obj.schema, None, lambda _: obj.to_batches(batch_size=_DATASET_ROWS, fragment_readahead=2))
+    return ArrowPart(
+        "",
+        obj.schema,
+        None,
+        lambda _: obj.to_batches(batch_size=_rows_of_dataset(obj), batch_readahead=2, fragment_readahead=2),
+    )
+
+
+def _rows_of_dataset(dataset: Any) -> int:
+    """Return how many rows of a dataset to read at once: as many as any row group of its files allows."""
+    fragments = [each for each in dataset.get_fragments() if isinstance(each, pa_dataset.ParquetFileFragment)]
+    with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
+        files = pool.map(lambda fragment: fragment.metadata, fragments)
+        return min(
+            (rows_at_once(file, group) for file in files for group in range(file.num_row_groups)),
+            default=MAX_BATCH_RECORDS,
+        )
 
 
 def from_parquet(
@@ -154,25 +178,64 @@ def _fragment(kind: Any, file: File) -> Any:
 
 
 def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
-    with reading(file.name, "is not a Parquet file, or is cut short"):
-        fragment = _fragment(pa_dataset.ParquetFileFormat(), file)
-        stored, groups = fragment.physical_schema, fragment.row_groups
+    with reading(file.name, "is not a Parquet file, or is cut short"), _parquet_file(file) as opened:
+        stored, rows = opened.schema_arrow, opened.metadata.num_rows
     added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
     read = [name for name in own.names if name not in added]
-    rows = sum(group.num_rows for group in groups)
-    size = batch_records(sum(group.total_byte_size for group in groups) / max(1, rows))
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
-        # Within structs, pyarrow cannot join dictionaries of several row groups.
-        for group in groups:
-            skip, row = min(row, group.num_rows), max(0, row - group.num_rows)
-            part = fragment.subset(row_group_ids=[group.id])
-            for batch in part.to_batches(columns=read, batch_size=size) if skip < group.num_rows else ():
-                yield _with_texts(batch[skip:], own, added)
-                skip = max(0, skip - len(batch))
+        for batch in _parquet_batches(partial(_parquet_file, file), read, row):
+            yield _with_texts(batch, own, added)
 
     return ArrowPart(file.name, schema or own, rows, batches)
+
+
+@contextmanager
+def _parquet_file(file: File) -> Iterator[pq.ParquetFile]:
+    if file.is_local:
+        with pq.ParquetFile(file.path) as parquet:
+            yield parquet
+    else:
+        # Columns of a row group are read together, in a few large requests.
+        with file.open() as opened, pq.ParquetFile(opened, pre_buffer=True) as parquet:
+            yield parquet
+
+
+def _parquet_batches(
+    open_file: Callable[[], AbstractContextManager[pq.ParquetFile]], columns: Sequence[str] | None, row: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file from a row on."""
+    with open_file() as parquet:
+        # Within structs, pyarrow cannot join dictionaries of several row groups.
+        for group in range(parquet.metadata.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            skip, row = min(row, rows), max(0, row - rows)
+            size = rows_at_once(parquet.metadata, group)
+            for batch in parquet.iter_batches(size, [group], columns) if skip < rows else ():
+                yield batch[skip:]
+                skip = max(0, skip - len(batch))
+
+
+def rows_at_once(file: pq.FileMetaData, group: int) -> int:
+    """Return how many rows of a row group to decode at once.
+
+    Its metadata say how many bytes the encoded values take, but a value of a dictionary may be that of every row. So
+    there are as many as take some tens of MiB if each has the largest value that the dictionary can hold.
+    """
+    chunks = file.row_group(group)
+    total = largest = 0
+    for number in range(chunks.num_columns):
+        chunk = chunks.column(number)
+        width = _WIDTHS.get(chunk.physical_type, file.schema.column(number).length or 0)
+        total += max(chunk.total_uncompressed_size, chunk.num_values * width)
+        if chunk.physical_type == "BYTE_ARRAY" and any(name in _SHARING for name in chunk.encodings):
+            # Writers end a dictionary at about 1 MiB, but a value may be larger.
+            dictionary = chunk.data_page_offset - (chunk.dictionary_page_offset or chunk.data_page_offset)
+            most = min(chunk.total_uncompressed_size, max(_DICTIONARY_NBYTES, _MOST_COMPRESSED * dictionary))
+            largest += most * -(-chunk.num_values // max(1, chunks.num_rows))
+    rows = batch_records(total / max(1, chunks.num_rows))
+    return max(1, min(rows, _MOST_NBYTES // max(1, largest)))
 
 
 def _with_texts(batch: pa.RecordBatch, schema: pa.Schema, texts: Mapping[str, str | None]) -> pa.RecordBatch:

@@ -139,6 +139,38 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
+def shares_values(kind: pa.DataType) -> bool:
+    """Return whether an array of a type may hold a value once that is in many rows."""
+    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return shares_values(kind.storage_type)
+    return any(shares_values(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def plain_nbytes(array: pa.Array) -> int:
+    """Return the bytes that the values of an array take once each row has its own."""
+    kind = array.type
+    if not shares_values(kind):
+        return int(array.nbytes)
+    if isinstance(array, pa.ExtensionArray):
+        return plain_nbytes(array.storage)
+    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
+        values = array.dictionary if kinds.is_dictionary(kind) else array.values
+        is_string = is_text(values.type) or is_bytes(values.type)
+        mean = plain_nbytes(values) // max(1, len(values))
+        sizes = pc.binary_length(values).cast(pa.int64()) if is_string else pa.repeat(pa.scalar(mean), len(values))
+        if kinds.is_dictionary(kind):
+            sizes = sizes.take(array.indices)
+        else:
+            ends = array.run_ends
+            sizes = pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, sizes))[array.offset :][: len(array)]
+        return (pc.sum(sizes).as_py() or 0) + 4 * len(array)
+    if kinds.is_struct(kind):
+        return sum(map(plain_nbytes, array.flatten()))
+    return plain_nbytes(_plain(array).flatten()) + 4 * len(array)
+
+
 @dataclass(frozen=True, eq=False)
 class Lists:
     """Values in nested lists, one outermost list for each row; without lists, one value for each row.

@@ -17,6 +17,8 @@ from cachelayer.adapters.sources.arrow_columns import (
     is_bytes,
     is_text,
     leaves_of,
+    plain_nbytes,
+    shares_values,
     spec_of,
 )
 from cachelayer.builds.batches import Batch, batch_records
@@ -77,6 +79,7 @@ class TableSource:
         columns_of: returns the columns of such a table.
         element_spec: the spec of the columns.
         metadata: what the metadata of the version keep.
+        nbytes_of: returns the size of such a table, if it is no table of Arrow.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class TableSource:
         columns_of: Callable[[Any], list[Column]],
         element_spec: Tree,
         metadata: Mapping[str, Any] | None = None,
+        nbytes_of: Callable[[Any], int] | None = None,
     ) -> None:
         self.kind = kind
         self.length: int | None = length
@@ -96,14 +100,16 @@ class TableSource:
         self._size = batch_records(nbytes / max(1, length))
         self._fetch = fetch
         self._columns_of = columns_of
+        self._nbytes_of = nbytes_of or rows_nbytes
         self._rows = range(length)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         rows = self._rows[:limit]
         for start in range(rows.start, rows.stop, _BATCHES_AT_ONCE * self._size):
             some = self._fetch(slice(start, min(start + _BATCHES_AT_ONCE * self._size, rows.stop)))
-            for first in range(0, len(some), self._size):
-                yield TableRows(some[first : first + self._size], self._columns_of)
+            size = batch_records(self._nbytes_of(some) / max(1, len(some)))
+            for first in range(0, len(some), size):
+                yield TableRows(some[first : first + size], self._columns_of)
 
     def take(self, numbers: Sequence[int]) -> Batch:
         return TableRows(self._fetch(numbers), self._columns_of)
@@ -119,7 +125,7 @@ def table_source(kind: str, table: pa.Table, declared: Tree | None) -> TableSour
     """Return the source of a table of Arrow."""
     spec = spec_of_schema(table.schema, declared, {})
     columns = partial(columns_of, spec, {}, None, "")
-    return TableSource(kind, len(table), table.nbytes, partial(rows_of_table, table), columns, spec)
+    return TableSource(kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec)
 
 
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -278,7 +284,7 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches of the size that a build takes: cut large batches without a copy, join small ones."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        size = batch_records(batch.nbytes / max(1, len(batch)))
+        size = batch_records(rows_nbytes(batch) / max(1, len(batch)))
         for start in range(0, len(batch), size):
             pending.append(batch.slice(start, size))
             if sum(map(len, pending)) >= size:
@@ -286,6 +292,14 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 pending = []
     if pending:
         yield _joined(pending)
+
+
+def rows_nbytes(rows: pa.RecordBatch | pa.Table) -> int:
+    """Return the bytes of some rows, each with values of its own."""
+    if not any(map(shares_values, rows.schema.types)):
+        return int(rows.nbytes)
+    chunks = (chunk for column in rows.columns for chunk in getattr(column, "chunks", [column]))
+    return sum(map(plain_nbytes, chunks))
 
 
 def _check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
 import pyarrow.feather as pa_feather
@@ -32,6 +33,9 @@ from cachelayer import (
 )
 from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
 from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet, partition_of
+from cachelayer.builds.batches import BATCH_NBYTES
+from cachelayer.builds.source import as_source
+from cachelayer.records.codec import codec_for
 
 
 def element(number: int) -> dict[str, Any]:
@@ -231,6 +235,31 @@ DECLARED: dict[str, tuple[pa.Array, pa.DataType, str]] = {
     "words as numbers": (pa.array(["1", "one"]), pa.int64(), "'one'"),
     "bytes as text": (pa.array([b"fine", b"\xff"]), pa.string(), r"b'\\xff'"),
 }
+
+
+def test_batches_are_cut_by_the_size_of_their_values_not_of_their_encoding(tmp_path: Path) -> None:
+    # References to one text take little more than one.
+    text, count = "x" * 400_000, 200
+    texts = pa.array([text] * count + ["y"] * count)
+    nested = pa.array([[{"t": text}]] * count + [[]] * count)
+    zeros = pa.array([np.zeros(10_000)] * 2 * count)
+    plain = pa.table({"t": texts, "nested": nested, "zeros": zeros, "n": range(2 * count)})
+    coded = pa.table({"t": texts.dictionary_encode(), "r": pc.run_end_encode(texts), "n": range(2 * count)})
+    pq.write_table(plain, tmp_path / "plain.parquet", row_group_size=400)
+    pq.write_table(coded.drop("r"), tmp_path / "coded.parquet")
+    pa_feather.write_feather(coded.drop("r"), tmp_path / "coded.arrow")
+    sources: list[Any] = [coded, coded.to_reader(), pa_dataset.dataset(coded), from_ipc(tmp_path / "coded.arrow")]
+    for path in (tmp_path / "plain.parquet", tmp_path / "coded.parquet"):
+        sources += [from_parquet(path), pq.ParquetFile(path), pa_dataset.dataset(path)]
+    for given in sources:
+        source, rows, before = as_source(given), 0, pa.total_allocated_bytes()
+        codec = codec_for(source.element_spec)
+        for batch in source.batches(None):
+            assert codec.encode(batch.columns(codec), len(batch)).buffer.nbytes < 6 * BATCH_NBYTES
+            # Scanners of datasets decode whole row groups, whatever is asked for.
+            assert isinstance(given, pa_dataset.Dataset) or pa.total_allocated_bytes() - before < 32 * BATCH_NBYTES
+            rows += len(batch)
+        assert rows == 2 * count
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
