@@ -9,6 +9,8 @@ _BEGIN = r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]+|[/\\]{2,})"
 _PASSWORD = re.compile(rf"({_BEGIN})[^/\\]*:(?!\d+/).*@", re.DOTALL)
 """A user with a password, which may hold anything: they end at the last ``@``."""
 _USER = re.compile(rf"({_BEGIN})[^/\\]*@")
+_NO_HOST = re.compile(rf"({_BEGIN})(?!\[)[^/\\@]*:(?!\d*(?:[/\\?#]|$)).*", re.DOTALL)
+"""A user with a password and no host: a port has no letters."""
 _WITHOUT_SCHEME = re.compile(r"^[\w.+-]+:(?![/\\])\S*@")
 """A word that may be a URL without a scheme, or a path."""
 _QUERY = re.compile(rf"({_BEGIN}[^?#]*)[?#].*", re.DOTALL)
@@ -31,7 +33,9 @@ def has_user(text: str) -> bool:
 
 
 def _without_user(text: str) -> str:
-    return text if _CONTAINER.match(text) else _USER.sub(r"\1", _PASSWORD.sub(r"\1", text))
+    if _CONTAINER.match(text):
+        return text
+    return _NO_HOST.sub(r"\1", _USER.sub(r"\1", _PASSWORD.sub(r"\1", text)))
 
 
 def without_credentials_in(message: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Self
 
-from cachelayer.credentials_in_urls import has_user, without_credentials
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import refuse_credentials, refuse_query
@@ -49,11 +49,6 @@ class Reference:
             version: the version, if it is passed separately.
             argument: the name of that argument, for messages.
         """
-        if isinstance(text, str) and has_user(text):
-            raise InvalidArgumentError(
-                f"{without_credentials(text)!r}: do not put credentials into a URL, which is shown and stored: pass "
-                "storage_options"
-            )
         url, rows, rest = "", None, text
         if isinstance(text, str):
             refuse_credentials(text)

@@ -73,6 +73,8 @@ def test_numbers_are_stored_as_they_are_and_of_any_other_value_a_short_hash() ->
         ("https:u:hunter2@h", "h"),
         ("https:/h/x?sig=hunter2", "https:/h/x"),
         ("see https://u:p@hunter2@h", "see https://h"),
+        ("s3://key:a/hunter2", "s3://"),
+        ("https://[::1]:80/a", "https://[::1]:80/a"),
     ],
 )
 def test_what_is_recorded_in_clear_loses_users_passwords_and_queries_of_urls(url: str, expected: str) -> None:
