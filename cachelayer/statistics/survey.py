@@ -97,10 +97,8 @@ class Survey:
     """Reads records of a ref in order, batch by batch, and collects their statistics, as ``ref.stats`` does."""
 
     def __init__(self, ref: Any, records: int | None = None) -> None:
-        raw, numbers = ref.raw().exclude(ref.erased), np.delete(np.arange(len(ref)), ref.erased)
-        if records is not None and integer("records", records, 1) < len(raw):
-            rows = np.sort(raw.stream(records, shuffle=True, seed=0).records(0))
-            raw, numbers = raw.select(rows), numbers[rows]
+        numbers = _readable(ref, None if records is None else integer("records", records, 1))
+        raw = ref.raw() if isinstance(numbers, range) else ref.raw().select(numbers)
         self.read, self.total = 0, len(numbers)
         self._ref, self._raw, self._numbers = ref, raw, numbers
         self._leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
@@ -116,7 +114,7 @@ class Survey:
         count = min(self._batch_size, self.total - self.read)
         rows = np.arange(self.read, self.read + count)
         nbytes = self._raw.stored_nbytes(rows)
-        numbers = self._numbers[rows]
+        numbers = np.asarray(self._numbers[self.read : self.read + count])
         self._sizes.add(nbytes, numbers)
         for leaf, batch in zip(self._leaves, values, strict=True):
             leaf.add(batch, numbers)
@@ -127,6 +125,22 @@ class Survey:
         """Return the statistics of what was read."""
         leaves = tuple(leaf.result() for leaf in self._leaves)
         return Statistics(self._ref.reference, len(self._ref), self.read, self._sizes.result(), leaves)
+
+
+def _readable(ref: Any, records: int | None) -> range | Ints:
+    """Return the numbers of the records of a ref that were not erased, or of so many of these, ascending.
+
+    They are the first of a shuffled order, and take the memory of so many, of however many they are drawn.
+    """
+    erased = ref.erased
+    if records is None or records >= len(ref) - len(erased):
+        return np.delete(np.arange(len(ref)), erased) if len(erased) else range(len(ref))
+    stream, drawn, step = ref.raw().stream(records, shuffle=True, seed=0), np.empty(0, np.int64), 0
+    while len(drawn) < records:
+        numbers = stream.records(step)
+        drawn = np.append(drawn, numbers[~np.isin(numbers, erased)])
+        step += 1
+    return np.sort(drawn[:records])
 
 
 def survey(ref: Any, *, records: int | None = None, progress: bool | None = None) -> Statistics:
@@ -140,7 +154,8 @@ def survey(ref: Any, *, records: int | None = None, progress: bool | None = None
 
 def count_by(ref: Any, field: str) -> dict[Any, int]:
     """Return what ``ref.count_by`` does: how many records have each value of a field."""
-    narrow = ref.raw().exclude(ref.erased).fields(field)
+    kept = _readable(ref, None)
+    narrow = (ref.raw() if isinstance(kept, range) else ref.raw().select(kept)).fields(field)
     ((_, spec),) = tree.leaves(narrow.element_spec)
     if spec.shape != ():
         raise InvalidArgumentError(f"count_by({field!r}): {spec.describe()} has several values a record")

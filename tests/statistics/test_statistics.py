@@ -6,6 +6,7 @@ import io
 import json
 import math
 import sys
+import tracemalloc
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -243,6 +244,22 @@ def test_a_sample_is_of_different_records_and_always_the_same(tmp_path: Path) ->
     assert survey(ref, records=5000) == survey(ref)
     with pytest.raises(InvalidArgumentError, match="records"):
         survey(ref, records=0)
+
+
+def test_a_sample_takes_its_own_memory_and_no_erased_record(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    ref = storage.submit({"x": np.arange(100_000)}, "d@v1")
+    ref.stats(records=100)
+    tracemalloc.start()
+    assert ref.stats(records=100).records_read == 100
+    assert tracemalloc.get_traced_memory()[1] < 8 * len(ref)
+    tracemalloc.stop()
+    gone = ref.stream(100, shuffle=True, seed=0).records(0)[::2]
+    left = storage.erase("d@v1", records=gone.tolist(), reason="r")
+    stats = left.stats(records=100)
+    assert stats.records_read == 100
+    assert stats.leaves[0].nulls == 0
+    assert left.stats().records_read == 100_000 - len(gone)
 
 
 def test_views_and_versions_made_from_others_have_statistics_of_what_they_keep(tmp_path: Path) -> None:
