@@ -40,7 +40,8 @@ def unpack(spec: LeafSpec, batch: Any, rows: int) -> tuple[Flags, NDArray[Any], 
         parts = [Ragged(row, np.array([0, len(row)])) for row in batch[valid]]
         values = np.concatenate([np.empty(0, spec.dtype), *(part.flat_values.reshape(-1) for part in parts)])
         by_row = [dict(_lengths(spec, part, np.ones(1, np.bool_))) for part in parts]
-        lengths = {axis: np.concatenate([row[axis] for row in by_row]) for axis in (by_row[0] if by_row else ())}
+        axes = by_row[0] if by_row else [f"axis {axis}" for axis, known in enumerate(spec.shape) if known is None]
+        lengths = {axis: np.concatenate([np.empty(0, np.int64), *(row[axis] for row in by_row)]) for axis in axes}
     else:
         values = batch if valid.all() else batch[valid]
     values = values.reshape(-1)
