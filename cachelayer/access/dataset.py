@@ -21,7 +21,7 @@ from cachelayer.records.infer import declared
 from cachelayer.records.leaf_names import varying_leaf
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
-from cachelayer.records.spec import SparseSpec
+from cachelayer.records.spec import EncodedSpec, SparseSpec
 from cachelayer.records.stacking import Stacking
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
@@ -334,6 +334,12 @@ class Selected(Dataset):
         """Return the lengths of a leaf, by its name, in each record."""
         leaves = self.stored_leaves("lengths() and what needs lengths")
         number = varying_leaf(leaves.codec.spec, name)
+        path, stored = tree.leaves(leaves.codec.spec)[number]
+        if isinstance(stored, EncodedSpec) and dict(tree.leaves(self.element_spec)).get(path) != stored:
+            raise InvalidArgumentError(
+                f"{name!r} holds files, and how long they are when they are decoded is not stored: raw() has the "
+                "numbers of their bytes. Pass long='truncate' or 'refuse' to padded(), or cache the decoded arrays"
+            )
         columns: dict[int, LengthColumn] = self.__dict__.setdefault("_columns", {})
         if number not in columns:
             columns[number] = leaves.lengths(number).selected(self.selection)

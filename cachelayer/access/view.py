@@ -360,8 +360,9 @@ class View(Generic[T]):
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:
         """Return the length of a field in each record, without reading the records.
 
-        The length of an array of shape ``[None]`` is the number of its values. That of bytes, images and sounds is the
-        number of their bytes, and that of a str the number of its bytes in UTF-8. That of None is 0.
+        The length of an array of shape ``[None]`` is the number of its values. That of bytes is their number, and that
+        of a str the number of its bytes in UTF-8. That of None is 0. Images and sounds have the length of their files,
+        in :meth:`DataRef.raw` alone: how long they are when they are decoded is not stored.
 
         Args:
             leaf: the name of the field, such as ``"tokens"`` or ``"meta/url"``; without it, the only one.

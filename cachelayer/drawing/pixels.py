@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, MissingDependencyError
+from cachelayer.records.media import why_cut
 
 Pixels = NDArray[np.uint8]
 CHANNELS = (1, 3, 4)
@@ -131,6 +132,8 @@ def sound(data: bytes) -> bytes:
         raise MissingDependencyError("sounds need soundfile: pip install 'cachelayer[audio]'") from error
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
+            if cut := why_cut(file, data):
+                raise ElementError("a whole sound file", f"{len(data):,} bytes: {cut}")
             rate = file.samplerate
             # A file may claim any number of channels, and memory for all of them is taken first.
             frames = min(rate * MOST_SECONDS, MOST_SAMPLES // file.channels)
@@ -138,6 +141,8 @@ def sound(data: bytes) -> bytes:
         decoded = io.BytesIO()
         soundfile.write(decoded, np.nan_to_num(samples), rate, format="WAV", subtype="PCM_16")
         return decoded.getvalue()
+    except ElementError:
+        raise
     except Exception as error:
         # libsndfile raises anything, as above.
         raise ElementError("a sound file", f"{len(data):,} bytes that do not decode: {error}") from error

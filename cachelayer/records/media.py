@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _MOST_PIXELS = (1 << 16) - 1
 _MOST_THREADS, _MOST_TASKS = 8, 32
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+_BITS, _TIFF_BITS = 8, 258
 _SCALED_FORMATS = ("JPEG", "MPO")
 _TURNED_BY_90_DEGREES = (5, 6, 7, 8)
 """The orientations in Exif of images whose width is the height of their pixels as they are stored."""
@@ -180,6 +183,7 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
 
     def decode(data: bytes) -> NDArray[Any]:
         image: Image.Image = Image.open(io.BytesIO(data))
+        bits = _bits_of_channel(image, data)
         if isinstance(spec, SizedImageSpec) and image.format in _SCALED_FORMATS:
             size = spec.size.width, spec.size.height
             is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) in _TURNED_BY_90_DEGREES
@@ -189,6 +193,11 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
             # Cameras store an image as the sensor saw it, with the rotation that makes it upright.
             image = ImageOps.exif_transpose(image)
+        if bits > _BITS and image.mode not in _WIDE_MODES:
+            raise ValueError(
+                f"its colours have {bits} bits a channel, of which Pillow reads {_BITS}: convert it to {_BITS} "
+                "bits, or store its pixels as an array"
+            )
         if image.mode != mode:
             if image.mode in _WIDE_MODES and mode not in _WIDE_MODES:
                 raise ValueError(
@@ -202,6 +211,23 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
         return np.asarray(image)
 
     return decode
+
+
+def _bits_of_channel(image: Image.Image, data: bytes) -> int:
+    """Return how many bits a channel of a file has: Pillow cuts those of colours off without a word."""
+    if image.format == "PNG":
+        return data[24]
+    if image.format == "TIFF":
+        return int(max(image.tag_v2.get(_TIFF_BITS, (_BITS,))))
+    if image.format == "PPM":
+        most = image.tile[0].args[1] if isinstance(image.tile[0].args, tuple) else 0
+        return int(most).bit_length()
+    if image.format == "SGI":
+        return _BITS * data[3]
+    if image.format == "JPEG2000":
+        # The marker of sizes: the bits of its first channel come 42 bytes after its begin, less 1.
+        return (data[data.find(b"\xff\x4f\xff\x51") + 42] & 127) + 1
+    return _BITS
 
 
 def _sized(image: Image.Image, size: ImageSize) -> Image.Image:
@@ -225,7 +251,11 @@ def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
         raise MissingDependencyError("sounds need soundfile: pip install 'cachelayer[audio]'") from error
 
     def decode(data: bytes) -> NDArray[Any]:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            stated, rate = file.frames, file.samplerate
+            samples = file.read(dtype="float32", always_2d=True)
+            if (cut := why_cut(file, data)) or (_states_frames(file, data) and len(samples) < stated):
+                raise ValueError(f"it is cut: {cut or f'it states {stated} frames, and has {len(samples)}'}")
         if spec.channels == 1:
             samples = samples.mean(axis=1)
         if spec.sampling_rate is not None and rate != spec.sampling_rate:
@@ -233,6 +263,49 @@ def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
         return np.asarray(samples, np.float32)
 
     return decode
+
+
+# Lines in which libsndfile says that a file ends before the data do whose length its header states.
+_STATED = re.compile(r"^\s*(?:data|SSND|riff|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_OTHERWISE_CUT = re.compile("does not match value from 'ds64'|Seems to be a truncated file")
+# Programs that write into pipes do not know the length, and state the most that there may be, or 0.
+_LEAST_UNKNOWN = 0x7FFF_0000
+_OGG_HEADER, _OGG_ENDS = 27, 4
+
+
+def why_cut(file: Any, data: bytes) -> str:
+    """Return why the header of a sound tells that the end of the file is missing; an empty text if it does not.
+
+    Args:
+        file: the open file of soundfile.
+        data: its bytes.
+    """
+    if file.format == "OGG":
+        page = data.rfind(b"OggS")
+        counts = data[page + _OGG_HEADER :][: data[page + 26]] if len(data) - page >= _OGG_HEADER else b""
+        is_whole = bool(counts) and page + _OGG_HEADER + data[page + 26] + sum(counts) <= len(data)
+        return "" if is_whole and data[page + 5] & _OGG_ENDS else "its last page is missing"
+    order: Literal["little", "big"] = "little" if data[:4] == b"RIFF" else "big"
+    if data[:4] in (b"RIFF", b"FORM") and int.from_bytes(data[4:8], order) + 8 == len(data):
+        # The log below takes longer than a short sound.
+        return ""
+    log = file.extra_info
+    for stated, there in _STATED.findall(log):
+        if int(there) < int(stated) < _LEAST_UNKNOWN:
+            return f"it states {stated} bytes, and has {there}"
+    return "it has fewer frames than it states" if _OTHERWISE_CUT.search(log) else ""
+
+
+def _states_frames(file: Any, data: bytes) -> bool:
+    """Return whether the number of frames that libsndfile gives stands in the file, and is no estimate."""
+    if file.format != "MP3":
+        return bool(file.format == "FLAC")
+    tag = 0
+    if data[:3] == b"ID3":
+        # Seven bits of each byte.
+        tag = 10 + functools.reduce(lambda size, byte: size << 7 | byte, data[6:10], 0)
+    first = data[tag : tag + 256]
+    return b"Xing" in first or b"Info" in first
 
 
 def _resampled(samples: NDArray[Any], rate: int, wanted: int) -> NDArray[Any]:

@@ -195,7 +195,7 @@ def test_images_are_decoded_only_if_they_are_chosen(tmp_path: Path) -> None:
     assert ref.fields("label").read([0, 1])["label"].tolist() == [0, 1]
     assert ref.fields("image")[0]["image"].tolist() == np.full((2, 2, 3), 7).tolist()
     assert ref.raw().fields("image")[1] == {"image": b"no image"}
-    assert ref.lengths("image").tolist() == [len(file), 8]
+    assert ref.raw().lengths("image").tolist() == [len(file), 8]
 
 
 def test_what_other_libraries_call_it_says_what_to_write(ref: Any) -> None:

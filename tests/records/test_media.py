@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from pictures_and_sounds import PIXELS, SOUNDS, png, wav
 from PIL import Image
 
@@ -127,6 +131,131 @@ def test_sounds_are_resampled_to_the_rate_that_was_declared(storage: cachelayer.
     np.testing.assert_array_equal(ref[1], tones[16000])
     assert len(ref[0]) == 16000
     np.testing.assert_allclose(ref[0][1000:-1000], tones[16000][1000:-1000], atol=1e-3)
+
+
+FORMATS = [
+    ("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "IMA_ADPCM"), ("RF64", "PCM_16"), ("W64", "PCM_16"),
+    ("AIFF", "PCM_16"), ("AU", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("FLAC", "PCM_16"),
+    ("MP3", "MPEG_LAYER_III"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("container", "encoding"), FORMATS)
+def test_a_cut_sound_is_refused_as_a_cut_picture_is(storage: cachelayer.Storage, container: str, encoding: str) -> None:
+    file = io.BytesIO()
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, (48_000, 2)).astype(np.float32)
+    soundfile.write(file, samples, 48_000, format=container, subtype=encoding)
+    data = file.getvalue()
+    cuts = [data, *(data[: int(len(data) * share)] for share in (0.99, 0.9, 0.5, 0.1)), data[:-1]]
+    ref = storage.submit(cuts, "d", "v1", element_spec=AudioSpec())
+    assert len(ref[0]) >= len(samples)
+    for record in range(1, len(cuts)):
+        with pytest.raises(ElementError):
+            ref.read([record])
+    with pytest.warns(cachelayer.CacheLayerWarning, match="left out"):
+        kept = storage.submit(cuts, "d", "v2", element_spec=AudioSpec(), on_error="skip")
+    assert len(kept) == 1
+    picture = png(PIXELS[0])
+    with pytest.raises(ElementError):
+        storage.submit([picture[: len(picture) // 2]], "d", "v3", element_spec=ImageSpec())[0]
+
+
+def test_a_cut_at_the_end_of_a_page_and_a_length_that_nobody_knew(storage: cachelayer.Storage) -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.tile(SOUNDS[0], (2000, 1)), 16000, format="OGG", subtype="VORBIS")
+    ogg = file.getvalue()
+    streamed = bytearray(wav(SOUNDS[0]))
+    start = streamed.index(b"data") + 4
+    streamed[start : start + 4] = b"\xff" * 4
+    files = [ogg[: ogg.rindex(b"OggS")], bytes(streamed)]
+    ref = storage.submit(files, "d", "v1", element_spec=AudioSpec())
+    with pytest.raises(ElementError, match="last page"):
+        ref[0]
+    np.testing.assert_array_equal(ref[1], SOUNDS[0])
+
+
+def test_the_bytes_of_files_are_no_samples(storage: cachelayer.Storage) -> None:
+    files = [{"sound": wav(samples[:, :1]), "n": len(samples)} for samples in SOUNDS]
+    spec = {"sound": AudioSpec(channels=1), "n": np.int64}
+    ref = storage.submit(files, "d", "v1", element_spec=spec)
+    assert ref.raw().lengths("sound").tolist() == [len(file["sound"]) for file in files]
+    padded = ref.padded({"sound": 60}, long="truncate")
+    assert [row["sound_length"] for row in padded] == [min(60, len(samples)) for samples in SOUNDS]
+    for ask in (
+        lambda: ref.lengths("sound"),
+        lambda: ref.total("sound"),
+        lambda: ref.padded({"sound": 60}),
+        lambda: padded.kept,
+        lambda: ref.stream(4, buckets=("sound", [60, 80])),
+        lambda: cachelayer.mix([(ref, 1), (ref, 1)], by="sound"),
+    ):
+        with pytest.raises(InvalidArgumentError, match="'sound'"):
+            ask()
+
+
+def deep_png(pixels: Any, colour: int) -> bytes:
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, colour, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    made = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
+
+
+def deep_tiff(pixels: Any) -> bytes:
+    height, width, channels = pixels.shape
+    data = pixels.astype("<u2").tobytes()
+    tags = [(256, 3, 1, width), (257, 3, 1, height), (258, 3, channels, 8 + len(data)), (259, 3, 1, 1), (262, 3, 1, 2)]
+    tags += [(273, 4, 1, 8), (277, 3, 1, channels), (278, 3, 1, height), (279, 4, 1, len(data))]
+    bits = struct.pack(f"<{channels}H", *[16] * channels)
+    begin = 8 + len(data) + len(bits)
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return b"II*\0" + struct.pack("<I", begin) + data + bits + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def with_bits(data: bytes, marker: bytes, place: int, value: int) -> bytes:
+    """The file of an image whose header says that its channels have other bits."""
+    changed = bytearray(data)
+    changed[changed.index(marker) + place] = value
+    return bytes(changed)
+
+
+def saved(container: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[0]).save(file, container)
+    return file.getvalue()
+
+
+DEEP = np.random.default_rng(0).integers(0, 1 << 16, (5, 4, 4), np.uint16)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I", "F"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(deep_png(DEEP[..., :3], 2), id="png"),
+        pytest.param(deep_png(DEEP, 6), id="png with alpha"),
+        pytest.param(deep_png(DEEP[..., :2], 4), id="grey png with alpha"),
+        pytest.param(deep_tiff(DEEP[..., :3]), id="tiff"),
+        pytest.param(b"P6\n4 5\n65535\n" + DEEP[..., :3].astype(">u2").tobytes(), id="ppm"),
+        pytest.param(b"P6\n4 5\n1023\n" + (DEEP[..., :3] % 1024).astype(">u2").tobytes(), id="ppm of 10 bits"),
+        pytest.param(b"P3 4 5 65535 " + " ".join(map(str, DEEP[..., :3].ravel())).encode(), id="ppm in text"),
+        pytest.param(with_bits(saved("JPEG2000"), b"\xff\x4f\xff\x51", 42, 15), id="jpeg 2000"),
+    ],
+)
+def test_colours_of_more_than_8_bits_are_refused_by_name(storage: cachelayer.Storage, file: bytes, mode: str) -> None:
+    ref = storage.submit([file], "d", "v1", element_spec=ImageSpec(mode))
+    for read in (lambda: ref[0], lambda: ref.decoded("", size=(2, 2))[0]):
+        with pytest.raises(ElementError, match=r"1[026] bits a channel"):
+            read()
+    assert ref.raw()[0] == file
+
+
+@pytest.mark.parametrize("container", ["PNG", "TIFF", "PPM", "JPEG2000", "SGI", "BMP", "WEBP", "GIF"])
+def test_colours_of_8_bits_are_read_from_any_file(storage: cachelayer.Storage, container: str) -> None:
+    ref = storage.submit([saved(container)], "d", "v1", element_spec=ImageSpec())
+    assert ref[0].shape == PIXELS[0].shape
 
 
 @pytest.mark.parametrize("spec", [ImageSpec(), ImageSpec("L", nullable=True), AudioSpec(16000, 1, nullable=True)])
