@@ -21,10 +21,9 @@ _TIMEOUT = 60.0
 _WITHOUT_USERS = {*KINDS, "http", "https", "webdav", "webdavs"}
 """Schemes whose URLs may hold credentials before the host, and nothing else, except for the container of Azure."""
 _SCHEME = re.compile(
-    r"(?:.*::)?(?:(?P<scheme>[a-z][a-z0-9+.-]*)://|(?P<lost>" + "|".join(sorted(_WITHOUT_USERS)) + ")(?::/?|//))",
-    re.IGNORECASE,
+    rf"(?:.*::)?(?:({'|'.join(sorted(_WITHOUT_USERS))})(?::/*|//+)|([a-z][a-z0-9+.-]*)://)", re.IGNORECASE
 )
-"""The beginning of a URL, or of a text that was meant for one and lost a colon or a slash."""
+"""The beginning of a URL, or of a text that was meant for one and has a colon or a slash too few, or too many."""
 _NO_NAMES = {"", ".", ".."}
 
 
@@ -132,7 +131,7 @@ def _credentials_in(text: str) -> slice | None:
         # No scheme, and so a path, or a bucket whose scheme was forgotten.
         match = re.match(r"[^/@:]+:[^/@]*(?=@)", text)
         return None if match is None else slice(0, match.end())
-    scheme, start = (named["scheme"] or named["lost"]).lower(), named.end()
+    scheme, start = (named[1] or named[2]).lower(), named.end()
     authority = re.split("[/?#]", text[start:], maxsplit=1)[0]
     user, at, host = authority.rpartition("@")
     is_bucket, port = scheme in KINDS, host.rpartition(":")[2] if ":" in host else ""

@@ -57,6 +57,7 @@ def test_paths_and_file_urls_are_on_the_local_disk(tmp_path: Path, monkeypatch: 
         ("https://[bad/x", "no URL"),
         ("s3:/key:secret@bucket", "storage_options"),
         ("s3:key:secret@bucket/x", "storage_options"),
+        ("s3:///key:secret@bucket", "storage_options"),
         ("s3//key:secret@bucket/x", "storage_options"),
         ("S3://key:secret@bucket", "storage_options"),
         ("s3://key:a/secret@bucket/x", "storage_options"),
