@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from cachelayer.credentials_in_urls import without_credentials
+from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LocalStore, absolute
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from cachelayer.objects.bucket_store import BucketStore
 
 _TIMEOUT = 60.0
-_WITHOUT_USERS = {*KINDS, "http", "https", "webdav", "webdavs"}
+_WITHOUT_USERS = sorted({*KINDS, "http", "https", "webdav", "webdavs"}, reverse=True)
 """Schemes whose URLs may hold credentials before the host, and nothing else, except for the container of Azure."""
-_SCHEME = re.compile(
-    rf"(?:.*::)?(?:({'|'.join(sorted(_WITHOUT_USERS))})(?::/*|//+)|([a-z][a-z0-9+.-]*)://)", re.IGNORECASE
-)
-"""The beginning of a URL, or of a text that was meant for one and has a colon or a slash too few, or too many."""
+_MAY_HAVE_USER = re.compile(rf"(?!{'|'.join(_WITHOUT_USERS)})[a-z][a-z0-9+.-]*://[^/:@]+@[^/:@]+(?:/|$)", re.IGNORECASE)
+_LOST_SLASH = re.compile(rf"({'|'.join(_WITHOUT_USERS)}|[a-z][a-z0-9+.-]*(?=:/))(?::/?|//)", re.IGNORECASE)
+"""The beginning of a URL without its colon, or with a slash too few."""
 _NO_NAMES = {"", ".", ".."}
 
 
@@ -69,10 +68,9 @@ def open_store(
 
 def _refuse_lost_slash(text: str) -> None:
     """Raise if a path looks like a URL that lost a slash: builds would go to a folder of that name."""
-    if match := _SCHEME.match(text) or re.match("[A-Za-z][A-Za-z0-9+.-]*:/", text):
-        scheme, rest = re.split("[:/]", text, maxsplit=1)[0], text[match.end() :]
+    if match := _LOST_SLASH.match(text):
         raise InvalidArgumentError(
-            f"storage {text!r}: write {scheme}://{rest} for a URL, or ./{text} for a folder of this name"
+            f"storage {text!r}: write {match[1]}://{text[match.end() :]} for a URL, or ./{text} for a folder"
         )
 
 
@@ -110,39 +108,13 @@ def refuse_query(text: str) -> None:
 
 def refuse_credentials(text: str) -> None:
     """Raise if a URL, or what may have been meant for one, holds credentials, without showing them."""
-    if holds_credentials(text):
+    # Somebody may have left out the scheme.
+    has_no_scheme = re.match(r"[^/@:\[]+:[^/@]*@", text)
+    if has_user(f"s3://{text}" if has_no_scheme else text) and not _MAY_HAVE_USER.match(text):
         raise InvalidArgumentError(
-            f"storage {without_credentials(text)}: this looks like credentials in a URL, which is shown and stored: "
-            "leave them out, and pass storage_options"
+            f"storage {without_credentials(text)!r}: what was left out here looks like credentials in a URL, which is "
+            "shown and stored: pass storage_options"
         )
-
-
-def holds_credentials(text: str) -> bool:
-    """Return whether a URL, or what may have been meant for one, holds credentials, or what looks like them."""
-    return _credentials_in(text) is not None
-
-
-def _credentials_in(text: str) -> slice | None:
-    """Return where a text holds credentials, or what looks like them; None if it holds none.
-
-    They end before an ``@``, and a secret may hold slashes and more of these.
-    """
-    if (named := _SCHEME.match(text)) is None:
-        # No scheme, and so a path, or a bucket whose scheme was forgotten.
-        match = re.match(r"[^/@:]+:[^/@]*(?=@)", text)
-        return None if match is None else slice(0, match.end())
-    scheme, start = (named[1] or named[2]).lower(), named.end()
-    authority = re.split("[/?#]", text[start:], maxsplit=1)[0]
-    user, at, host = authority.rpartition("@")
-    is_bucket, port = scheme in KINDS, host.rpartition(":")[2] if ":" in host else ""
-    if ":" in host and (is_bucket or not re.fullmatch(r"\d*|.*\]", port)):
-        # A bucket has no port, and a port has no letters: here a secret ends only behind a slash.
-        end = text.rfind("@")
-        return slice(start, end if end >= start else len(text))
-    has_container = KINDS.get(scheme) == "azure" and not re.search("[:@]", user)
-    if at and not has_container and (":" in user or scheme in _WITHOUT_USERS):
-        return slice(start, start + len(user))
-    return None
 
 
 def _local(text: str, path: str, options: Mapping[str, Any]) -> LocalStore:
