@@ -306,7 +306,7 @@ class LocalShards:
         if self._verify == "always":
             raw = self._memory[int(self._index[shard]) :][index.HEADER_NBYTES : size]
             if google_crc32c.value(raw) != index.rows_checksum(head):
-                raise CorruptionError(f"{files.path}: the rows of its index do not match their checksum")
+                raise CorruptionError(f"{files.index_path}: its rows do not match their checksum")
         if self._verify != "never":
             read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))

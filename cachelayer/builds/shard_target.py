@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -40,7 +40,7 @@ class ShardTarget:
         return isinstance(self.store, LocalStore)
 
     def put(self, path: Path, stats: ShardStats) -> ShardFile:
-        """Put a shard, and what stands beside it, unless it is there; the files are gone then. Threads may share this.
+        """Put a shard, and what stands beside it; the files are gone then. Threads may share this.
 
         Args:
             path: the file of the shard, durable as those beside it.
@@ -56,7 +56,7 @@ class ShardTarget:
         return shard
 
     def put_files(self, names: Mapping[Path, str]) -> None:
-        """Put files under names that tell what they hold, unless the last is there; it comes last.
+        """Put files in place of what lies under their names, in their order: what was damaged there is whole then.
 
         Args:
             names: durable files, and their names relative to the dataset.
@@ -64,12 +64,13 @@ class ShardTarget:
         objects = {file: f"{self.dataset_id}/{name}" for file, name in names.items()}
         if isinstance(self.store, LocalStore):
             for file, name in objects.items():
-                self.store.adopt(file, name)
+                self.store.move_into(file, name)
             self.store.sync(f"{self.dataset_id}/{paths.SHARDS}")
             return
-        last, name = list(objects.items())[-1]
-        if self.store.size(name) != last.stat().st_size:
-            for file, name in objects.items():
+        for file, name in objects.items():
+            # What is there in all its bytes, as after an interrupted build, crosses no network again.
+            checksum = self.store.crc32c(name)
+            if checksum is None or checksum != file_checksum(file):
                 self.store.upload(file, name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,6 +65,20 @@ class BucketStore:
     def size(self, name: str) -> int | None:
         with self._opened("look up", name) as (fs, path):
             return self._size(fs, path)
+
+    def crc32c(self, name: str) -> int | None:
+        with self._opened("read", name) as (fs, path):
+            info = self._info(fs, path)
+            if info is None:
+                return None
+            if "crc32c" in info:
+                # Google says it.
+                return int.from_bytes(b64decode(info["crc32c"]), "big")
+            checksum = 0
+            parts = [partial(self._read_exactly, fs, path, *place) for place in pieces(0, int(info["size"]), PIECE)]
+            for body in in_order(parts, _PIECES_AHEAD):
+                checksum = google_crc32c.extend(checksum, bytes(body))
+            return checksum
 
     def modified(self, name: str) -> float | None:
         with self._opened("look up", name) as (fs, path):

@@ -89,6 +89,15 @@ class LocalStore:
         status = self._status(name)
         return None if status is None else status.st_size
 
+    def crc32c(self, name: str) -> int | None:
+        path = self.path(name)
+        with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
+            checksum = 0
+            while chunk := file.read(_CHUNK):
+                checksum = google_crc32c.extend(checksum, chunk)
+            return checksum
+        return None
+
     def modified(self, name: str) -> float | None:
         status = self._status(name)
         return None if status is None else status.st_mtime
@@ -135,16 +144,14 @@ class LocalStore:
                 return self.read(name) == data
         return True
 
-    def adopt(self, path: Path, name: str) -> None:
-        """Make a durable file of this file system the object unless there is one; then the file is gone.
+    def move_into(self, path: Path, name: str) -> None:
+        """Make a durable file of this file system the object, in place of one that may be there.
 
         The name is durable after :meth:`sync`.
         """
         target = self.path(name)
         with storage_errors("write", target):
-            with suppress(FileExistsError):
-                _link(path, target)
-            path.unlink()
+            path.replace(target)
 
     def sync(self, folder: str) -> None:
         """Make the names in a folder durable, if the folder exists."""

@@ -32,6 +32,9 @@ class Store(Protocol):
     def size(self, name: str) -> int | None:
         """Return the size of the object in bytes, or None if there is no such object."""
 
+    def crc32c(self, name: str) -> int | None:
+        """Return the CRC32C of the object, or None if there is no such object. The store says it, or all is read."""
+
     def modified(self, name: str) -> float | None:
         """Return when the object was written, in seconds since the epoch by the store's clock; None if it is absent."""
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import stat
 import uuid
+from collections.abc import Iterable
 from concurrent.futures import Future, as_completed
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.errors import (
     AlreadyExistsError,
     CacheLayerError,
@@ -23,7 +17,7 @@ from cachelayer.errors import (
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
+from cachelayer.objects.local import LocalStore, storage_errors
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
@@ -32,6 +26,7 @@ from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.columns import ColumnFile
 from cachelayer.versions.derive import stored_numbers
+from cachelayer.versions.file_checks import check_file, is_stored
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import lost_files, publish
@@ -65,16 +60,20 @@ class VersionCopy:
         self._shows = progress
 
     def copy(self) -> VersionInfo:
-        """Copy the version, unless the destination has it already with this digest."""
+        """Copy the version; if the destination has it already with this digest, only what is damaged there."""
         found = self._existing(self._log.head())
-        if found is not None:
-            return found
         title, records = f"copy {self._source.name}", self._source.manifest.shard_records
         claims = Claims(self._to, paths.builds(self._dataset_id, self._version))
         try:
             # Each copy has a claim of its own, which shows gc that it is at work.
             with Progress(title, records, self._shows) as progress, claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
-                return self._publish(self._copy_files(progress))
+                if found is not None:
+                    return self._mend(found, progress)
+                there, present = self._generations_there(), self._log.head().generation
+                generations = [there.get(file.content, present) for file in self._source.manifest.files]
+                manifest = self._source.manifest.of_generations(generations)
+                self._copy_files(manifest.files, progress)
+                return self._publish(manifest)
         except AlreadyExistsError:
             # Another copy was first.
             found = self._existing(self._log.head())
@@ -107,31 +106,38 @@ class VersionCopy:
             return None
         return found.digest, gone.reason
 
-    def _copy_files(self, progress: Progress) -> Manifest:
-        """Copy what is not there, and return the manifest with the names that shards and column files have there."""
-        files, there, present = self._source.manifest.files, self._generations_there(), self._log.head().generation
-        generations = [there.get(file.content, present) for file in files]
+    def _mend(self, found: VersionInfo, progress: Progress) -> VersionInfo:
+        """Copy again what is damaged of a version that is there."""
+        self._copy_files(StoredVersion(self._to, self._dataset_id, found).manifest.files, progress)
+        kept = self._source.manifest.kept
+        if kept is not None and kept.has_file:
+            name, numbers = f"{self._dataset_id}/{paths.kept(found.file)}", stored_numbers(self._source.kept)
+            if self._to.read(name) != numbers:
+                self._to.put(name, numbers)
+        return found
+
+    def _copy_files(self, files: Iterable[ShardFile | ColumnFile], progress: Progress) -> None:
+        """Copy what is not there, or damaged there, of the files that the destination shall have."""
+        sources = {file.content: file for file in self._source.manifest.files}
         threads = Pool(_FILES_AT_ONCE, "cachelayer-copy")
         is_interrupted = False
         try:
-            work: dict[Future[Any], ShardFile | ColumnFile] = {}
-            for file, generation in zip(files, generations, strict=True):
-                if file.content not in there:
-                    work[threads.submit(self._copy_files_of, file, replace(file, generation=generation))] = file
-                elif isinstance(file, ShardFile):
-                    progress.skip(file.stats.records)
+            work: dict[Future[bool], ShardFile | ColumnFile] = {}
+            for file in {file.name: file for file in files}.values():
+                work[threads.submit(self._copy_files_of, sources.get(file.content), file)] = file
             for done in as_completed(work):
-                done.result()
                 file = work[done]
                 records = file.stats.records if isinstance(file, ShardFile) else 0
-                progress.update(records, sum(file.files.values()))
+                if done.result():
+                    progress.update(records, sum(file.files.values()))
+                else:
+                    progress.skip(records)
         except KeyboardInterrupt:
             is_interrupted = True
             raise
         finally:
             # On Ctrl-C, do not wait for a network that may not answer.
             threads.shutdown(wait=not is_interrupted, cancel_futures=True)
-        return self._source.manifest.of_generations(generations)
 
     def _generations_there(self) -> dict[str, int]:
         """Return the last generation of each shard that is there and good, by what it holds."""
@@ -141,42 +147,46 @@ class VersionCopy:
         good = found - lost_files(found, self._log, self._log.head())
         return {paths.content_of(file): paths.generation_of(file) for file in sorted(good, key=paths.generation_of)}
 
-    def _copy_files_of(self, shard: ShardFile | ColumnFile, copy: ShardFile | ColumnFile) -> None:
-        """Copy the files of a shard, in their order: the shard comes last. Or copy a column file."""
-        for (name, nbytes), new_name in zip(shard.files.items(), copy.files, strict=True):
-            # Objects are written whole or not at all, so comparing the size is enough.
-            if self._to.size(f"{self._dataset_id}/{new_name}") != nbytes:
-                self._copy_file(shard, name, nbytes, f"{self._dataset_id}/{new_name}")
+    def _copy_files_of(self, source: ShardFile | ColumnFile | None, copy: ShardFile | ColumnFile) -> bool:
+        """Copy the files of a shard, in their order: the shard comes last. Or copy a column file.
+
+        Return whether that was needed: they may be there, with all of their bytes.
+        """
+        if is_stored(self._to, self._dataset_id, copy):
+            return False
+        if source is None:
+            raise CorruptionError(
+                f"{self._to.url}/{self._dataset_id}/{copy.name}: it is damaged, and {self._source.name} has its "
+                "records in other files: delete the version there, and copy again"
+            )
+        for (name, nbytes), new_name in zip(source.files.items(), copy.files, strict=True):
+            self._copy_file(source, name, nbytes, f"{self._dataset_id}/{new_name}")
+        return True
 
     def _copy_file(self, shard: ShardFile | ColumnFile, name: str, nbytes: int, target: str) -> None:
         store, old = self._source.store, f"{self._source.dataset_id}/{name}"
 
         def fetch(path: Path) -> None:
             store.download(old, path, nbytes)
-            self._check(shard, name, nbytes, path)
+            self._check(shard, name, path)
 
         if isinstance(self._to, LocalStore):
             self._to.receive(target, fetch)
         elif isinstance(store, LocalStore):
-            self._check(shard, name, nbytes, store.path(old))
+            self._check(shard, name, store.path(old))
             self._to.upload(store.path(old), target)
         else:
             with scratch_folder() as folder:
                 fetch(folder / "file")
                 self._to.upload(folder / "file", target)
 
-    def _check(self, shard: ShardFile | ColumnFile, name: str, nbytes: int, path: Path) -> None:
+    def _check(self, shard: ShardFile | ColumnFile, name: str, path: Path) -> None:
         """Raise if a file is not the one that was published under this name."""
         full = f"{self._source.store.url}/{self._source.dataset_id}/{name}"
-        try:
-            status = path.stat()
-            if stat.S_ISREG(status.st_mode) and status.st_size == nbytes and _is_right(shard, name, path):
-                return
-        except FileNotFoundError:
-            raise CorruptionError(f"{full}: the file is missing") from None
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error}") from error
-        raise CorruptionError(f"{full}: what was read does not match its checksum: restore it, or build again")
+        if not path.is_file():
+            raise CorruptionError(f"{full}: the file is missing, or no regular file")
+        with storage_errors("read", path):
+            check_file(shard, name, path, full)
 
     def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source
@@ -195,20 +205,3 @@ class VersionCopy:
                 raise VersionNotFoundError(
                     f"{self._source.name} in {self._source.store.url} was deleted while it was copied"
                 ) from error
-
-
-def _is_right(shard: ShardFile | ColumnFile, name: str, path: Path) -> bool:
-    """Return whether a file has the checksum that the manifest has for the one of this name, byte for byte."""
-    if isinstance(shard, ColumnFile):
-        return hashlib.sha256(path.read_bytes()).hexdigest() == shard.sha256
-    stats = shard.stats
-    if name == shard.name:
-        return file_checksum(path) == stats.crc32c
-    if name == paths.index_of(shard.name):
-        with path.open("rb") as file:
-            header = file.read(index.HEADER_NBYTES)
-        is_header = index.header_checksum(header) == stats.index_crc32c
-        return is_header and file_checksum(path, index.HEADER_NBYTES) == index.rows_checksum(header)
-    with suppress(CorruptionError):
-        return stats.lengths_file is not None and bool(stats.lengths_file.check(np.fromfile(path, np.uint8), str(path)))
-    return False

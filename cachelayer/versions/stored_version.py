@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cachelayer.errors import CorruptionError, VersionNotFoundError
+from cachelayer.errors import CorruptionError, FormatError, VersionNotFoundError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -154,4 +154,9 @@ class StoredVersion:
         with scratch_folder() as folder:
             for name, nbytes in shard.files.items():
                 self.store.download(f"{self.dataset_id}/{name}", folder / Path(name).name, nbytes)
-            yield folder / Path(shard.name).name
+            try:
+                yield folder / Path(shard.name).name
+            except (CorruptionError, FormatError) as error:
+                # The copy is gone soon: the object is what is damaged.
+                place = f"{self.store.url}/{self.dataset_id}/{paths.SHARDS}"
+                raise type(error)(str(error).replace(str(folder), place)) from error
