@@ -16,6 +16,8 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import google_crc32c
+
 from cachelayer.errors import CorruptionError, FormatError
 
 MOST = 2**63 - 1
@@ -23,6 +25,7 @@ MOST = 2**63 - 1
 DEEPEST = 100
 """The deepest nesting of lists and dicts that is accepted: the code that reads values is recursive."""
 _SHOWN = 200
+_SEAL = b',"crc32c":'
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError, MemoryError)
 
@@ -46,6 +49,24 @@ def decoding(name: str, what: str) -> Iterator[None]:
 def parsed(raw: bytes) -> dict[str, Any]:
     """Return the JSON object in these bytes."""
     return mapping("the document", json.loads(raw, object_pairs_hook=_without_duplicates))
+
+
+def sealed(document: Mapping[str, Any]) -> bytes:
+    """Return a document as JSON whose last member, ``crc32c``, is the checksum of all bytes before it."""
+    body = json.dumps(document, separators=(",", ":")).encode()[:-1]
+    return b"%s%s%d}" % (body, _SEAL, google_crc32c.value(body))
+
+
+def unsealed(raw: bytes) -> dict[str, Any]:
+    """Return the document that :func:`sealed` wrote.
+
+    Raises:
+        ValueError: if any byte is another one.
+    """
+    body, _, checksum = raw.rpartition(_SEAL)
+    if checksum != b"%d}" % google_crc32c.value(body):
+        raise ValueError("it does not match its checksum")
+    return parsed(body + b"}")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from samples import some
 
 from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, InvalidArgumentError, RaggedSpec, StateError
 from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records import spec_json
@@ -62,7 +63,7 @@ def use_manifest(document: Any) -> None:
 
 
 def use_entry(document: Any) -> None:
-    snapshot = Snapshot.decode(json.dumps(document).encode(), "entry", 7)
+    snapshot = Snapshot.decode(sealed(document), "entry", 7)
     assert snapshot.sequence == 7
     assert Snapshot.decode(snapshot.encode("t"), "entry", 7) == snapshot
     for info in snapshot.versions.values():
@@ -80,7 +81,7 @@ def use_spec(document: Any) -> None:
     codec_named("typed/1", spec)
 
 
-ENTRY = json.loads(
+ENTRY = unsealed(
     Snapshot(
         7,
         {"v1": INFO},

@@ -3,7 +3,7 @@
 ::
 
     <root>/<dataset id>/_log/0000000001.json            an entry of the log
-    <root>/<dataset id>/_log/head                       a copy of the last entry, or of an earlier one
+    <root>/<dataset id>/_log/head                       the number of the last entry, or of an earlier one
     <root>/<dataset id>/shards/<file>.array_record      a shard, beside it <file>.index and <file>.lengths
     <root>/<dataset id>/shards/<file>.npy               columns that were added to a version, a row for each record
     <root>/<dataset id>/manifests/<file>.json           the manifest of a version, beside it <file>.i64: the records
@@ -80,7 +80,7 @@ def log_entry(dataset_id: str, sequence: int) -> str:
 
 
 def log_head(dataset_id: str) -> str:
-    """Return the copy of the last entry of the log, or of an earlier one."""
+    """Return the object with the number of the last entry of the log, or of an earlier one."""
     return f"{log(dataset_id)}/head"
 
 

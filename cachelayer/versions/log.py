@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Self
 
+from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
@@ -43,28 +44,39 @@ class Log:
 
     def head(self) -> Snapshot:
         """Return the newest snapshot; an empty one if nothing was ever published."""
-        known = self._hint() if self._seen is None else self._seen
-        last = known.sequence
-        # Read no entry between: older ones may be damaged.
-        while self.store.exists(paths.log_entry(self.dataset_id, last + 1)):
-            last += 1
-        head = known if last == known.sequence else self._entry(last)
+        seen = self._seen
+        if seen is not None:
+            last = self._last(seen.sequence)
+            head = seen if last == seen.sequence else self._entry(last)
+        else:
+            pointed = self._pointer()
+            last = self._last(pointed)
+            head = self._entry(last)
+            if head is None and last == pointed:
+                # The storage was copied by other means, and not as it was at one moment.
+                last = self._last(0)
+                head = self._entry(last)
         if head is None:
             raise self._missing(last)
         self._seen = head
         return head
 
-    def _hint(self) -> Snapshot:
-        """Return the copy of an entry, by which readers find the newest one with two requests; else an empty snapshot.
+    def _last(self, sequence: int) -> int:
+        """Return the number of the newest entry, given that of an entry. The entries between may be damaged."""
+        while self.store.exists(paths.log_entry(self.dataset_id, sequence + 1)):
+            sequence += 1
+        return sequence
 
-        It may be an old one. Where a storage was copied by other means it may even be of an entry that is not there.
-        """
+    def _pointer(self) -> int:
+        """Return the number of an entry, from which the newest one is found soon; 0 if it is missing or damaged."""
         raw = self.store.read(paths.log_head(self.dataset_id))
-        with suppress(CorruptionError, FormatError):
-            return Snapshot.decode(raw or b"", paths.log_head(self.dataset_id))
-        return Snapshot()
+        with suppress(CorruptionError, FormatError), json_values.decoding(paths.log_head(self.dataset_id), "pointer"):
+            return json_values.whole("sequence", json_values.unsealed(raw or b"")["sequence"])
+        return 0
 
     def _entry(self, sequence: int) -> Snapshot | None:
+        if sequence == 0:
+            return Snapshot()
         name = paths.log_entry(self.dataset_id, sequence)
         raw = self.store.read(name)
         return None if raw is None else Snapshot.decode(raw, f"{self.store.url}/{name}", sequence)
@@ -96,8 +108,9 @@ class Log:
                     break
         """
         until = time.monotonic() + _PATIENCE
-        seen = self._seen or self._hint()
-        self._seen = seen if self.store.exists(paths.log_entry(self.dataset_id, seen.sequence)) else Snapshot()
+        if self._seen is not None and not self.store.exists(paths.log_entry(self.dataset_id, self._seen.sequence)):
+            # The dataset was removed by other means.
+            self._seen = None
         for number in count():
             yield self.head()
             if time.monotonic() > until:
@@ -120,9 +133,9 @@ class Log:
         if not (self.store.put_if_absent(name, raw) or self.store.read(name) == raw):
             return False
         self._seen = entry
-        # The entry is there: a hint that cannot be written must not look like a failure.
+        # The entry is there: a pointer that cannot be written must not look like a failure.
         with suppress(StorageError):
-            self.store.put(paths.log_head(self.dataset_id), raw)
+            self.store.put(paths.log_head(self.dataset_id), json_values.sealed({"sequence": sequence}))
         return True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -214,18 +213,17 @@ class Snapshot:
         return replace(self, sweeps=sweeps, swept=frozenset(files), event=event)
 
     def encode(self, token: str) -> bytes:
-        document = {"format": FORMAT, **json_values.encoded(self), "token": token}
-        return json.dumps(document, separators=(",", ":")).encode()
+        return json_values.sealed({"format": FORMAT, **json_values.encoded(self), "token": token})
 
     @classmethod
-    def decode(cls, raw: bytes, name: str, sequence: int | None = None) -> Snapshot:
-        """Return the snapshot in the log entry of this number, or in one of any number."""
+    def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
+        """Return the snapshot in the log entry of this number."""
         with json_values.decoding(name, "entry of a log"):
-            document = json_values.parsed(raw)
+            document = json_values.unsealed(raw)
             json_values.check_format(document, FORMAT, "log")
             del document["format"], document["token"]
             entry: Snapshot = json_values.decoded(cls, "entry", document)
-            if sequence is not None and entry.sequence != sequence:
+            if entry.sequence != sequence:
                 # A writer that continued from it would look for the newest entry in the wrong place, for ever.
                 raise CorruptionError(
                     f"{name}: the entry says that it is number {entry.sequence}: it was copied or edited; "
@@ -235,4 +233,18 @@ class Snapshot:
                 raise ValueError("the entry lists a version under another name")
             if list(entry.sweeps) != sorted({*entry.sweeps} - {0}) or max(entry.sweeps, default=0) > entry.sequence:
                 raise ValueError("the numbers of sweeps do not ascend, or are those of later entries")
+            _check_superseded(entry.superseded)
             return entry
+
+
+def _check_superseded(superseded: Mapping[str, Superseded]) -> None:
+    """Raise if a digest has itself among its successors."""
+    ended: set[str] = set()
+    for digest in superseded:
+        followed: set[str] = set()
+        while digest in superseded and digest not in ended:
+            if digest in followed:
+                raise ValueError(f"the digest {digest} supersedes itself")
+            followed.add(digest)
+            digest = superseded[digest].digest
+        ended |= followed

@@ -111,10 +111,13 @@ def test_every_file_is_as_specified(
     storage.tag("blobs", "v1", "best")
     root = tmp_path / "blobs"
 
-    assert (root / "_log" / "head").read_bytes() == (root / "_log" / "0000000002.json").read_bytes()
-    entry = json.loads((root / "_log" / "0000000002.json").read_bytes())
+    for name in ("head", "0000000002.json"):
+        raw = (root / "_log" / name).read_bytes()
+        entry = json.loads(raw)
+        assert (entry["sequence"], list(entry)[-1]) == (2, "crc32c")
+        assert entry["crc32c"] == google_crc32c.value(raw[: raw.rindex(b",")])
     changed = {"deleted", "sweeps", "swept", "superseded"}
-    assert entry.keys() == {"format", "sequence", "versions", "tags", "event", "token"} | changed
+    assert entry.keys() == {"format", "sequence", "versions", "tags", "event", "token", "crc32c"} | changed
     assert not any(entry[name] for name in changed)
     assert (entry["format"], entry["sequence"], entry["tags"]) == (1, 2, {"best": "v1"})
     [version] = entry["versions"].values()

@@ -13,6 +13,7 @@ import pytest
 
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
+from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
@@ -34,7 +35,7 @@ class Foreign:
         self.info = storage.versions("d")["v1"]
         self.document = json.loads((self.root / "d" / self.info.manifest).read_bytes())
         self.entry = self.root / paths.log_entry("d", 2)
-        self.logged = json.loads(self.entry.read_bytes())
+        self.logged = unsealed(self.entry.read_bytes())
 
     def publish(self) -> None:
         """Write the manifest, and what the log says of it, as their author would: with the right hashes."""
@@ -44,8 +45,7 @@ class Foreign:
         (folder / f"{name[:32]}-0.json").write_bytes(raw)
         (folder / f"{name[:32]}-0.i64").write_bytes(numbers.read_bytes())
         self.logged["versions"]["v1"].update(manifest_sha256=name, digest=data["kept"]["digest"])
-        self.entry.write_bytes(json.dumps(self.logged).encode())
-        (self.root / paths.log_head("d")).write_bytes(self.entry.read_bytes())
+        self.entry.write_bytes(sealed(self.logged))
 
     def outside(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() if path.is_file() else b"" for path in self.home.rglob("*")}
@@ -83,7 +83,7 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
 def test_an_entry_names_no_file_elsewhere(foreign: Foreign, change: dict[str, Any]) -> None:
     before = foreign.outside()
     foreign.logged["versions"]["v1"].update(change)
-    foreign.entry.write_bytes(json.dumps({**foreign.logged, "swept": [f"shards/{UP}thesis"]}).encode())
+    foreign.entry.write_bytes(sealed({**foreign.logged, "swept": [f"shards/{UP}thesis"]}))
     (foreign.root / paths.log_head("d")).unlink()
     with pytest.raises(CorruptionError, match="not a whole entry"):
         Storage(foreign.root).fetch("d", "all")
@@ -147,7 +147,7 @@ def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_miss
     store = LocalStore(foreign.root)
     far = 10**17
     store.put(paths.log_entry("e", far), Snapshot(far).encode("theirs"))
-    store.put(paths.log_head("e"), Snapshot(far).encode("theirs"))
+    store.put(paths.log_head("e"), sealed({"sequence": far}))
     assert Log(store, "e").head().sequence == far
     with pytest.raises(CorruptionError, match="an entry of the log is missing"):
         Storage(foreign.root).history("e")
