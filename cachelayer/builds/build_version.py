@@ -20,7 +20,7 @@ from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.shared_build import Hosts, PartTask, refuse_twins, run, unclaimed
-from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of
+from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of, versions_read
 from cachelayer.builds.source_facts import deciding_options, facts_of
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_shards import Built, Noting, write_parts, write_whole
@@ -277,14 +277,16 @@ class VersionBuild:
         manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
         change, base = event("publish", version=self._version), None
         if self._extension is not None:
-            base = self._extension.base.info
-            change = event("publish", version=self._version, base=base.version)
+            base = self._extension.base
+            change = event("publish", version=self._version, base=base.info.version)
             inherited = self._extension.base.manifest.provenance.get("metadata") or {}
             provenance["metadata"] = {**inherited, **provenance["metadata"]}
-            provenance["base"] = base_of(base)
+            provenance["base"] = base_of(base.info)
             manifest, numbers = self._extension.join(built, manifest, self._target, self._options)
         try:
-            published = publish(self._log, self._version, manifest, numbers, change, base)
+            published = publish(
+                self._log, self._version, manifest, numbers, change, base, read=versions_read(job.source)
+            )
         except AlreadyExistsError:
             notes.forget()
             raise

@@ -42,7 +42,7 @@ class Erasure:
 
     Args:
         log: the log of the dataset.
-        version: the name of the version.
+        version: the version.
         records: the numbers of the records among those of its shards.
         reason: why; it is stored and shown.
         grace: for how many seconds the files stay for those who read them.
@@ -50,7 +50,7 @@ class Erasure:
     """
 
     def __init__(
-        self, log: Log, version: str, records: Ints, reason: str, grace: float, progress: bool | None = None
+        self, log: Log, version: VersionInfo, records: Ints, reason: str, grace: float, progress: bool | None = None
     ) -> None:
         self._log = log
         self._store = log.store
@@ -65,21 +65,32 @@ class Erasure:
 
     def erase(self) -> StoredVersion:
         """Erase the records, and return what the version is now."""
-        claims = Claims(self._store, paths.builds(self._dataset_id, self._version))
-        title, generation = f"erase {self._dataset_id}@{self._version}", self._log.head().generation
+        name = self._version.version
+        claims = Claims(self._store, paths.builds(self._dataset_id, name))
+        title, generation = f"erase {self._dataset_id}@{name}", self._log.head().generation
         with (
             Progress(title, None, self._progress) as progress,
             claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"),
             shard_target(self._store, None, self._dataset_id, generation) as target,
         ):
             for head in self._log.heads():
-                if self._version not in head.versions:
-                    raise VersionNotFoundError(f"{self._dataset_id}@{self._version} was deleted meanwhile")
-                rows = self._rows(self._manifest(head.versions[self._version]))
+                self._refuse_if_replaced(head)
+                rows = self._rows(self._manifest(head.versions[name]))
                 decided = self._without(head, rows, target, progress) if rows else head
                 if not rows or self._log.commit(decided):
                     break
-        return StoredVersion(self._store, self._dataset_id, decided.versions[self._version])
+        return StoredVersion(self._store, self._dataset_id, decided.versions[name])
+
+    def _refuse_if_replaced(self, head: Snapshot) -> None:
+        """Raise unless the version is there as it was read, or without more records: these keep their numbers."""
+        found, gone = head.versions.get(self._version.version), head.successor(self._version.digest)
+        known = {self._version.digest, *(() if gone is None else [gone.digest])}
+        if found is None or found.digest not in known:
+            what = "deleted" if found is None else "deleted and published anew"
+            raise VersionNotFoundError(
+                f"{self._dataset_id}@{self._version.version} was {what} meanwhile, so nothing was erased: look "
+                "again which records are meant"
+            )
 
     def _manifest(self, info: VersionInfo) -> Manifest:
         return StoredVersion(self._store, self._dataset_id, info).manifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.permutation import permuted_pieces
 from cachelayer.system_threads import Pool
+from cachelayer.versions.stored_version import StoredVersion
 
 _READ_NBYTES = 1 << 25
 """About the bytes that are read at once, from a remote store in several requests."""
@@ -29,6 +30,10 @@ class RawRecords(Protocol):
     @property
     def digest(self) -> str:
         """The digest of the records and their order."""
+
+    @property
+    def versions(self) -> Sequence[StoredVersion]:
+        """The versions that they come from."""
 
     def __len__(self) -> int: ...
 

@@ -24,7 +24,7 @@ from cachelayer.progress import Progress, current
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FinishedPart, Notes, read_part
-from cachelayer.versions.publish import lost_files
+from cachelayer.versions.publish import absent_files, lost_files
 from cachelayer.versions.shard_table import ShardFile
 
 
@@ -83,7 +83,9 @@ class PartTask:
     def _is_noted(self, notes: Notes, number: int) -> bool:
         """Return whether another process has built a part since the parts were listed."""
         part, log = read_part(self.store, notes.folder, number), Log(self.store, self.dataset_id)
-        return part is not None and not lost_files((shard.file for shard in part.shards), log, log.head())
+        if part is None:
+            return False
+        return not lost_files((shard.file for shard in part.shards), log, log.head()) | absent_files(part.shards, log)
 
     def _build(self, notes: Notes, number: int) -> PartDone:
         done: list[FinishedPart] = []

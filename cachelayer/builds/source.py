@@ -19,6 +19,7 @@ from cachelayer.builds.iterable_source import (
     length_of,
     refuse_if_begun,
 )
+from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.ref_source import of_our_own
 from cachelayer.builds.source_files import PathSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import UnbatchedSource
@@ -26,6 +27,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
+from cachelayer.versions.stored_version import StoredVersion
 
 
 @runtime_checkable
@@ -112,6 +114,11 @@ def metadata_of(source: Source) -> dict[str, Any]:
 def provenance_of(source: Source) -> dict[str, Any]:
     """Return what a source says of where its records come from, for the provenance of the version; most say nothing."""
     return dict(getattr(source, "provenance", {}))
+
+
+def versions_read(source: Source) -> Sequence[StoredVersion]:
+    """Return the versions whose records a source copies."""
+    return source.records.versions if isinstance(source, OrderedRecords) else ()
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:

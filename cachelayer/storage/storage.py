@@ -305,9 +305,9 @@ class Storage:
         seconds = 0.0 if grace is None else gc.checked_grace(grace)
         ref = self._catalog.fetch(reference)
         numbers = ref._records.selection.select(records)
-        log, name = Log(self._store, ref.dataset_id), ref.dataset_version
+        log, info = Log(self._store, ref.dataset_id), ref._base.version.info
         rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
-        erased = Erasure(log, name, rows, reason, seconds, progress).erase()
+        erased = Erasure(log, info, rows, reason, seconds, progress).erase()
         if grace == 0:
             gc.Collector(self._store, ref.dataset_id, 0).collect_deleted()
         return self._catalog.ref(erased)

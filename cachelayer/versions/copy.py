@@ -195,7 +195,9 @@ class VersionCopy:
         change = event("copy", version=self._version, source=source.reference)
         replaces = self._replaced(self._log.head().versions.get(self._version))
         numbers = None if kept is None else stored_numbers(kept)
-        return publish(self._log, self._version, manifest, numbers, change, time=now(), replaces=replaces).info
+        return publish(
+            self._log, self._version, manifest, numbers, change, time=now(), replaces=replaces, read=[source]
+        ).info
 
     def _check_source(self, error: CacheLayerError) -> None:
         """Raise if the source was deleted meanwhile: that explains missing files."""

@@ -52,7 +52,7 @@ def derive(
     }
     whole = replace(base.manifest, provenance=provenance, token=uuid.uuid4().hex, kept=None)
     change = event("publish", version=version, base=base.info.version)
-    return publish(log, version, *keeping(whole, kept), change, base.info)
+    return publish(log, version, *keeping(whole, kept), change, base)
 
 
 def base_of(info: VersionInfo) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def is_stored(store: Store, dataset_id: str, file: ShardFile | ColumnFile) -> bo
             place = f"{dataset_id}/{name}"
             if store.size(place) != nbytes:
                 return False
-            _check(file, name, place, lambda place=place: store.crc32c(place), lambda place=place: store.read(place))
+            _check(file, name, place, partial(store.crc32c, place), partial(store.read, place))
     except CorruptionError:
         return False
     return True

@@ -30,7 +30,7 @@ from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import canonical_json
-from cachelayer.versions.publish import lost_files
+from cachelayer.versions.publish import absent_files, lost_files
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 _AT_ONCE = 16
@@ -114,9 +114,10 @@ class Notes:
         with Pool(_AT_ONCE, "cachelayer-notes") as threads:
             numbers = sorted(noted_numbers(self.store, self.folder) - known.keys())
             read = dict(zip(numbers, threads.map(partial(read_part, self.store, self.folder), numbers), strict=True))
-        parts = {**known, **{number: part for number, part in read.items() if part is not None}}
-        head = log.head()
+        noted = {number: part for number, part in read.items() if part is not None}
+        parts, head = {**known, **noted}, log.head()
         lost = lost_files((shard.file for part in parts.values() for shard in part.shards), log, head)
+        lost |= absent_files((shard for part in noted.values() for shard in part.shards), log)
         return {number: part for number, part in parts.items() if lost.isdisjoint(shard.file for shard in part.shards)}
 
     def others(self) -> dict[str, Mapping[str, Any]]:

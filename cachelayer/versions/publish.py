@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, VersionNotFoundError
 from cachelayer.objects import paths
+from cachelayer.system_threads import Pool
+from cachelayer.versions.columns import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
+
+_AT_ONCE = 16
 
 
 def publish(
@@ -20,9 +25,10 @@ def publish(
     manifest: Manifest,
     numbers: bytes | None,
     change: Mapping[str, Any],
-    base: VersionInfo | None = None,
+    base: StoredVersion | None = None,
     time: str | None = None,
     replaces: tuple[str, str] | None = None,
+    read: Sequence[StoredVersion] = (),
 ) -> StoredVersion:
     """Publish a version and return it.
 
@@ -32,16 +38,18 @@ def publish(
         manifest: its manifest; all of its shards were put.
         numbers: the numbers of the records that it keeps, if they need a file.
         change: the event of the log.
-        base: the version that it was made from: it must still be there; None for none.
+        base: the version of the dataset whose shards it has: it must be there as it was; None for none.
         time: when it is published; by default the time in its provenance.
         replaces: the digest of a version of this name that it replaces, because records were erased from that one, and
             why they were; None for none.
+        read: versions of any dataset whose records were copied into new shards: nothing may have been erased from them.
 
     Raises:
         AlreadyExistsError: if there is a version or a tag of this name.
-        VersionNotFoundError: if the base was deleted meanwhile.
-        BuildRevokedError: if a shard was deleted meanwhile, because no version named it.
+        VersionNotFoundError: if the base was deleted or replaced meanwhile, or a version that was read.
+        BuildRevokedError: if a shard was deleted meanwhile, because no version named it, or is not there.
     """
+    _check_files(log, version, manifest, base)
     raw, stored = manifest.encode(), manifest.as_stored()
     info = VersionInfo(
         version=version,
@@ -58,7 +66,9 @@ def publish(
             # The reply to an earlier try was lost, and its entry arrived late.
             info = found
             break
-        _check(log, head, version, stored, base)
+        for each in (*read, *([] if base is None else [base])):
+            _refuse_if_changed(each, log, head, version, needs_files=each is base)
+        _check(log, head, version, stored)
         info = put_manifest(log, head, info, stored, raw, numbers)
         if replaces is not None and found is not None and found.digest == replaces[0]:
             gone = Deletion(found, head.sequence + 1, 0.0)
@@ -70,10 +80,42 @@ def publish(
     return StoredVersion.with_manifest(log.store, log.dataset_id, info, stored)
 
 
-def _check(log: Log, head: Snapshot, version: str, manifest: Manifest, base: VersionInfo | None) -> None:
+def _check_files(log: Log, version: str, manifest: Manifest, base: StoredVersion | None) -> None:
+    """Raise unless all files that the version does not share with its base are there, with their sizes."""
+    shared = set() if base is None else {file.file for file in base.manifest.files}
+    absent = absent_files((file for file in manifest.files if file.file not in shared), log)
+    if absent:
+        raise BuildRevokedError(
+            f"{log.dataset_id}@{version}: {len(absent)} of its files are not there as they were put, such as "
+            f"{log.store.url}/{log.dataset_id}/{min(absent)}: is there a rule that deletes old objects? Build again"
+        )
+
+
+def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: str, *, needs_files: bool) -> None:
+    """Raise if a version that was read to make another is not there any more, or records were erased from it.
+
+    Args:
+        read: the version.
+        log, head: those of the new version, which is published on this head.
+        version: the new version.
+        needs_files: whether the new version has the files of the one that was read.
+    """
+    is_here = (read.store.url, read.dataset_id) == (log.store.url, log.dataset_id)
+    there = head if is_here else Log(read.store, read.dataset_id).head()
+    found = there.versions.get(read.info.version)
+    if found == read.info or (found is not None and found.digest == read.info.digest and not needs_files):
+        return
+    gone = there.successor(read.info.digest)
+    what = "was deleted" if found is None else "was replaced"
+    if gone is not None:
+        what = f"lost records to an erasure ({gone.reason})"
+    raise VersionNotFoundError(
+        f"{read.name} {what} while {version!r} was made from it: begin again with what is there now"
+    )
+
+
+def _check(log: Log, head: Snapshot, version: str, manifest: Manifest) -> None:
     """Raise if a version cannot be published on this head."""
-    if base is not None and head.versions.get(base.version) != base:
-        raise VersionNotFoundError(f"{log.dataset_id}@{base.version} was deleted while {version!r} was made from it")
     groups = [file.generation for group in manifest.columns for file in group.files]
     is_swept = min([*manifest.shards.generations, *groups], default=head.generation) < head.generation
     lost = lost_files((file.file for file in manifest.files) if is_swept else (), log, head)
@@ -91,6 +133,14 @@ def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
         by_generation.setdefault(paths.generation_of(file), set()).add(file)
     lost = (names & log.deleted_since(head, generation) for generation, names in by_generation.items())
     return set().union(*lost)
+
+
+def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
+    """Return those of some files that the store does not have with their sizes."""
+    owners = {name: (file.file, nbytes) for file in files for name, nbytes in file.files.items()}
+    with Pool(_AT_ONCE, "cachelayer-files") as threads:
+        sizes = threads.map(lambda name: log.store.size(f"{log.dataset_id}/{name}"), owners)
+        return {file for (file, nbytes), size in zip(owners.values(), sizes, strict=True) if size != nbytes}
 
 
 def put_manifest(

@@ -110,6 +110,29 @@ def test_a_record_that_fails_is_named_by_its_number_after_resuming_too(storage: 
     assert f"record {bad.asked[-1]}:" in str(caught.value)
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 100)])
+@pytest.mark.parametrize("options", [{}, {"hosts": (0, 1)}], ids=str)
+def test_a_noted_shard_that_something_deleted_or_cut_is_built_again(
+    storage: Storage, expected: cachelayer.DataRef[Any], options: Any, damage: Callable[[Path], object]
+) -> None:
+    fail(storage, Listed(6000), **options)
+    damage(Path(storage.url) / "rows" / noted(storage)[1])
+    cache(storage, Listed(), **options)
+    check(storage, expected)
+
+
+def test_what_is_missing_when_it_is_published_is_not_published(storage: Storage) -> None:
+    class Loses(Listed):
+        def __getitem__(self, number: Any) -> Any:
+            if number == RECORDS - 1:
+                next((Path(storage.url) / "rows" / paths.SHARDS).glob("*.array_record")).unlink()
+            return super().__getitem__(number)
+
+    with pytest.raises(cachelayer.BuildRevokedError, match=r"array_record|shards/"):
+        cache(storage, map(Loses().__getitem__, range(RECORDS)))
+    assert storage.datasets() == []
+
+
 class Mended(Listed):
     """A source of other code."""
 

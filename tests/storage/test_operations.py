@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from forks import FORKS
 from leftovers import assert_only_versions_are_left, stored_files
-from operations import OF_A_BASE, OPERATIONS, expected, submit_base
+from operations import OF_A_BASE, OPERATIONS, OPTIONS, expected, rows, submit_base
 from samples import some
 from servers import Server, new_place, new_storage
 
@@ -156,8 +156,14 @@ class Meanwhile(LocalStore):
         super().receive(name, fill)
 
 
+def replace_base(storage: Storage) -> None:
+    storage.delete("d", "v1", grace=0)
+    storage.submit(rows(100, 160), "d", "v1", **OPTIONS)
+
+
 MEANWHILE: dict[str, Callable[[Storage], object]] = {
     "deleted": lambda storage: storage.delete("d", "v1", grace=0),
+    "replaced": replace_base,
     "erased": lambda storage: storage.erase("d@v1", records=[3], reason="asked to", grace=0, progress=False),
 }
 
@@ -176,7 +182,29 @@ def test_whatever_happens_to_the_base_meanwhile_a_whole_version_is_made_or_none(
         storage._catalog.store = store = Meanwhile(folder, number, partial(MEANWHILE[meanwhile], other))
         with suppress(VersionNotFoundError):
             assert OF_A_BASE[name](storage, "v2").dataset_version in other.versions("d")
+        if "v2" in other.versions("d"):
+            made, kinds = other.fetch("d@v2"), [event.kind for event in other.history("d")]
+            # What was erased stays in no version that was published later.
+            knows = "erase" in kinds and kinds[-1] != "erase"
+            left = [each for each in expected(name) if each["number"] != 3 or not (knows or len(made.erased))]
+            assert plain(made.exclude(made.erased)) == plain(left)
         assert_only_versions_are_left(other, "d")
         if store.left > 0:
             break
         shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_records_are_erased_from_the_version_whose_numbers_were_passed_or_from_none(base: Path, tmp_path: Path) -> None:
+    for number in range(1, 12):
+        folder = tmp_path / str(number)
+        shutil.copytree(base, folder)
+        storage, other = Storage(folder), Storage(folder)
+        storage._catalog.store = store = Meanwhile(folder, number, partial(replace_base, other))
+        with suppress(VersionNotFoundError):
+            storage.erase("d@v1", records=[3], reason="asked to", grace=0, progress=False)
+        if store.left > 0:
+            break
+        assert plain(other.fetch("d@v1")) == plain(rows(100, 160))
+        assert_only_versions_are_left(other, "d")
+    assert number > 3

@@ -38,8 +38,15 @@ def notes(tmp_path: Path) -> Notes:
     made = notes_of(tmp_path, shard_bytes=1)
     made.begin(SPEC)
     for number, part in PARTS.items():
-        made.add(number, part)
+        add(made, number, part)
     return made
+
+
+def add(notes: Notes, number: int, part: FinishedPart) -> None:
+    """Note a part whose files are there."""
+    for name, nbytes in part.shards[0].files.items():
+        notes.store.put(f"d/{name}", bytes(nbytes))
+    notes.add(number, part)
 
 
 def test_what_is_noted_is_read_again_by_builds_with_the_same_plan(notes: Notes, tmp_path: Path) -> None:
@@ -66,8 +73,16 @@ def test_notes_whose_files_were_deleted_do_not_count(notes: Notes) -> None:
     assert 2 in notes.finished(log)
     commit(log, lambda head: head.sweeping({files[2], files[100_000]}, {}))
     assert notes.finished(log) == {}
-    notes.add(0, replace(PARTS[0], shards=(replace(PARTS[0].shards[0], generation=3),)))
+    add(notes, 0, replace(PARTS[0], shards=(replace(PARTS[0].shards[0], generation=3),)))
     assert notes.finished(log).keys() == {0}
+
+
+def test_notes_whose_files_are_not_there_do_not_count(notes: Notes) -> None:
+    log, names = Log(notes.store, "d"), [*PARTS[0].shards[0].files, *PARTS[2].shards[0].files]
+    notes.store.delete(f"d/{names[0]}")
+    assert notes.finished(log).keys() == {2, 100_000}
+    notes.store.put(f"d/{names[-1]}", b"cut")
+    assert notes.finished(log).keys() == {100_000}
 
 
 @pytest.mark.sampled
