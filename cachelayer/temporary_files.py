@@ -59,11 +59,17 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
 
 def remove_left_over(parent: Path) -> None:
     """Remove the working folders of processes of this host that were killed."""
-    # Another process may remove it at the same time; another user's is not ours to remove.
+    for folder in left_over(parent):
+        # Another process may remove it at the same time; another user's is not ours to remove.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def left_over(parent: Path) -> list[Path]:
+    """Return the working folders of processes of this host that were killed."""
     with suppress(OSError):
-        for folder in parent.glob(f"{_PREFIX}*"):
-            if has_ended(folder.name.removeprefix(_PREFIX).partition("-")[2]):
-                shutil.rmtree(folder, ignore_errors=True)
+        folders = sorted(parent.glob(f"{_PREFIX}*"))
+        return [each for each in folders if has_ended(each.name.removeprefix(_PREFIX).partition("-")[2])]
+    return []
 
 
 @cache

@@ -70,7 +70,8 @@ class VersionBuild:
     ) -> None:
         self._log = log
         self._store = log.store
-        self._copies = copies
+        # No local copies of what no version names: nobody would remove them when records are erased.
+        self._copies = None if extension is not None and extension.is_put_again else copies
         self._dataset_id = log.dataset_id
         self._version = version
         self._source = source

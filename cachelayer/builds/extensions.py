@@ -57,6 +57,10 @@ class Extension(Protocol):
     def spec(self) -> Tree | None:
         """The spec that the elements of the source must have; None for any."""
 
+    @property
+    def is_put_again(self) -> bool:
+        """Whether what is built is put into other files when it is joined."""
+
     def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:
         """Write the whole source if that needs no parts; else return None."""
 
@@ -95,6 +99,10 @@ class Appending:
             return None
         spec = manifest.merged_spec
         return {key: child for key, child in spec.items() if key not in self.fill} if self.fill else spec
+
+    @property
+    def is_put_again(self) -> bool:
+        return bool(self.base.manifest.columns)
 
     def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:  # noqa: ARG002
         return None
@@ -169,6 +177,7 @@ class AddingColumns:
     base: StoredVersion
     replaces: bool = False
     spec: ClassVar[Tree | None] = None
+    is_put_again: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         manifest, name = self.base.manifest, self.base.name

@@ -33,6 +33,7 @@ _IN_DATASET = re.compile(
 )
 """A path of a file of a dataset: the folder of the dataset, and what follows."""
 SHARDS, MANIFESTS, PACKS, BUILDS = "shards", "manifests", "packs", "_builds"
+LOG, WORKING = "_log", "_tmp"
 
 
 def check_name(kind: str, name: object) -> str:
@@ -72,7 +73,7 @@ def dataset_folder(path: str) -> str | None:
 
 
 def log(dataset_id: str) -> str:
-    return f"{dataset_id}/_log"
+    return f"{dataset_id}/{LOG}"
 
 
 def log_entry(dataset_id: str, sequence: int) -> str:
@@ -159,7 +160,7 @@ def builds(dataset_id: str, version: str = "") -> str:
 
 def temporary(dataset_id: str) -> str:
     """Return the folder of what is being written, on a file system."""
-    return f"{dataset_id}/_tmp"
+    return f"{dataset_id}/{WORKING}"
 
 
 def parent_of(name: str) -> str:

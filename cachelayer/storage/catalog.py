@@ -120,8 +120,10 @@ class Catalog:
         """Return the DataRef of a version."""
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
-            records = version_elements(VersionRecords(version, self.verify, self.copies))
-            return DataRef(Selected(records, version.kept))
+            records = VersionRecords(version, self.verify, self.copies)
+            if version.manifest.gone:
+                records.shards  # noqa: B018 - looking at them removes local copies of what was erased
+            return DataRef(Selected(version_elements(records), version.kept))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""

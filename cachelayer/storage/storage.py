@@ -258,7 +258,7 @@ class Storage:
 
         self._catalog.change(dataset_id, decide)
         if grace == 0:
-            gc.Collector(self._store, dataset_id, grace).collect_deleted()
+            gc.collect_deleted(self._store, dataset_id)
 
     def erase(
         self,
@@ -285,8 +285,8 @@ class Storage:
             records: the numbers of the records.
             of: the version, if it is not named before.
             reason: why; it is stored, and shown to those who ask for the old digest.
-            grace: for how many seconds the old files stay, for programs that read them; 0 deletes them at once, and
-                None with the next :meth:`gc`.
+            grace: for how many seconds the old files stay, for programs that read them; 0 deletes them at once, with
+                all that no version names, such as what an interrupted build left; None with the next :meth:`gc`.
             progress: as in :meth:`submit`.
 
         Returns:
@@ -309,7 +309,7 @@ class Storage:
         rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
         erased = Erasure(log, info, rows, reason, seconds, progress).erase()
         if grace == 0:
-            gc.Collector(self._store, ref.dataset_id, 0).collect_deleted()
+            gc.collect_erased(self._store, ref.dataset_id)
         return self._catalog.ref(erased)
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:

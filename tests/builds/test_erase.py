@@ -181,8 +181,44 @@ def test_local_copies_go_when_they_are_looked_at(gcs: Server, tmp_path: Path) ->
     Storage(storage.url, storage_options=gcs.storage_options(), local_cache_bytes=0).erase(
         "d@v1", records=[42], reason="asked to", grace=0
     )
-    assert storage.fetch("d@v1")[41]["n"] == 41
+    cachelayer.open(f"{storage.url}/d@v1", storage_options=gcs.storage_options(), local_cache=copies)
     assert b"secret of person 0042" not in b"".join(path.read_bytes() for path in copies.rglob("*.array_record"))
+
+
+def test_what_no_version_names_goes_too(storage: Storage, tmp_path: Path) -> None:
+    submitted(storage)
+
+    def repeated(element: Any) -> dict[str, str]:
+        return {"more": element["text"] * 2}
+
+    storage.add_columns("d@v1", new="v2", columns=repeated)
+    more = [{**row, "more": row["text"]} for row in rows(COUNT)]
+    storage.append("d@v2", new="v3", source=more, shard_bytes=3000)
+
+    def fails() -> Iterator[Any]:
+        yield from rows()
+        raise OSError("the source went away")
+
+    with pytest.raises(cachelayer.SourceError):
+        storage.submit(fails, "d", "v4", shard_bytes=3000)
+    storage.erase("d@v3", records=[42, COUNT + 42], reason="asked to", grace=0)
+    left = stored_bytes(storage) + b"".join(path.read_bytes() for path in (tmp_path / "copies").rglob("*.*"))
+    for number, is_there in ((42, False), (COUNT + 42, False), (43, True)):
+        assert (f"secret of person {number:04}".encode() in left) == is_there
+    for version in ("v1", "v2", "v3"):
+        assert storage.verify("d", version)
+
+
+def test_a_build_at_work_is_not_disturbed_and_what_it_may_keep_is_said(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    submitted(storage)
+
+    def source() -> Iterator[Any]:
+        yield from rows(COUNT)
+        with pytest.warns(cachelayer.CacheLayerWarning, match="'d' is at work"):
+            storage.erase("d@v1", records=[42], reason="asked to", grace=0)
+
+    assert len(storage.submit(source, "d", "v2", shard_bytes=3000)) == COUNT
 
 
 @pytest.mark.parametrize(

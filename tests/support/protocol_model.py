@@ -164,7 +164,7 @@ class Protocol:
     In the package, ``commit`` is ``Log.commit``, ``check_file`` is ``publish.lost_files``, ``put_file`` is
     ``ShardTarget.put``, ``resume`` is ``Notes.finished``, ``build`` is ``VersionBuild.build``, ``publish`` is
     ``publish.publish``, ``append`` is ``derive.appended`` with it, ``erase`` is ``Erasure.erase``, ``remove`` is
-    ``Storage.delete``, and ``choose`` and ``collect`` are those of ``gc.Collector``.
+    ``Storage.delete``, and ``choose`` and ``collect`` are ``gc.garbage`` and ``gc.collect``.
     """
 
     rules: Rules = field(default_factory=Rules)

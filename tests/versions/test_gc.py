@@ -7,17 +7,19 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from leftovers import assert_only_versions_are_left, named_files, stored_files
+from leftovers import assert_only_versions_are_left, files_below, named_files, stored_files
 
 import cachelayer
 from cachelayer import BuildRevokedError, Storage
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.versions.gc import Collected, Collector
+from cachelayer.temporary_files import process_name
+from cachelayer.versions.gc import Collected, collect
 from cachelayer.versions.log import Log
 
 JUNK = paths.file(paths.SHARDS, "ab" * 32, 0)
@@ -79,7 +81,7 @@ def test_what_a_collector_that_died_left_is_never_used_and_goes_with_the_next(st
     before = stored_files(storage)
     storage._catalog.change("d", lambda head: head.without_version("v1", {}, force=False, grace=0.0))
     with pytest.raises(KeyboardInterrupt):
-        Collector(DiesBeforeDeleting(tmp_path), "d", 0.0).collect()
+        collect(DiesBeforeDeleting(tmp_path), "d", 0.0)
     assert stored_files(storage) == before
     # The same shard, whose old file is still there, is put under another name.
     again = storage.submit(range(100), "d", "v1")
@@ -275,6 +277,89 @@ def test_what_is_deleted_again_without_a_grace_goes_at_once(storage: Storage) ->
     assert stored_files(storage) == set()
     with pytest.raises(cachelayer.VersionNotFoundError):
         storage.delete("d", "v1", grace=0)
+
+
+class DeletesMeanwhile(LocalStore):
+    """A store in which another process deletes a version while its manifest is read."""
+
+    def __init__(self, root: Path, version: str) -> None:
+        super().__init__(root)
+        self.version: str | None = version
+
+    def read(self, name: str) -> bytes | None:
+        if "/manifests/" in name and self.version is not None:
+            version, self.version = self.version, None
+            Storage(self.root).delete("d", version, grace=0)
+        return super().read(name)
+
+
+@pytest.mark.parametrize("deleted", ["v1", "v2", "v3"])
+def test_a_version_that_another_process_deletes_meanwhile_stops_no_collection(
+    storage: Storage, tmp_path: Path, deleted: str
+) -> None:
+    for dataset_id in ("a", "d", "z"):
+        for number in range(1, 4):
+            storage.submit([number], dataset_id, f"v{number}")
+        put_junk(tmp_path, dataset_id)
+    storage.delete("d", "v3")
+    storage._catalog.store = DeletesMeanwhile(tmp_path, deleted)
+    assert {f"{name}/{JUNK}" for name in "adz"} <= names(storage.gc(grace=0))
+    with suppress(cachelayer.VersionNotFoundError):
+        storage.delete("d", "v3", grace=0)
+    for dataset_id in ("a", "d", "z"):
+        assert_only_versions_are_left(storage, dataset_id)
+    assert deleted not in storage.versions("d")
+
+
+def test_a_deleted_version_whose_manifest_is_gone_stops_no_collection(storage: Storage, tmp_path: Path) -> None:
+    for name in ("a", "d", "z"):
+        storage.submit([1], name, "v1")
+        put_junk(tmp_path, name)
+    storage.delete("d", "v1", grace=3600)
+    for path in (tmp_path / "d/manifests").iterdir():
+        path.unlink()
+    with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
+        assert names(storage.gc(grace=0)) == {f"a/{JUNK}", f"z/{JUNK}"}
+    storage.delete("d", "v1", grace=0)
+    storage.gc(grace=0)
+    assert named_files(storage) == set()
+
+
+@pytest.mark.parametrize("grace", [0.0, 3600.0])
+def test_a_dry_run_lists_exactly_what_goes(storage: Storage, tmp_path: Path, grace: float) -> None:
+    storage.submit([1], "d", "v1")
+    storage.submit([2], "d", "v2")
+    storage.delete("d", "v2", grace=1e-9)
+    put_junk(tmp_path)
+    temporary = f"cachelayer-build-0123456789ab-{process_name().rpartition('-')[0]}-{2**22 + 1}"
+    elsewhere = "cachelayer-build-0123456789ab-elsewhere-1"
+    for name in (
+        "_log/.0000000009.json.x.tmp",
+        "shards/.half.tmp",
+        f"_builds/v3/{'ab' * 16}/00001.json",
+        "_builds/v3/claim",
+        "packs/0123/0123.packs",
+        f"_tmp/{temporary}/00000.array_record",
+        f"_tmp/{elsewhere}/00000.array_record",
+    ):
+        path = tmp_path / "d" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    for path in (tmp_path / "d").rglob("*"):
+        age(path, 7200)
+    (tmp_path / "d/_tmp" / elsewhere / "new").touch()
+    before = files_below(storage, "d")
+    would = storage.gc(grace, dry_run=True)
+    assert files_below(storage, "d") == before
+    assert storage.gc(grace) == would
+    gone = {
+        name for name in before - files_below(storage, "d") if name.partition("/")[0] != "_log" or name.endswith("tmp")
+    }
+    assert len(gone) > 8
+    for name in gone:
+        assert [each.name for each in would if f"d/{name}".startswith(each.name)], name
+    assert storage.gc(grace, dry_run=True) == storage.gc(grace) == []
+    assert {elsewhere} == {name.split("/")[1] for name in files_below(storage, "d") if name.startswith("_tmp")}
 
 
 @pytest.mark.parametrize("grace", [-1, float("nan"), True, "1h"])
