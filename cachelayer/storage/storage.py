@@ -293,7 +293,7 @@ class Storage:
             The version without the records.
 
         Raises:
-            NotFoundError: if there is no such version.
+            NotFoundError: if there is no such version, or another has its name meanwhile: then nothing is erased.
             RecordIndexError: if it has no such record.
             CorruptionError: if a shard that holds one is damaged: restore it first.
         """
@@ -629,7 +629,7 @@ class Storage:
 
         Raises:
             AlreadyExistsError: if the new version exists and was made in another way; says what differs.
-            NotFoundError: if there is no such base, or it is deleted meanwhile and its files are gone.
+            NotFoundError: if there is no such base, or it is deleted, replaced or erased from meanwhile.
             InvalidArgumentError, InvalidTypeError: if an argument is invalid.
             CorruptionError: if a record of the base is damaged.
             StorageError: if the disk is full, or a store fails.
@@ -793,8 +793,9 @@ class Storage:
     ) -> DataRef[Any]:
         """Copy a version to another storage, or under another name. The copy has the same shards and the same digest.
 
-        After an interruption, the same call continues where it stopped. If the target has a version of this name with
-        the same digest, it counts as the copy. The provenance stays that of the build.
+        After an interruption, the same call continues where it stopped. What the target has already is compared by its
+        checksums, which reads it unless the store knows them, as Google's does; only what is missing or damaged there is
+        copied, also if the target has the version already. The provenance stays that of the build.
 
         Args:
             dataset_id, version: as in :meth:`fetch`.
@@ -806,7 +807,7 @@ class Storage:
             The version in the target.
 
         Raises:
-            NotFoundError: if there is no such version, or it is deleted meanwhile.
+            NotFoundError: if there is no such version, or it is deleted, replaced or erased from meanwhile.
             AlreadyExistsError: if another version, or a tag, has this name in the target.
             CorruptionError: if a file differs from what was published.
             StorageError: if one of the storages fails.
