@@ -794,7 +794,7 @@ class Storage:
         """Copy a version to another storage, or under another name. The copy has the same shards and the same digest.
 
         After an interruption, the same call continues where it stopped. What the target has already is compared by its
-        checksums, which reads it unless the store knows them, as Google's does; only what is missing or damaged there is
+        checksums, which reads it unless the store knows them, as Google's does; only what is missing or damaged is
         copied, also if the target has the version already. The provenance stays that of the build.
 
         Args:
