@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -219,7 +220,8 @@ def _matching(path: Any, options: Options) -> list[File]:
     with reading(text):
         fs, inner = _file_system(text, options)
         is_file = fs.isfile(inner)
-        found = [inner] if is_file or not any(sign in text for sign in _PATTERN) else _of_pattern(fs, inner)
+        is_pattern = not is_file and any(sign in text for sign in _PATTERN)
+        found = _of_pattern(fs, inner) if is_pattern else [inner]
         files = [inner] if is_file else [name for name in found if fs.isfile(name)]
         folder = next((name for name in found if name not in files and fs.isdir(name)), None)
     if folder is not None and inner.rpartition("/")[2].strip("*"):
@@ -230,10 +232,15 @@ def _matching(path: Any, options: Options) -> list[File]:
 
 
 def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
-    first = min(pattern.find(sign) for sign in _PATTERN if sign in pattern)
-    folder = pattern[: pattern.rfind("/", 0, first) + 1]
-    found = sorted(fs.glob(pattern))
-    if is_hidden(pattern[len(folder) :]):
+    """Return what a pattern names. Folders of exactly its name are meant as they are: ``run[1]/*`` is in ``run[1]``."""
+    folder = ""
+    while (rest := pattern[len(folder) :]) and "/" in rest.lstrip("/"):
+        name = rest[: rest.index("/", len(rest) - len(rest.lstrip("/"))) + 1]
+        if any(sign in name for sign in _PATTERN) and not fs.isdir((folder + name).rstrip("/")):
+            break
+        folder += name
+    found = sorted(fs.glob(re.sub(r"([*?[])", r"[\1]", folder) + rest))
+    if is_hidden(rest):
         return found
     return [name for name in found if not is_hidden(name.removeprefix(folder))]
 
@@ -295,7 +302,13 @@ class Folder:
             self.fs.invalidate_cache(self.path)
             is_local = isinstance(self.fs, LocalFileSystem)
             found = _local_files(self.path) if is_local else self.fs.find(self.path, detail=True)
-        inner = {name[len(self.path) + 1 :]: File(self.fs, name, info) for name, info in found.items()}
+        folders = {name.rpartition("/")[0] for name in found}
+        # Some clients put empty objects in the place of folders.
+        inner = {
+            name[len(self.path) + 1 :]: File(self.fs, name, info)
+            for name, info in found.items()
+            if len(name) > len(self.path) + 1 and not name.endswith("/") and (info.get("size") or name not in folders)
+        }
         datasets = tuple({dataset for path in inner if (dataset := names.dataset_folder(path)) is not None})
         if "" in datasets:
             raise InvalidArgumentError(f"{self.path} is a dataset of a storage: open it with cachelayer.open")

@@ -24,6 +24,8 @@ from cachelayer.records.tree import Tree
 _BOM = b"\xef\xbb\xbf"
 _FIRST_LINES = 4096
 _OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")
+_PARSED = ("delimiter", "quote_char", "double_quote", "escape_char", "newlines_in_values", "invalid_row_handler")
+_END = "cachelayer-end-of-file"
 _LONG_NUMBER = re.compile(rb"[0-9][eE][+-]?[0-9]{3}|[0-9]{300}")
 """What a line holds in which float64 may overflow, or become 0."""
 
@@ -117,8 +119,12 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
     """Return a CSV file as a part: all columns as text, or those of a schema in its types."""
     parse = pa_csv.ParseOptions(newlines_in_values=True) if parse is None else parse
     convert = pa_csv.ConvertOptions() if convert is None else convert
-    with reading(file.name, "does not parse"), _opened(file, read, parse, None) as reader:
+    with reading(file.name, "does not parse"), _opened(file, read, parse, None, b"") as reader:
         header = reader.schema.names
+    if len(header) == 1 and parse.ignore_empty_lines:
+        # Without another column, an empty line is how writers put an empty cell.
+        parse = pa_csv.ParseOptions(**{name: getattr(parse, name) for name in _PARSED}, ignore_empty_lines=False)
+    last_row = (parse.delimiter.join([_END] * len(header)) + "\n").encode()
     names = schema.names if schema is not None else convert.include_columns or header
     twice = next((name for name in names if header.count(name) > 1), None)
     if twice is not None:
@@ -127,8 +133,8 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
     own = pa.schema([(name, declared.get(name, pa.string())) for name in names])
 
     def batches(_: int) -> Iterator[pa.RecordBatch]:
-        with reading(file.name, "does not parse"), _opened(file, read, parse, names) as reader:
-            for batch in reader:
+        with reading(file.name, "does not parse"), _opened(file, read, parse, names, last_row) as reader:
+            for batch in _without_last_row(reader, file.name):
                 columns = [
                     column if is_text(kind) else _values(column, convert)
                     for column, kind in zip(batch.columns, own.types, strict=True)
@@ -138,13 +144,28 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
     return ArrowPart(file.name, own, None, batches)
 
 
-def _opened(file: File, read: Any, parse: Any, names: list[str] | None) -> Any:
-    """Return a reader of columns of text; of all columns if no names are given."""
+def _without_last_row(batches: Any, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield batches without the row that was added to the file, which is another one if a quote does not end."""
+    last: pa.RecordBatch | None = None
+    for batch in batches:
+        if last is not None and len(batch):
+            yield last
+        last = batch if last is None or len(batch) else last
+    if last is None or not len(last) or any(column[-1].as_py() != _END for column in last.columns):
+        raise SourceError(
+            f"{name} ends within quotes: a text that begins with a quotation mark has no other at its end. Close it, "
+            "or pass parse_options=pyarrow.csv.ParseOptions(quote_char=False) if it is part of the text"
+        )
+    yield last[:-1]
+
+
+def _opened(file: File, read: Any, parse: Any, names: list[str] | None, last_row: bytes) -> Any:
+    """Return a reader of columns of text, with one more row; of all columns if no names are given."""
     # Text that is not UTF-8 is refused when its record is stored, so that only this record is skipped.
     convert = pa_csv.ConvertOptions(check_utf8=False)
     if names is not None:
         convert.include_columns, convert.column_types = names, dict.fromkeys(names, pa.string())
-    stream = _Text(stream_of(file), parse.quote_char or "", file.name)
+    stream = _Text(stream_of(file), last_row)
     return pa_csv.open_csv(pa.PythonFile(stream, mode="r"), read, parse, convert)
 
 
@@ -162,29 +183,24 @@ class _Text:
 
     Args:
         stream: the stream to read.
-        quote: the quotation mark; empty if there is none.
-        name: the name of the file.
+        last_row: a row to add at its end.
     """
 
     closed = False
 
-    def __init__(self, stream: Any, quote: str, name: str) -> None:
+    def __init__(self, stream: Any, last_row: bytes) -> None:
         self._stream = stream
-        self._quote = quote.encode()
-        self._name = name
-        self._quotes = 0
+        self._last_row = last_row
+        self._ends_a_line = True
         self._rest = b""
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` of the next bytes."""
         new: bytes = self._stream.read(max(1, size - len(self._rest)))
-        if self._quote:
-            self._quotes += new.count(self._quote)
-            if not new and self._quotes % 2:
-                raise SourceError(
-                    f"{self._name} ends within quotes: its quotation marks are odd in number. Close them, or pass "
-                    "parse_options=pyarrow.csv.ParseOptions(quote_char=False) if they are part of its texts"
-                )
+        if new:
+            self._ends_a_line = new.endswith((b"\n", b"\r"))
+        else:
+            new, self._last_row = (b"" if self._ends_a_line or not self._last_row else b"\n") + self._last_row, b""
         data, self._rest = self._rest + new, b""
         if len(data) > 1 and data.endswith(b"\r"):
             data, self._rest = data[:-1], b"\r"
