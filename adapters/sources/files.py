@@ -18,10 +18,12 @@ from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_files import FileFacts
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
+from cachelayer.records.codec import Codec
+from cachelayer.records.layout import Column
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
@@ -200,17 +202,55 @@ class FileElements:
     Args:
         element_spec: the spec of the elements; None if the first ones decide it.
         elements: yields them, each time it is called.
+        place_of: returns the file of a record, and its line; None if errors need no more than the record.
     """
 
     kind = "files"
     length: int | None = None
 
-    def __init__(self, element_spec: Tree | None, elements: Callable[[], Iterator[Any]]) -> None:
+    def __init__(
+        self,
+        element_spec: Tree | None,
+        elements: Callable[[], Iterator[Any]],
+        place_of: Callable[[int], str] | None = None,
+    ) -> None:
         self.element_spec = element_spec
         self._elements = elements
+        self._place_of = place_of
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        return IterableSource(self._elements(), self.kind, None).batches(limit)
+        first = 0
+        for batch in IterableSource(self._elements(), self.kind, None).batches(limit):
+            yield batch if self._place_of is None else PlacedBatch(batch, first, self._place_of)
+            first += len(batch)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedBatch:
+    """A batch whose errors name the place where an element was read.
+
+    Args:
+        batch: the batch.
+        first: the number of its first record.
+        place_of: returns the place of a record.
+    """
+
+    batch: Batch
+    first: int
+    place_of: Callable[[int], str]
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def columns(self, codec: Codec) -> list[Column]:
+        try:
+            return self.batch.columns(codec)
+        except ElementError as error:
+            raise (error.at(place=self.place_of(self.first)) if len(self) == 1 else error) from error.__cause__
+
+    def apart(self) -> Iterator[PlacedBatch]:
+        for record, batch in enumerate(self.batch.apart(), self.first):
+            yield PlacedBatch(batch, record, self.place_of)
 
 
 def _matching(path: Any, options: Options) -> list[File]:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
 from cachelayer.adapters.sources.files import File, FileElements, Files, reading
 from cachelayer.adapters.sources.python_rows import Unreadable, first_rows, packer, spec_of_rows
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.tree import Tree
 
 _BOM = b"\xef\xbb\xbf"
@@ -54,18 +54,33 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> FileElements
     elif schema is not None:
         spec = spec_of(pa.struct(list(schema)), {})
     else:
-        spec = spec_of_rows(first_rows(rows(), _FIRST_LINES))
+        try:
+            spec = spec_of_rows(first_rows(rows(), _FIRST_LINES))
+        except ElementError as error:
+            raise error.at(place=_place_of(files, error.record or 0)) from error.__cause__
     pack = packer(spec, fill=True)
-    return FileElements(spec, lambda: map(pack, rows()))
+    return FileElements(spec, lambda: map(pack, rows()), partial(_place_of, files))
 
 
 def _rows(files: Files, names: list[str] | None) -> Iterator[Any]:
+    for _, _, line in _placed_lines(files):
+        row = _parsed(line)
+        is_whole = names is None or isinstance(row, Unreadable)
+        yield row if is_whole else {name: row.get(name) for name in names or ()}
+
+
+def _place_of(files: Files, record: int) -> str:
+    """Return the file and the line of a record."""
+    file, number, _ = next(islice(_placed_lines(files), record, None))
+    return f"{file.name}, line {number}"
+
+
+def _placed_lines(files: Files) -> Iterator[tuple[File, int, bytes]]:
+    """Yield each line that is not empty, with its file and its number, from 1."""
     for file in files.find():
         for number, line in enumerate(_lines(file), 1):
             if line.strip():
-                row = _parsed(line, f"line {number} of {file.name}")
-                is_whole = names is None or isinstance(row, Unreadable)
-                yield row if is_whole else {name: row.get(name) for name in names or ()}
+                yield file, number, line
 
 
 def _lines(file: File) -> Iterator[bytes]:
@@ -80,13 +95,13 @@ def _lines(file: File) -> Iterator[bytes]:
             rest, start = end, b""
 
 
-def _parsed(line: bytes, place: str) -> Any:
+def _parsed(line: bytes) -> Any:
     read_float = _float if _LONG_NUMBER.search(line) else None
     try:
         value = json.loads(line.decode(), object_pairs_hook=_object, parse_float=read_float)
     except (ValueError, RecursionError) as error:
-        return Unreadable(f"{type(error).__name__}: {error}, {place}")
-    return value if isinstance(value, dict) else Unreadable(f"no JSON object, {place}")
+        return Unreadable(f"{type(error).__name__}: {error}")
+    return value if isinstance(value, dict) else Unreadable("no JSON object")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
