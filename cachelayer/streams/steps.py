@@ -244,7 +244,7 @@ class Steps:
                 position = high
         return position + count
 
-    # Steps by number: of streams that have not advanced.
+    # Steps by number; how many there are only of streams that have not advanced.
 
     @property
     def _longest(self) -> int:
@@ -311,6 +311,18 @@ class Steps:
         """Return step ``number``, counted from a position; None if there is no such step."""
         if self.records == 0:
             return None
+        base = self.segments[-1].begin
+        while start < base:
+            steps = self.several(start, number + 1)
+            if steps is None:
+                return None
+            count = 1 + len(self.borders(steps))
+            if number < count:
+                return list(self.single(steps))[number]
+            number, start = number - count, self.after(steps)
+        if base:
+            found = self._since(base).nth(start - base, number)
+            return None if found is None else Step(found.begin + base, found.end + base)
         if self.remainder == "wrap":
             return self.at(self._after(self.next_start(start), number * self.global_batch))
         for low, high in self.left_out:
@@ -334,6 +346,13 @@ class Steps:
                 return self.at(epoch * self.records + begin + number * self.global_batch)
             number -= count
         return None
+
+    def _since(self, base: int) -> Steps:
+        """Return the steps of the last segment, which begins at a position, with positions counted from there."""
+        last = self.segments[-1]
+        epochs = None if self.num_epochs is None else max(0, self.num_epochs - last.epoch)
+        left_out = tuple((max(0, low - base), high - base) for low, high in self.left_out if high > base)
+        return replace(self, num_epochs=epochs, left_out=left_out, earlier=())
 
     def turn_after(self, step: Step, workers: int) -> int:
         """Return the position where the next step of the worker begins that has this step, if workers take turns."""

@@ -361,6 +361,16 @@ def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
     return stream_of(replace(stream._reader, options=replace(stream._reader.options, **changes)))
 
 
+def continued(stream: Stream[T], state: Any) -> Stream[T]:
+    """Return the stream of what an iterator of another hands out once it restores a state: step 0 is the next one.
+
+    Raises:
+        StateError: if the state belongs to other records or another order, or lies past the end.
+    """
+    reader, position = stream._reader.restored(state)
+    return stream_of(replace(reader, options=replace(reader.options, start=position)))
+
+
 def is_endless(stream: Stream[Any]) -> bool:
     """Return whether a stream has no end. Each iteration of a dataset that is made from it goes on where one stopped.
 

@@ -24,7 +24,9 @@ from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
 from cachelayer.streams.order.blocks import Blocks
-from cachelayer.streams.stream import step_of
+from cachelayer.streams.order.buckets import Buckets
+from cachelayer.streams.steps import REMAINDERS, Steps
+from cachelayer.streams.stream import Stream, continued, reader_of, step_of
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, ref_of, shelf_of, whole
 
@@ -48,9 +50,10 @@ def order(request: Request) -> Response:
     if batch % shards:
         raise InvalidArgumentError(f"batch={batch}: it must be a multiple of the {shards} shards, which share it")
     step, first = whole(query, "step", 0, 0, MOST_STEPS - 1), whole(query, "from", 0, 0, MOST_BATCH)
-    options, position = _order_of(ref, batch, query)
-    stream = ref.stream(batch, num_epochs=None, start=position, **options)
-    numbers = stream.records(step)
+    state, options = _state_of(query), _options_of(query)
+    stream = _stream_of(ref, batch, options, state)
+    numbers, steps, begin = stream.records(step), reader_of(stream).options.steps, step_of(stream, step).begin
+    position = reader_of(stream).options.start
     # Each shard takes a contiguous part.
     parts = [part.tolist() for part in np.array_split(numbers, shards)]
     raw, look, by = ref.raw(), shelf.look(ref, THUMBNAIL, LEAVES), query.get("by", "")
@@ -59,9 +62,6 @@ def order(request: Request) -> Response:
     rows_here = rows[first : first + PAGE]
     drawn = zip(rows_here, drawn_records(raw, [number for number, _ in rows_here], look), strict=True)
     groups = groupby(drawn, key=lambda row: row[0][1])
-    written = "".join(f", {name}={value!r}" for name, value in options.items())
-    written += "" if shard is None else f", shard=({shard}, {shards})"
-    written += f", start={position}" if position else ""
 
     def link(step: int, shard: int | None, first: int = 0) -> str:
         """Return the query of the page of another step or shard, or of later records of the batch."""
@@ -80,10 +80,15 @@ def order(request: Request) -> Response:
         step=step,
         by=by,
         shuffles=list(_SHUFFLES),
+        remainders=REMAINDERS,
+        remainder=options["remainder"],
         leaves=_sortable(raw.element_spec),
         seed=options["seed"],
-        position=position,
-        begin=step_of(stream, step).begin,
+        position=None if state is None else position,
+        place_of=lambda position: _place(steps, position),
+        begin=begin,
+        rows_of_batch=len(numbers),
+        padding=len(numbers) - steps.size(step_of(stream, step)),
         parts=parts,
         most_numbers=_NUMBERS,
         total=len(rows),
@@ -91,36 +96,74 @@ def order(request: Request) -> Response:
         first=first,
         groups=[(heading, counts[heading], [record for _, record in group]) for heading, group in groups],
         page_size=PAGE,
-        python=f"ref.stream({batch}{written}, num_epochs=None).records({step})",
+        python=_python(batch, options, None if shard is None else (shard, shards), steps, position, step),
     )
 
 
-def _order_of(ref: DataRef[Any], batch: int, query: Mapping[str, str]) -> tuple[dict[str, Any], int]:
-    """Return the arguments of the stream, and its position: those of the state, if there is one."""
-    text, shuffle = query.get("state", "").strip(), query.get("shuffle", "exact")
-    if not text:
-        if shuffle not in _SHUFFLES:
-            raise InvalidArgumentError(f"shuffle={shuffle[:40]!r}: it is one of {', '.join(_SHUFFLES)}")
-        return {"shuffle": _SHUFFLES[shuffle], "seed": whole(query, "seed", 0, 0, (1 << 64) - 1)}, 0
+def _state_of(query: Mapping[str, str]) -> Any:
+    """Return the state that the query holds; None if it holds none."""
+    text = query.get("state", "").strip()
     try:
-        state = json.loads(text)
+        return json.loads(text) if text else None
     except (ValueError, RecursionError) as error:
         raise StateError(f"the state is not JSON: {error}") from error
+
+
+def _options_of(query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of the stream that the query has fields for, checked."""
+    shuffle, remainder = query.get("shuffle", "exact"), query.get("remainder", "keep")
+    for name, value, known in (("shuffle", shuffle, _SHUFFLES), ("remainder", remainder, REMAINDERS)):
+        if value not in known:
+            raise InvalidArgumentError(f"{name}={value[:40]!r}: it is one of {', '.join(known)}")
+    seed = whole(query, "seed", 0, 0, (1 << 64) - 1)
+    return {"shuffle": _SHUFFLES[shuffle], "seed": seed, "remainder": remainder}
+
+
+def _stream_of(ref: DataRef[Any], batch: int, options: dict[str, Any], state: Any) -> Stream[Any]:
+    """Return the stream; from a state on if there is one, whose order takes the place of that of the options."""
+    if state is None:
+        return ref.stream(batch, num_epochs=None, **options)
     try:
         described = state["order"]
-        options = {name: described.get(name) for name in ("shuffle", "seed")}
+        options |= {name: described.get(name) for name in ("shuffle", "seed")}
         options["reshuffle"] = described.get("reshuffle", True)
         if "blocks" in described:
             options["shuffle"] = Blocks(**described["blocks"])
-        iterator = iter(ref.stream(batch, num_epochs=None, **options))
-        iterator.set_state(state)
+        if "buckets" in described:
+            leaves, bounds = described["buckets"]["leaves"], described["buckets"]["bounds"]
+            options["buckets"] = Buckets(leaves, bounds, long="truncate")
+        return continued(ref.stream(batch, num_epochs=None, **options), state)
     except (StateError, TypeError, KeyError, AttributeError, InvalidArgumentError) as error:
         raise StateError(
-            f"not a state of a stream of {ref.dataset_id}@{ref.dataset_version}: {error}: the page shows the steps of "
-            "whole versions; of views, samples, buckets and mixtures stream.records(t) lists them, and "
-            ".../records?at=1,5,9 shows the records of these numbers"
+            f"not a state of a stream of {ref.dataset_id}@{ref.dataset_version}: {error}: of samples and mixtures "
+            "stream.record_numbers(t) lists the records of a step, and .../records?at=1,5,9 shows them by number"
         ) from error
-    return options, iterator.position
+
+
+def _place(steps: Steps, position: int) -> str:
+    """Return where a position lies, in words."""
+    places = next(steps.places(position, position + 1))
+    epoch = f"epoch {places.epoch:,}"
+    if places.segment.first:
+        epoch = f"the appended records, before {epoch}"
+    return f"{epoch}, from record {places.begin:,} of its order"
+
+
+def _python(
+    batch: int, options: Mapping[str, Any], shard: tuple[int, int] | None, steps: Steps, position: int, step: int
+) -> str:
+    """Return the line of Python that lists the records."""
+    defaults = {"remainder": "keep", "reshuffle": True}
+    given = {name: value for name, value in options.items() if value != defaults.get(name)}
+    given |= {} if shard is None else {"shard": shard}
+    if steps.left_out or steps.earlier:
+        return f"{_call(batch, given)}, then set_state(state): its item {step}"
+    return f"{_call(batch, given | ({'start': position} if position else {}))}.record_numbers({step})"
+
+
+def _call(batch: int, given: Mapping[str, Any]) -> str:
+    written = "".join(f", {name}={value!r}" for name, value in given.items())
+    return f"ref.stream({batch}{written}, num_epochs=None)"
 
 
 def _sortable(spec: Any) -> list[str]:

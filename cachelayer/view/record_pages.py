@@ -56,7 +56,7 @@ def records(request: Request) -> Response:
     search = None
     shown: Sequence[int] | NDArray[np.int64] = range(len(ref))
     if at:
-        shown = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in at.split(",")[:MOST]]
+        shown = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in at.split(",")]
     elif where:
         search = read_on(request, ("where", ref.dataset_id, ref.digest, where), lambda: Search(ref, where))
         if search.error is not None:

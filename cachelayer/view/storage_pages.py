@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -82,13 +81,15 @@ def dataset(request: Request) -> Response:
     """Show the versions of a dataset, its tags, builds and history."""
     storage, name = shelf_of(request).storage, request.path_params["dataset"]
     versions, builds = _published(storage, name)
+    events = storage.history(name)[::-1] if versions else []
     return page(
         "dataset.html",
         dataset_id=name,
         versions=versions[::-1],
         builds=builds,
         tags=storage.tags(name) if versions else {},
-        events=storage.history(name)[::-1][:_EVENTS] if versions else [],
+        events=events[:_EVENTS],
+        more_events=len(events) - _EVENTS,
     )
 
 
@@ -96,6 +97,7 @@ def version(request: Request) -> Response:
     """Show a version: spec, sizes, provenance, digest, and the line of Python that opens it."""
     storage, ref = shelf_of(request).storage, ref_of(request)
     manifest = ref._base.version.manifest
+    spec = list(spec_rows(ref.raw().element_spec))
     return page(
         "version.html",
         ref=ref,
@@ -105,7 +107,8 @@ def version(request: Request) -> Response:
         codec=manifest.codec,
         shards=manifest.shards[:_SHARDS],
         shard_count=len(manifest.shards),
-        spec=list(islice(spec_rows(ref.raw().element_spec), _SPEC_ROWS)),
+        spec=spec[:_SPEC_ROWS],
+        more_spec=len(spec) - _SPEC_ROWS,
         provenance=[
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             for name, value in flattened(dict(ref.provenance))

@@ -11,6 +11,7 @@ import pytest
 
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
+from cachelayer.streams.stream import continued
 
 OLD, NEW, NEWER = 40, 13, 22
 ORDERS: dict[str, dict[str, Any]] = {
@@ -127,6 +128,30 @@ def test_steps_that_are_left_out_stay_so(refs: list[Any]) -> None:
     iterator.advance_to(refs[1])
     rows = [*stream[0].tolist(), *(row for batch in iterator for row in batch.tolist())]
     assert sorted(rows) == sorted(set(range(OLD + NEW)) - set(gone))
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "wrap", "pad"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_stream_goes_on_from_any_state_and_knows_its_steps_by_number(
+    refs: list[Any], order: str, remainder: Any
+) -> None:
+    options = {**ORDERS[order], "num_epochs": None, "remainder": remainder}
+    for before in (0, 3, 12):
+        plain = [ref.stream(6, **options) for ref in refs]
+        iterator = iter(plain[0].without(steps=[before + 1, before + 8]))
+        for _ in range(before):
+            next(iterator)
+        for stream, newer in zip(plain, (None, refs[1], refs[2]), strict=True):
+            if newer is not None:
+                iterator.advance_to(newer)
+            state = iterator.get_state()
+            going_on = continued(stream, state)
+            read = [next(iterator) for _ in range(40)]
+            numbers = [batch[0][batch[1]] if remainder == "pad" else batch for batch in read]
+            for step, expected in enumerate(numbers):
+                assert going_on.records(step)[: len(expected)].tolist() == expected.tolist()
+            iterator.set_state(state)
+            next(iterator)
 
 
 def test_functions_and_their_random_numbers_go_on(refs: list[Any]) -> None:

@@ -141,3 +141,15 @@ def test_a_search_goes_on_while_somebody_looks(client: Client, monkeypatch: pyte
 def test_what_is_no_condition_is_refused(client: Client, where: str) -> None:
     answer = client.get(f"/d/d/v1/records?where={quote(where)}")
     assert (answer.status, "<script>alert" in answer.text, "A bug" in answer.text) == (400, False, False), where
+
+
+def test_all_records_of_a_list_are_shown_over_several_pages(client: Client) -> None:
+    numbers = np.random.default_rng(0).integers(0, 5000, 256).tolist()
+    path, found = f"/d/plain/v1/records?count=200&at={','.join(map(str, numbers))}", list[int]()
+    while path:
+        text = client.shown(path)
+        found += cards(text)
+        onward = re.search(r'<a rel="next" href="([^"]*)">', text)
+        path = html.unescape(onward[1]) if onward else ""
+    assert found == numbers
+    assert "of 256" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from view_client import Client, cards
 
 import cachelayer
+from cachelayer.streams.steps import REMAINDERS
 from cachelayer.view.order_page import MOST_SORTED, PAGE
 
 CLASSES = ["cat", "dog", "<b>emu</b>"]
@@ -104,6 +106,51 @@ def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, stora
         text = shown(client, f"batch=8&state={quote(json.dumps(state))}")
         assert "position 24" in text
         assert cards(text) == stream.records(3).tolist()
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_a_state_shows_the_batches_that_its_iterator_hands_out(
+    client: Client, storage: cachelayer.Storage, remainder: Any
+) -> None:
+    if "v2" not in storage.versions("pets"):
+        more = {"label": np.arange(130), "meta": {"score": np.zeros(130)}, "x": np.arange(RECORDS, RECORDS + 130)}
+        storage.append("pets", "v1", "v2", more)
+    old, new = storage.fetch("pets@v1"), storage.fetch("pets@v2")
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_epochs": None, "remainder": remainder}
+    left_out = iter(old.stream(64, **options).without(steps=[4, 5, 80]))
+    advanced = iter(old.stream(64, **options).without(steps=[2]))
+    for iterator in (left_out, advanced):
+        for _ in range(3):
+            next(iterator)
+    advanced.advance_to(new)
+    for version, iterator in (("v1", left_out), ("v2", advanced)):
+        query = f"batch=64&remainder={remainder}&state={quote(json.dumps(iterator.get_state()))}"
+        for step in range(85):
+            batch = next(iterator)
+            if step in (0, 1, 2, 70, 74, 75, 76, 77, 84):
+                numbers = (batch[0] if remainder == "pad" else batch)["x"].tolist()
+                text = client.shown(f"/d/pets/{version}/order?{query}&step={step}")
+                assert cards(text) == numbers
+                assert ("rows are padding" in text) == (remainder == "pad" and not batch[1].all())
+    text = client.shown(f"/d/pets/v2/order?{query}&step=75")
+    assert "the appended records, before epoch" in text
+    plain = shown(client, f"batch=64&remainder={remainder}&seed=3&step=78")
+    assert cards(plain) == old.stream(64, **options).record_numbers(78).tolist()
+
+
+def test_a_state_of_buckets_shows_them(client: Client, storage: cachelayer.Storage) -> None:
+    rows = [{"t": np.zeros(1 + n % 50, np.int32)} for n in range(200)]
+    ref = storage.submit(rows, "long@v1", element_spec={"t": cachelayer.ArraySpec("int32", (None,))})
+    stream = ref.stream(16, shuffle=True, seed=1, buckets=("t", [20, 50]), num_epochs=None)
+    iterator = iter(stream)
+    next(iterator)
+    text = client.shown(f"/d/long/v1/order?batch=16&step=4&state={quote(json.dumps(iterator.get_state()))}")
+    assert cards(text) == stream.record_numbers(5).tolist()
+
+
+def test_what_is_no_state_is_refused(client: Client, storage: cachelayer.Storage) -> None:
+    ref = storage.fetch("pets@v1")
+    state = iter(ref.stream(8, shuffle="blocks", seed=9, num_epochs=None)).get_state()
     in_mixture = iter(cachelayer.mix([(ref, 1), (ref[:9], 2)]).stream(8, shuffle="blocks", seed=9)).get_state()
     for other in (
         {**state, "digest": "0" * 64},
@@ -117,6 +164,7 @@ def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, stora
     for wrong, said in {
         "state=%7B": "not JSON",
         "batch=7&shards=2": "",
+        "remainder=some": "drop, keep, pad, wrap",
         "batch=99999999999": "",
     }.items():
         assert said in client.shown(f"/d/pets/v1/order?{wrong}", 400)
