@@ -6,7 +6,7 @@ import atexit
 import functools
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from cachelayer.arguments import integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import end_threads
+from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import Awaited, save_state
-from cachelayer.streams.stream import Stream, is_endless, reader_of
+from cachelayer.streams.stream import Stream, reader_of
 
 try:
     import jax
@@ -58,10 +59,11 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None
             ones count as one. By default as many as the stream reads ahead (``prefetch``).
 
     Returns:
-        An iterable of batches, which can be iterated any number of times; if the stream is endless, each iteration goes
-        on where the last one stopped. A batch has the structure of the stream's, with ``jax.Array`` leaves in JAX's
-        dtypes: 64 bits become 32 unless ``jax_enable_x64`` is set; floats are rounded. Values that are too large for
-        that are an error that names the leaf. With remainder "pad" an item is ``(batch, mask)``.
+        An iterable of batches. Each iteration has the next epoch; if the stream is endless, it goes on where the last
+        one stopped. It has ``get_state`` and ``set_state``, as its iterators have. A batch has the structure of the
+        stream's, with ``jax.Array`` leaves in JAX's dtypes: 64 bits become 32 unless ``jax_enable_x64`` is set; floats
+        are rounded. Values that are too large for that are an error that names the leaf. With remainder "pad" an item
+        is ``(batch, mask)``.
 
     Raises:
         InvalidArgumentError: if the stream has no batches, is one shard of several, or has a step that the sharding
@@ -84,39 +86,26 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None
     return GlobalBatches(stream, sharding, None if depth is None else integer("depth", depth, 1))
 
 
-class GlobalBatches(Generic[T]):
-    """The batches of a stream as global arrays. Made by :func:`global_batches`."""
+class GlobalBatches(Epochwise[T]):
+    """The batches of a stream as global arrays, each iteration the next epoch. Made by :func:`global_batches`."""
 
     def __init__(self, stream: Stream[T], sharding: NamedSharding, depth: int | None) -> None:
-        self._stream = stream
         self._sharding = sharding
         self._depth = depth
-        # Of an endless stream.
-        self._only: GlobalBatchIterator[T] | None = None
         _check_steps(reader_of(stream), sharding, reader_of(stream).options.start)
+        super().__init__(stream, self._global)
 
-    def __iter__(self) -> GlobalBatchIterator[T]:
-        """Return an iterator from the start, independent of others; of an endless stream, the only one."""
-        if self._only is not None:
-            return self._only
-        iterator: GlobalBatchIterator[T] = GlobalBatchIterator(self._reader(), self._sharding)
-        if is_endless(self._stream):
-            self._only = iterator
-        return iterator
-
-    def _reader(self) -> StepReader:
+    def _global(self, reader: StepReader) -> GlobalBatchIterator[T]:
         """Return what reads the rows that this process holds, and sends them to its devices."""
         # In this thread: another does not see what a context manager of JAX sets.
         wide = bool(jax.config.jax_enable_x64)
-        sharding, reader = self._sharding, reader_of(self._stream)
+        sharding = self._sharding
         if not sharding.is_fully_addressable:
             reader = reader.of_rows(lambda size: _local_rows(sharding, size))
         if self._depth is not None:
             reader = replace(reader, options=replace(reader.options, prefetch=self._depth))
-        return replace(reader, sent=lambda batch, size: _sent(batch, size, sharding, wide=wide))
-
-    def __len__(self) -> int:
-        return len(self._stream)
+        convert = functools.partial(_sent, sharding=sharding, wide=wide)
+        return GlobalBatchIterator(replace(reader, convert=convert), sharding)
 
 
 class GlobalBatchIterator(StreamIterator[T]):
@@ -127,6 +116,7 @@ class GlobalBatchIterator(StreamIterator[T]):
     """
 
     def __init__(self, reader: StepReader, sharding: NamedSharding) -> None:
+        _check_steps(reader, sharding, reader.options.start)
         super().__init__(reader)
         self._sharding = sharding
 

@@ -8,7 +8,9 @@ over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``D
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
@@ -26,10 +28,10 @@ from cachelayer.records.selection import record_numbers
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.block_feed import warn_of_workers
-from cachelayer.streams.ahead.prefetch import Chunk
-from cachelayer.streams.epochs import Iterations
-from cachelayer.streams.iterator import StreamIterator, StreamStats
-from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of
+from cachelayer.streams.ahead.prefetch import Prefetcher
+from cachelayer.streams.epochwise import Epochwise
+from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.stream import Stream, reader_of, stream_of
 
 try:
     import torch
@@ -37,7 +39,7 @@ try:
 
     from cachelayer.adapters.frameworks.torch_samplers import BatchSampler, Sampler
     from cachelayer.adapters.frameworks.torch_tensors import check_dtypes, tensors
-    from cachelayer.adapters.frameworks.torch_workers import WorkerBlocks
+    from cachelayer.adapters.frameworks.torch_workers import WorkerChunks
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
@@ -191,78 +193,44 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     return Loader(stream, workers, multiprocessing_context)
 
 
-class Loader(Generic[T]):
+class Loader(Epochwise[T]):
     """The items of a stream as tensors; made by :func:`loader`. For one iteration at a time.
 
     Each iteration has the next epoch: if the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it
-    has epochs 3k to 3k + 2. An iteration that ends early counts. If all epochs have the same order
-    (``reshuffle=False``, or no shuffle), each iteration is the stream from its start. An endless stream has one
-    iterator in all, which every ``iter()`` returns: it goes on after the last item that was returned, or at a loaded
-    state.
+    has epochs 3k to 3k + 2. An iteration counts once it was asked for an item, and one that ends early counts. An
+    endless stream has one iterator in all, which every ``iter()`` returns: it goes on after the last item that was
+    returned, or at a loaded state.
 
-    Its state is that of the stream after the last item that was returned, however far workers have read. Any stream or
-    loader of the same records in the same order accepts it, on any number of ranks and workers.
+    Its state is that of the stream after the last item that was returned, however far workers have read, and the epoch.
+    Any stream or loader of the same records in the same order accepts it, on any number of ranks and workers.
     """
 
     def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
-        self._stream = stream
         self._workers = num_workers
-        self._context = context
         warn_of_workers(reader_of(stream), num_workers, _MANY_WORKERS)
-        self._begin(0)
-
-    def _begin(self, number: int) -> None:
-        """Make the iterator of an iteration, which the next ``iter()`` returns."""
-        stream = iteration(self._stream, number)
-        blocks = WorkerBlocks(stream, self._workers, self._context) if self._workers else None
-        kind = StreamIterator if self._workers else _TensorIterator
-        self._iterator: StreamIterator[T] = kind(reader_of(stream), blocks)
-        self._number, self._is_new = number, True
-
-    def __iter__(self) -> StreamIterator[T]:
-        """Iterate over the next epoch; after ``load_state_dict``, over the rest of the epoch."""
-        if not self._is_new and not is_endless(self._stream):
-            self._begin(self._number + 1)
-        self._is_new = False
-        return self._iterator
-
-    def __len__(self) -> int:
-        """Return the number of items of the first iteration; raise TypeError if the stream has no end."""
-        return len(self._stream)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with an epoch; with ``num_epochs=3``, that is epoch 3 * epoch.
-
-        A loaded position within that epoch stays. An endless stream goes on as it would without this call.
-        """
-        following = self._number if self._is_new else self._number + 1
-        if integer("epoch", epoch, 0) != following and not is_endless(self._stream):
-            self._begin(epoch)
+        chunks_of = partial(WorkerChunks, workers=num_workers, context=context) if num_workers else Prefetcher
+        reader = replace(reader_of(stream), convert=_converted)
+        super().__init__(stream_of(reader), partial(StreamIterator, chunks_of=chunks_of))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last item that was returned: small, JSON, the same on every rank."""
-        return self._iterator.get_state()
+        """Return the state after the last item that was returned: small, JSON, the same on every rank.
+
+        Its structure is always the same, as ``torch.distributed.checkpoint`` needs it: the epoch under way or, after
+        the loop, the next one; the global position; and the stream that it belongs to, as a JSON text.
+        """
+        return self.get_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Begin the next iteration at a saved state.
+        """Begin the next iteration at a saved state, on any number of ranks and workers.
 
         Raises:
-            StateError: if the state belongs to other records or another order, or lies past the end.
+            StateError: if the state belongs to other records or another order.
         """
-        reader = reader_of(self._stream)
-        self._begin(Iterations(reader.options).number_at(reader.identity.position(state_dict)))
-        self._iterator.set_state(state_dict)
-
-    def stats(self) -> StreamStats:
-        """Return what the last iteration has done; of worker processes, only how long they were waited for."""
-        return self._iterator.stats()
+        self.set_state(state_dict)
 
     def __repr__(self) -> str:
-        return f"loader({self._stream!r}, num_workers={self._workers})"
+        return f"loader({self.stream!r}, num_workers={self._workers})"
 
 
-class _TensorIterator(StreamIterator[T]):
-    """An iterator over a stream's items as tensors."""
-
-    def _shown(self, block: Chunk[Any]) -> Chunk[T]:
-        return block.replaced(lambda item, _: tensors(item))
+def _converted(item: Any, rows: int) -> Any:  # noqa: ARG001
+    return tensors(item)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
-from cachelayer.streams.epochs import Iterations
+from cachelayer.streams.epochwise import Epochwise
+from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream import Stream, is_endless, iteration, reader_of, with_options
+from cachelayer.streams.stream import Stream, is_endless, reader_of, stream_of, with_options
 from cachelayer.user_warnings import warn
 
 _BLOCK_RECORDS = 512
@@ -63,28 +64,53 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
             "to_tf() on the stream without map(), and map() the tf.data.Dataset"
         )
     _check_outward(spec)
-    # next() of a count is one call in C, so it is safe: iterations may begin in any of TensorFlow's threads.
-    numbers = itertools.count()
-    reached = _reached(stream)
-
-    def following() -> Stream[Any]:
-        if reached is not None:
-            return with_options(stream, start=int(reached.numpy()))
-        return iteration(stream, next(numbers))
-
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    outward = _Outward(spec)
+    blocks = not reader.options.batched and reader.options.steps.shard_count == 1 and all(map(_unbatches, leaves))
+    read, of_positions = stream, tf.TensorSpec((), tf.int64)
     if reader.options.batched:
-        items = _generated(lambda: _batches(following(), outward), _signature_of_batches(stream, leaves), ())
-        return _finished(items, stream, reached, positions=positions)
-    if reader.options.steps.shard_count > 1 or not all(map(_unbatches, leaves)):
-        items = _generated(lambda: _elements(following(), outward), list(map(_element_signature, leaves)), ())
-        return _finished(items, stream, reached, positions=positions)
-    size = _block_records(reader, leaves)
-    blocks = [_batch_signature(leaf, None) for leaf in leaves]
-    items = _generated(lambda: _blocks(following(), outward, size), blocks, (None,))
-    # One call gives a block its structure; a call for each element would take longer than to read it.
-    return _finished(items, stream, reached, positions=positions, blocks=True)
+        signature = _signature_of_batches(stream, leaves)
+    elif blocks:
+        # One call gives a block its structure; a call for each element would take longer than to read it.
+        steps = replace(reader.options.steps, global_batch=_block_records(reader, leaves), remainder="keep")
+        read, of_positions = with_options(stream, batched=True, steps=steps), tf.TensorSpec((None,), tf.int64)
+        signature = [_batch_signature(leaf, None) for leaf in leaves]
+    else:
+        signature = list(map(_element_signature, leaves))
+    reached = _reached(stream)
+    # Generators have no structures: a flat tuple of leaves, and a position.
+    items = tf.data.Dataset.from_generator(
+        _Iterations(read, reached, blocks=blocks), output_signature=(tuple(signature), of_positions)
+    )
+    return _finished(items, stream, reached, positions=positions, blocks=blocks)
+
+
+class _Iterations:
+    """Yields the leaves of the items of each iteration, with the position after each: in blocks, of each element."""
+
+    def __init__(self, stream: Stream[Any], reached: Any, *, blocks: bool) -> None:
+        outward, padded = _Outward(stream.element_spec), reader_of(stream).options.steps.pads
+
+        def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
+            return (*outward(item[0]), item[1]) if padded else outward(item)
+
+        self._epochs: Epochwise[Any] = Epochwise(stream_of(replace(reader_of(stream), convert=leaves)))
+        self._reached = reached
+        self._blocks = blocks
+        self._lock = Lock()
+
+    def __call__(self) -> Iterator[Any]:
+        # TensorFlow may begin several iterations at once, in any of its threads: each is another.
+        with self._lock:
+            iterator = iter(self._epochs) if self._reached is None else self._going_on()
+            before, item = iterator.position, next(iterator, None)
+        while item is not None:
+            after = iterator.position
+            yield item, np.arange(before + 1, after + 1) if self._blocks else after
+            before, item = after, next(iterator, None)
+
+    def _going_on(self) -> StreamIterator[Any]:
+        reader = reader_of(self._epochs.stream)
+        return StreamIterator(replace(reader, options=replace(reader.options, start=int(self._reached.numpy()))))
 
 
 def _reached(stream: Stream[Any]) -> Any:
@@ -93,12 +119,6 @@ def _reached(stream: Stream[Any]) -> Any:
         return None
     with tf.device("CPU:0"):
         return tf.Variable(reader_of(stream).options.start, trainable=False, dtype=tf.int64)
-
-
-def _generated(generate: Callable[[], Iterator[Any]], leaves: list[Any], of_positions: Any) -> tf.data.Dataset:
-    """Return a dataset of pairs: a flat tuple of leaves, because generators have no structures, and a position."""
-    signature = tuple(leaves), tf.TensorSpec(of_positions, tf.int64)
-    return tf.data.Dataset.from_generator(generate, output_signature=signature)
 
 
 def _unbatches(leaf: LeafSpec) -> bool:
@@ -129,17 +149,27 @@ def _finished(
     dataset = leaves.map(packed)
     if blocks:
         dataset = dataset.unbatch()
-    steps, start = options.steps, options.start
-    if not Iterations(options).differ or (start % steps.records == 0 and steps.are_alike):
-        length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
-    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    dataset = _with_cardinality(dataset, stream).prefetch(tf.data.AUTOTUNE)
     if reached is None:
         return dataset
     # Nothing may read ahead of what is taken; by default TensorFlow adds a prefetch() at the end.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return dataset.map(taken).with_options(options)
+
+
+def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.Dataset:
+    """Return the dataset with the number of items of a whole iteration, which Keras takes for that of every epoch."""
+    if is_endless(stream):
+        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    length = len(Epochwise(stream))
+    if len(stream) == length and reader_of(stream).options.steps.are_alike:
+        return dataset.apply(tf.data.experimental.assert_cardinality(length))
+    # Some iterations are shorter. Only a dataset that TensorFlow takes for endless may have fewer items than it says:
+    # one that chooses between two, of which the second never ends, and is never chosen.
+    first = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
+    endless = tf.data.Dataset.choose_from_datasets([dataset, dataset.repeat()], first, stop_on_empty_dataset=True)
+    return endless.take(length)
 
 
 def _without_lists(spec: Tree) -> Tree:
@@ -167,21 +197,6 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
     return [*signature, tf.TensorSpec((share,), tf.bool)] if steps.remainder == "pad" else signature
 
 
-def _batches(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
-    """Yield the leaves of each batch of a stream, including the mask, with the position after it."""
-    padded = reader_of(stream).options.steps.remainder == "pad"
-    iterator = iter(stream)
-    for item in iterator:
-        leaves = (*outward(item[0]), item[1]) if padded else outward(item)
-        yield leaves, iterator.position
-
-
-def _elements(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
-    iterator = iter(stream)
-    for element in iterator:
-        yield outward(element), iterator.position
-
-
 def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     """Return the number of elements in a block: fewer if they are large."""
     fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
@@ -189,16 +204,6 @@ def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
         1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.facts.record_nbytes
     )
     return max(1, min(_BLOCK_RECORDS, _BLOCK_NBYTES // nbytes))
-
-
-def _blocks(stream: Stream[Any], outward: _Outward, size: int) -> Iterator[Any]:
-    """Yield the stacked leaves of the elements of a stream, read as batches, with the position after each element."""
-    steps = replace(reader_of(stream).options.steps, global_batch=size, remainder="keep")
-    blocks = iter(with_options(stream, batched=True, steps=steps))
-    before = blocks.position
-    for block in blocks:
-        yield outward(block), np.arange(before + 1, blocks.position + 1)
-        before = blocks.position
 
 
 def _check_outward(spec: Tree) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +13,12 @@ from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.streams.ahead.prefetch import Chunk
+from cachelayer.streams.epochwise import Epochwise
+from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.reading.step_rows import StepRows
-from cachelayer.streams.stream import reader_of
+from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import Shuffle
 
 _RECORDS_AT_ONCE = 1 << 13
@@ -54,57 +57,90 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
                 "records"
             )
         remainder: Any = "drop" if drop_last else "keep"
-        stream = ref.stream(size, shuffle=shuffle, seed=seed, shard=(index, shards), remainder=remainder)
-        self._options, self._identity = reader_of(stream).options, reader_of(stream).identity
-        self._go_to(0)
-
-    @property
-    def _records(self) -> int:
-        return max(1, self._options.steps.records)
-
-    def _go_to(self, position: int) -> None:
-        self._start = self._position = position
-        self._epoch = position // self._records
+        stream: Any = ref.stream(
+            global_batch_size, shuffle=shuffle, seed=seed, shard=(index, shards), remainder=remainder
+        )
+        self._epochs = _epochs_of(stream)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the epoch that was set; the first time after ``load_state_dict``, over the rest of it.
+        """Iterate over the next epoch, or that which was set; after ``load_state_dict``, over the rest of the epoch.
 
         A ``DataLoader`` with workers makes two iterators and uses the second, so an iterator counts once it is used.
         """
-        start, self._start = self._start, self._epoch * self._records
-        epoch = start // self._records
-        steps = replace(self._options.steps, num_epochs=epoch + 1)
-        rows, position = StepRows(replace(self._options, steps=steps), None), start
-        most = max(1, _RECORDS_AT_ONCE // steps.global_batch)
-        while (several := steps.several(position, most)) is not None:
-            found, position = rows.of(several), steps.after(several)
-            numbers, ends = found.numbers.tolist(), [*steps.borders(several), position]
-            for part, end in zip(found.parts, ends, strict=True):
-                for item in self._items(numbers[part]):
-                    self._position = end
-                    yield item
-        # A rank without records in the last step must reach the end of the epoch too.
-        self._position = (epoch + 1) * self._options.steps.records
+        return SamplerIterator(self._epochs)
 
-    @abstractmethod
-    def _items(self, numbers: list[int]) -> Sequence[Any]:
-        """Return what is yielded for a step with these records."""
+    def __len__(self) -> int:
+        """Return the number of records of this rank in an epoch, or of batches."""
+        return len(self._epochs)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iterations; each has its own order. A loaded position within that epoch stays."""
-        if integer("epoch", epoch, 0) != self._epoch:
-            self._go_to(epoch * self._records)
+        """Set the epoch of the next iteration; without this call, it is the one after the last iteration.
+
+        After ``load_state_dict``, the next iteration has what is left of that epoch from the state on.
+        """
+        self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a stream after the last item asked for. After whole steps it is the same on all ranks.
 
         A ``DataLoader`` with workers asks ahead: use a ``StatefulDataLoader`` or :func:`loader` instead.
         """
-        return self._identity.state(self._position)
+        return self._epochs.get_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Begin the next iteration at a saved state, on any number of ranks."""
-        self._go_to(replace(self._options.steps, num_epochs=None).next_start(self._identity.position(state_dict)))
+        self._epochs.set_state(state_dict)
+
+
+def _epochs_of(stream: Stream[Any]) -> Epochwise[Any]:
+    return Epochwise(stream, partial(StreamIterator, chunks_of=_NumberChunks))
+
+
+class SamplerIterator(Iterator[Any]):
+    """Hands out what a sampler has for an epoch.
+
+    It has a state, because torchdata's ``StatefulDataLoader`` saves that of a sampler and that of its iterator. After
+    the last item, the sampler goes on with the next epoch, and the iterator is at its end.
+    """
+
+    def __init__(self, epochs: Epochwise[Any]) -> None:
+        self._epochs = epochs
+        self._iterator = iter(epochs)
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._epochs.state_of_iteration()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on at a state; unless the sampler was restored to the same, its next iterator has what it would have."""
+        own = _epochs_of(self._epochs.stream)
+        own.set_state(state_dict)
+        if own.state_of_iteration() != self._epochs.state_of_iteration():
+            self._epochs, self._iterator = own, iter(own)
+
+
+class _NumberChunks:
+    """Gives the numbers of the records of some steps at once."""
+
+    def __init__(self, reader: StepReader) -> None:
+        self._options = reader.options
+        self._rows = StepRows(reader.options, None)
+
+    def chunk(self, position: int) -> Chunk[Any] | None:
+        steps = self._options.steps
+        several = steps.several(position, max(1, _RECORDS_AT_ONCE // steps.global_batch))
+        if several is None:
+            return None
+        rows, after = self._rows.of(several), [*steps.borders(several), steps.after(several)]
+        numbers = rows.numbers.tolist()
+        return Chunk(position, after, [numbers[part] for part in rows.parts] if self._options.batched else numbers)
+
+    def forget(self) -> None:
+        """Nothing is read ahead."""
+
+    reread = forget
 
 
 class Sampler(_ResumableSampler):
@@ -138,13 +174,6 @@ class Sampler(_ResumableSampler):
     ) -> None:
         super().__init__(ref, None, num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
-    def __len__(self) -> int:
-        """Return the number of records of this rank in an epoch."""
-        return self._options.steps.per_epoch(0, self._options.shard_index)
-
-    def _items(self, numbers: list[int]) -> Sequence[Any]:
-        return numbers
-
 
 class BatchSampler(_ResumableSampler):
     """Batches of record numbers: those of ``ref.stream(global_batch_size, ...)``, epoch by epoch.
@@ -174,10 +203,3 @@ class BatchSampler(_ResumableSampler):
     ) -> None:
         size = integer("global_batch_size", global_batch_size, 1)
         super().__init__(ref, size, num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return self._options.steps.per_epoch()
-
-    def _items(self, numbers: list[int]) -> Sequence[Any]:
-        return [numbers]

@@ -8,29 +8,38 @@ from typing import Any
 
 from torch.utils import data
 
-from cachelayer.adapters.frameworks.torch_tensors import tensors
+from cachelayer.errors import StateError
 from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.reading.failures import Failure
-from cachelayer.streams.stream import Stream, reader_of, step_of, with_options
+from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.stream import Stream, reader_of, step_of, stream_of, with_options
 
 
-class WorkerBlocks:
-    """The steps of a stream as tensors, read by the worker processes of a ``DataLoader``.
+class WorkerChunks:
+    """Gives the steps of a stream one by one, read by the worker processes of a ``DataLoader``.
 
     Args:
-        stream: the stream.
+        reader: reads the steps.
         workers: the number of processes.
         context: the multiprocessing context that starts them.
+
+    Raises:
+        StateError: if the stream has advanced to more records: then steps have no numbers.
     """
 
-    def __init__(self, stream: Stream[Any], workers: int, context: Any) -> None:
-        self._stream = stream
+    def __init__(self, reader: StepReader, workers: int, context: Any) -> None:
+        if reader.options.steps.earlier:
+            raise StateError(
+                "worker processes read these steps, and cannot advance to more records: make a loader over the newer "
+                "version, or one with num_workers=0"
+            )
+        self._stream = stream_of(reader)
         self._workers = workers
         self._context = context
         self._loading: Iterator[tuple[Any, tuple[Failure, ...]]] | None = None
         # The position of the step that is loaded next.
-        self._position = reader_of(stream).options.start
+        self._position = reader.options.start
 
     def chunk(self, position: int) -> Chunk[Any] | None:
         """Return the step at a position; None at the end. After an error new processes begin at that step."""
@@ -80,7 +89,7 @@ class _Steps(data.Dataset):  # type: ignore[misc]
         if self._reader is None:
             self._reader = WorkerSteps(reader_of(self._stream), self._workers)
         batch, failures = self._reader.item_and_failures(step_of(self._stream, number))
-        return tensors(batch), tuple(each.portable() for each in failures)
+        return batch, tuple(each.portable() for each in failures)
 
 
 def _same(item: Any) -> Any:

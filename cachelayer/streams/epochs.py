@@ -1,9 +1,9 @@
-"""Iterate over a stream epoch by epoch, and choose the epochs of each iteration of a dataset."""
+"""Iterate over a stream epoch by epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic
 
 from cachelayer.errors import InvalidArgumentError, StateError
@@ -15,47 +15,6 @@ from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
 
 
-@dataclass(frozen=True)
-class Iterations:
-    """The epochs that each iteration of a dataset has, if the dataset is made from a stream.
-
-    The first iteration is the stream. Each further one has as many epochs, and begins where the one before ends: if the
-    stream has one epoch, iteration k is epoch k. If all epochs have the same order, or the stream has no end, every
-    iteration is the stream.
-
-    Args:
-        options: the options of the stream.
-    """
-
-    options: StreamOptions
-
-    @property
-    def differ(self) -> bool:
-        """True if each iteration has epochs of its own."""
-        steps, order = self.options.steps, self.options.order
-        return order.shuffle and order.reshuffle and steps.num_epochs is not None and self._epochs > 0
-
-    @property
-    def _first(self) -> int:
-        return self.options.start // max(1, self.options.steps.records)
-
-    @property
-    def _epochs(self) -> int:
-        return (self.options.steps.num_epochs or 0) - self._first if self.options.steps.records else 0
-
-    def options_of(self, number: int) -> StreamOptions:
-        if number == 0 or not self.differ:
-            return self.options
-        begin = self._first + number * self._epochs
-        return _epochs_of(self.options, begin, begin + self._epochs, self.options.start)
-
-    def number_at(self, position: int) -> int:
-        """Return the number of the iteration that a position lies in; at the end of one, that of the next."""
-        if not self.differ:
-            return 0
-        return max(0, position // self.options.steps.records - self._first) // self._epochs
-
-
 def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
     """Return the options of a stream of one whole epoch."""
     if isinstance(options.order, WeightedOrder):
@@ -64,12 +23,8 @@ def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
         raise InvalidArgumentError(
             f"epoch {epoch} of {options.steps.records} records ends past 2**62, the largest position"
         )
-    return _epochs_of(options, epoch, epoch + 1)
-
-
-def _epochs_of(options: StreamOptions, first: int, end: int, base: int = 0) -> StreamOptions:
-    steps = replace(options.steps, num_epochs=end)
-    return replace(options, start=steps.epoch_begin(first, base), steps=steps)
+    steps = replace(options.steps, num_epochs=epoch + 1)
+    return replace(options, start=steps.epoch_begin(epoch), steps=steps)
 
 
 class Epochs(Iterator[StreamIterator[T]], Generic[T]):

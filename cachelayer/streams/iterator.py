@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, cast
 
-from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.prefetch import Chunk, Prefetcher
 from cachelayer.streams.reading.failures import Failure, too_many
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import Awaited, load_state, save_state
+from cachelayer.streams.steps import Steps
 
 # From this share of the time on, a consumer that waits is told what to do about it.
 _MUCH = 0.1
@@ -70,18 +70,22 @@ class StreamIterator(Iterator[T]):
 
     Args:
         reader: reads the steps.
-        chunks: gives the chunks; by default those of the reader, some of them read ahead.
+        chunks_of: given a reader, returns what gives its chunks; by default some of them are read ahead.
         finished: called when the iterator has run from the start to the end.
     """
 
     def __init__(
-        self, reader: StepReader, chunks: Chunks[Any] | None = None, finished: Callable[[], None] | None = None
+        self,
+        reader: StepReader,
+        chunks_of: Callable[[StepReader], Chunks[T]] = Prefetcher,
+        finished: Callable[[], None] | None = None,
     ) -> None:
         self._reader = reader
         self._identity = reader.identity
-        self._chunks: Chunks[Any] = Prefetcher(reader) if chunks is None else chunks
-        self._reads_itself = chunks is None
+        self._chunks_of = chunks_of
+        self._chunks = chunks_of(reader)
         self._finished = finished
+        self._has_ended = False
         self._failures: list[Failure] = []
         self._has_warned = False
         self._lock = ProcessLock()
@@ -121,7 +125,7 @@ class StreamIterator(Iterator[T]):
                 if failure is None:
                     following = self._chunks.chunk(chunk.end)
                     has_ended = following is None
-                    self._chunk = Chunk(chunk.end) if following is None else self._counted(self._shown(following))
+                    self._chunk = Chunk(chunk.end) if following is None else self._counted(following)
                 else:
                     self._chunks.reread()
                     self._stand_at(chunk.position)
@@ -132,6 +136,7 @@ class StreamIterator(Iterator[T]):
             if has_ended and begun is not None:
                 self._elapsed, self._begun = self._elapsed + now - begun, None
         if has_ended:
+            self._has_ended = True
             if self._finished is not None:
                 self._finished()
             raise StopIteration
@@ -141,10 +146,6 @@ class StreamIterator(Iterator[T]):
             finally:
                 # This frame is in the traceback of the error, and must not refer to it, nor to the items.
                 del failure, chunk
-
-    def _shown(self, chunk: Chunk[Any]) -> Chunk[T]:
-        """Return a chunk with the items to hand out."""
-        return chunk
 
     def _counted(self, chunk: Chunk[T]) -> Chunk[T]:
         """Return a chunk as far as its failures may be replaced, and count them."""
@@ -174,6 +175,7 @@ class StreamIterator(Iterator[T]):
     def _go_to(self, position: int) -> None:
         """Continue at a position, after what was handed out up to there."""
         self._chunks.forget()
+        self._has_ended = False
         self._stand_at(position)
 
     def _stand_at(self, position: int) -> None:
@@ -184,12 +186,21 @@ class StreamIterator(Iterator[T]):
         """Continue at a position with another reader."""
         with self._lock:
             if reader.options.steps != self._reader.options.steps or reader.records is not self._reader.records:
+                self._chunks = self._chunks_of(reader)
                 self._reader, self._identity = reader, reader.identity
-                self._chunks = Prefetcher(reader)
             self._go_to(position)
 
+    def continue_with(self, steps: Steps, position: int) -> None:
+        """Continue at a position with other steps of the same records."""
+        self._read_with(self._reader.with_steps(steps), position)
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restored, (type(self), self._reader, self.get_state())
+        return _restored, (type(self), self._reader, self._chunks_of, self.get_state())
+
+    @property
+    def has_ended(self) -> bool:
+        """True if ``next()`` has raised StopIteration at the position."""
+        return self._has_ended
 
     @property
     def position(self) -> int:
@@ -209,7 +220,11 @@ class StreamIterator(Iterator[T]):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
-        return self._identity.state(self.position)
+        return self.state_at(self.position)
+
+    def state_at(self, position: int) -> dict[str, Any]:
+        """Return the state of an iterator of this stream at a position."""
+        return self._identity.state(position)
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was, on any number of shards.
@@ -223,12 +238,7 @@ class StreamIterator(Iterator[T]):
         Raises:
             StateError: if it belongs to other records or another order, or lies past the end.
         """
-        reader = self._reader
-        if self._reads_itself:
-            reader, position = reader.restored(state)
-        else:
-            position = self._identity.position(state)
-        self._read_with(reader, position)
+        self._read_with(*self._reader.restored(state))
         self._finished = None
 
     def advance_to(self, newer: Any) -> None:
@@ -248,10 +258,6 @@ class StreamIterator(Iterator[T]):
             InvalidArgumentError: if it does not, or if the stream is of a mixture, a sample, buckets, or some records.
             InvalidTypeError: if it has no records.
         """
-        if not self._reads_itself:
-            raise InvalidArgumentError(
-                "advance_to: worker processes read these steps: make a loader over the newer version"
-            )
         self._read_with(self._reader.advanced(newer, self.position), self.position)
         self._finished = None
 
@@ -276,15 +282,31 @@ class StreamIterator(Iterator[T]):
         return load_state(directory, self.set_state)
 
 
-class StatesIterator(StreamIterator[Any]):
-    """Hands out pairs of an item and the state after it."""
+class ChunksWithStates:
+    """Gives the chunks of a reader with pairs of an item and the state after it."""
 
-    def _shown(self, chunk: Chunk[Any]) -> Chunk[Any]:
-        return chunk.replaced(lambda item, position: (item, self._identity.state(position)))
+    def __init__(self, reader: StepReader) -> None:
+        self._chunks: Prefetcher[Any] = Prefetcher(reader)
+        self._identity = reader.identity
+
+    def chunk(self, position: int) -> Chunk[tuple[Any, dict[str, Any]]] | None:
+        chunk = self._chunks.chunk(position)
+        return None if chunk is None else chunk.replaced(lambda item, after: (item, self._identity.state(after)))
+
+    def forget(self) -> None:
+        self._chunks.forget()
+
+    def reread(self) -> None:
+        self._chunks.reread()
 
 
-def _restored(cls: type[StreamIterator[T]], reader: StepReader, state: dict[str, Any]) -> StreamIterator[T]:
+def _restored(
+    cls: type[StreamIterator[T]],
+    reader: StepReader,
+    chunks_of: Callable[[StepReader], Chunks[T]],
+    state: dict[str, Any],
+) -> StreamIterator[T]:
     """Return a copy of an iterator, which reads ahead independently."""
-    iterator = cls(reader)
+    iterator = cls(reader, chunks_of)
     iterator.set_state(state)
     return iterator

@@ -90,7 +90,7 @@ class StreamIdentity:
 
         They leave out what the state leaves out too, and begin with its segments, whose digests the caller checks.
         """
-        state = _plain(state)
+        state = _unpacked(_plain(state))
         if not isinstance(state, dict) or "format" not in state or "position" not in state:
             raise StateError(f"not a sampler state: {_shown(state)}")
         if _whole(state["format"], 1, "format") > FORMAT:
@@ -156,6 +156,31 @@ class StreamIdentity:
                     f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
                     "what comes at that position or later may change"
                 )
+
+
+def state_of_loops(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    """Return a state whose structure is the same for every stream, with the epoch that a loop is in.
+
+    Checkpoints such as those of ``torch.distributed`` restore only the names that a state has when it is restored. What
+    differs from stream to stream is one text.
+    """
+    stream = {name: value for name, value in state.items() if name != "position"}
+    return {"epoch": epoch, "position": state["position"], "stream": json.dumps(stream)}
+
+
+def epoch_of(state: Any) -> int | None:
+    """Return the epoch that a loop was in when it saved a state; None for a state of a stream."""
+    plain = _plain(state)
+    epoch = plain.get("epoch") if isinstance(plain, dict) else None
+    return None if epoch is None else _whole(epoch, 0, "epoch")
+
+
+def _unpacked(state: Any) -> Any:
+    """Return a state of loops as that of a stream, and any other as it is."""
+    if not isinstance(state, dict) or not isinstance(state.get("stream"), str):
+        return state
+    stream = _plain(state["stream"])
+    return {**(stream if isinstance(stream, dict) else {}), **state}
 
 
 def _original(state: Mapping[str, Any]) -> Any:

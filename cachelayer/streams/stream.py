@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import Sources, T
-from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
-from cachelayer.streams.iterator import StatesIterator, StreamIterator
+from cachelayer.streams.epochs import Epochs, epoch_options
+from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
 from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.maps import ElementMap
@@ -270,7 +270,7 @@ class Stream(Generic[T]):
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches."""
         self._warn_once()
-        return StatesIterator(self._reader, finished=self._note_finished)
+        return StreamIterator(self._reader, ChunksWithStates, self._note_finished)
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
@@ -372,22 +372,8 @@ def continued(stream: Stream[T], state: Any) -> Stream[T]:
 
 
 def is_endless(stream: Stream[Any]) -> bool:
-    """Return whether a stream has no end. Each iteration of a dataset that is made from it goes on where one stopped.
-
-    That place is after the last item that the consumer got, however far the dataset has read ahead.
-    """
+    """Return whether a stream has no end."""
     return stream._reader.options.steps.end is None
-
-
-def iteration(stream: Stream[T], number: int) -> Stream[T]:
-    """Return the stream of one iteration over a dataset that is made from a stream: for adapters.
-
-    Iteration 0 is the stream itself. Each further one has as many epochs, and begins where the one before ends. If all
-    epochs have the same order, every iteration is the stream. So it is if the stream is endless: the caller knows where
-    to go on.
-    """
-    reader = stream._reader
-    return stream_of(replace(reader, options=Iterations(reader.options).options_of(number)))
 
 
 def _limit(on_error: Any, max_failures: int) -> int | None:

@@ -14,9 +14,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from forks import importing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loop_conformance import BATCH, LoopConformance
+from loop_conformance import RECORDS as RECORDS_OF_LOOPS
 from pages import run_page
 from samples import examples
 from sink_conformance import SinkConformance
@@ -351,7 +354,8 @@ class TestLoader(SinkConformance):
         return loader(stream, num_workers=self.workers)
 
     def state(self, sink: Any, iterator: Any) -> Any:
-        assert sink.state_dict() == iterator.get_state()
+        assert sink.state_dict() == sink.get_state()
+        assert sink.state_dict()["position"] == iterator.get_state()["position"]
         return sink.state_dict()
 
     def restored(self, make: Any, state: Any) -> Any:
@@ -387,17 +391,94 @@ def test_a_loader_measures_its_last_iteration(ref: Any, workers: int) -> None:
         assert 0 < stats.waited <= stats.seconds
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_chosen_epoch_decides_which_epochs_follow(ref: Any, workers: int) -> None:
-    batches = loader(ref.stream(16, shuffle=True, seed=4), num_workers=workers)
-    assert labels(batches) == order(RECORDS, 4, 0)
-    begun = labels(itertools.islice(iter(batches), 2))
-    batches.load_state_dict(batches.state_dict())
-    batches.set_epoch(1)
-    assert begun + labels(batches) == order(RECORDS, 4, 1)
-    assert labels(batches) == order(RECORDS, 4, 2)
-    batches.set_epoch(5)
-    assert labels(batches) == order(RECORDS, 4, 5)
+class TestLoopsOfLoader(LoopConformance):
+    workers: ClassVar[int] = 0
+
+    def loops(self, **order: Any) -> Any:
+        return loader(numbers(RECORDS_OF_LOOPS).stream(BATCH, **order), num_workers=self.workers)
+
+
+class TestLoopsOfLoaderWithWorkers(TestLoopsOfLoader):
+    workers = 2
+    stops = range(2, 4)
+
+
+class TestLoopsOfSampler(LoopConformance):
+    per_epoch = RECORDS_OF_LOOPS
+    stops = range(1, 3 * RECORDS_OF_LOOPS + 1)
+
+    def loops(self, **order: Any) -> Any:
+        return Sampler(numbers(RECORDS_OF_LOOPS), **{"shuffle": False, **order})
+
+
+class TestLoopsOfBatchSampler(LoopConformance):
+    def loops(self, **order: Any) -> Any:
+        return BatchSampler(numbers(RECORDS_OF_LOOPS), BATCH, **{"shuffle": False, **order})
+
+
+class TestLoopsOfDataLoader(LoopConformance):
+    """A ``DataLoader`` of PyTorch; the state is that of the sampler, which does not know of the loop."""
+
+    is_told_the_loop = False
+
+    def loops(self, **order: Any) -> Any:
+        ref = numbers(RECORDS_OF_LOOPS)
+        return data.DataLoader(to_torch(ref), BATCH, sampler=Sampler(ref, **{"shuffle": False, **order}))
+
+    def set_epoch(self, loops: Any, epoch: int) -> None:
+        loops.sampler.set_epoch(epoch)
+
+    def state(self, loops: Any) -> Any:
+        return loops.sampler.state_dict()
+
+    def restore(self, loops: Any, state: Any) -> None:
+        loops.sampler.load_state_dict(state)
+
+
+class TestLoopsOfStatefulDataLoader(LoopConformance):
+    """torchdata's, whose state tells the end of a loop, with the samplers' own."""
+
+    options: ClassVar[dict[str, Any]] = {"batch_size": BATCH}
+    test_the_structure_of_a_state_is_always_the_same = None  # type: ignore[assignment]
+
+    def sampler(self, ref: Any, **order: Any) -> Any:
+        return Sampler(ref, **order)
+
+    def loops(self, **order: Any) -> Any:
+        ref = numbers(RECORDS_OF_LOOPS)
+        sampler = self.sampler(ref, **{"shuffle": False, **order})
+        return StatefulDataLoader(to_torch(ref), sampler=sampler, **self.options)
+
+    def set_epoch(self, loops: Any, epoch: int) -> None:
+        loops.sampler.set_epoch(epoch)
+
+
+class TestLoopsOfStatefulDataLoaderOfBatches(TestLoopsOfStatefulDataLoader):
+    options: ClassVar = {"batch_size": None}
+
+    def sampler(self, ref: Any, **order: Any) -> Any:
+        return BatchSampler(ref, BATCH, **order)
+
+
+class TestLoopsOfStatefulDataLoaderWithWorkers(TestLoopsOfStatefulDataLoader):
+    options: ClassVar = {"batch_size": BATCH, "num_workers": 2, "snapshot_every_n_steps": 2}
+    stops = range(2, 5)
+    # Its iter() asks ahead.
+    test_an_iterator_that_nothing_was_asked_of_is_no_epoch = None  # type: ignore[assignment]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_a_distributed_checkpoint_holds_a_state_whatever_steps_it_leaves_out(ref: Any, tmp_path: Path) -> None:
+    stream = ref.stream(16, shuffle=True, seed=4)
+    for saved, restored in itertools.product((False, True), repeat=2):
+        batches, again = (loader(stream.without(steps=[1] * leaves_out)) for leaves_out in (saved, restored))
+        next(iter(batches))
+        folder = str(tmp_path / f"{saved} {restored}")
+        dcp.save({"data": batches}, checkpoint_id=folder, no_dist=True)
+        dcp.load({"data": again}, checkpoint_id=folder, no_dist=True)
+        assert labels(again) == labels(
+            stream[step] for step in range(1, len(stream)) if step > 1 or not (saved or restored)
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -519,7 +600,8 @@ def test_batch_samplers_give_the_batches_of_the_stream_and_go_on_on_another_numb
         sampler.load_state_dict(json.loads(json.dumps(first[0].state_dict())))
         sampler.set_epoch(epoch)
     assert begun + steps([list(sampler) for sampler in second]) == expected
-    # The iterations that follow have the whole epoch.
+    for sampler in second:
+        sampler.set_epoch(epoch)
     assert steps([list(sampler) for sampler in second]) == expected
 
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
+from loop_conformance import BATCH, RECORDS, LoopConformance
 from pages import run_page
 from reference import Case, cases
 from samples import examples
@@ -80,7 +81,7 @@ def test_batches_are_those_of_the_stream_on_any_mesh(case: Case, sharding: Named
     for batch in iterator:
         found.append(batch)
         states.append(iterator.get_state())
-    assert len(batches) == len(found)
+    assert len(stream) == len(found)
     for one, (expected, state), seen in zip(found, stream.with_state(), states, strict=True):
         assert_same(one, expected)
         assert seen == state
@@ -104,7 +105,6 @@ def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case,
 
 class TestGlobalBatches(SinkConformance):
     without: ClassVar = {"elements", "shard", "empty batches"}
-    test_each_iteration_has_the_epochs_that_follow = None  # type: ignore[assignment]
     test_any_number_of_shards_goes_on_where_others_stopped = None  # type: ignore[assignment]
 
     def sink(self, stream: Any) -> Any:
@@ -117,6 +117,20 @@ class TestGlobalBatches(SinkConformance):
         iterator = iter(global_batches(make(), devices(1)))
         iterator.set_state(state)
         return iterator
+
+
+class TestLoopsOfGlobalBatches(LoopConformance):
+    """Loops as people write them for Flax; the state is that of the batches, not of an iterator."""
+
+    def loops(self, **order: Any) -> Any:
+        numbers = cachelayer.wrap(list(range(RECORDS)), identity="numbers")
+        return global_batches(numbers.stream(BATCH, **order), devices(1))
+
+    def state(self, loops: Any) -> Any:
+        return loops.get_state()
+
+    def restore(self, loops: Any, state: Any) -> None:
+        loops.set_state(state)
 
 
 def test_functions_of_batches_keep_the_rows() -> None:

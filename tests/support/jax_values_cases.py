@@ -26,7 +26,7 @@ def batches(ref: DataRef[Any]) -> GlobalBatches[Any]:
 
 def rows_of(made: GlobalBatches[Any]) -> Iterator[Any]:
     """Yield each row of batches of arrays."""
-    records = reader_of(made._stream).options.steps.records
+    records = reader_of(made.stream).options.steps.records
     for number, batch in enumerate(made):
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
         for row in range(min(BATCH, records - number * BATCH)):

@@ -46,7 +46,8 @@ class StepReader:
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         warned_in: the processes that were warned of a failure that no iterator counts.
         buckets: for each bucket, the records padded to its bound; empty if there are no buckets.
-        sent: given an item and the number of rows of its global batch, returns what to hand out; None to hand it out.
+        convert: given an item and the number of rows of its global batch (1 for an element), returns what to hand out;
+            None to hand it out.
     """
 
     records: RandomAccess[Any]
@@ -57,7 +58,7 @@ class StepReader:
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
     warned_in: set[int] = field(default_factory=set, compare=False, repr=False)
     buckets: Sequence[PaddedRecords[Any]] = ()
-    sent: Callable[[Any, int], Any] | None = None
+    convert: Callable[[Any, int], Any] | None = None
 
     @property
     def identity(self) -> StreamIdentity:
@@ -168,7 +169,14 @@ class StepReader:
         if not self.options.batched:
             run = MapRun(self, context, self.records)
             run.run(rows, self._source(rows, fetched))
-            return run.elements, run.error
+            if self.convert is None:
+                return run.elements, run.error
+            for element in run.elements:
+                item, error = context.attempt(self.convert, element, 1)
+                if error is not None:
+                    return items, error
+                items.append(item)
+            return items, run.error
         single = list(self.options.steps.single(steps))
         if self.maps and self.buckets and len(single) > 1:
             # Functions get the elements of one bucket.
@@ -263,7 +271,7 @@ class StepReader:
             batch = changed
         steps = self.options.steps
         item = (batch, self.read_rows.mask(step)) if steps.pads else batch
-        if self.sent is None:
+        if self.convert is None:
             return item
         context.check()
-        return self.sent(item, steps.rows(steps.size(step)))
+        return self.convert(item, steps.rows(steps.size(step)))

@@ -1,0 +1,223 @@
+"""Iterate over a stream again and again, each time over the epoch that follows: what frameworks iterate over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from cachelayer.arguments import integer
+from cachelayer.errors import StateError
+from cachelayer.protocols import T
+from cachelayer.streams.iterator import StreamIterator, StreamStats
+from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.state import epoch_of, state_of_loops
+from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream_options import StreamOptions
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """The epochs of each iteration over a stream that has an end.
+
+    Iteration k of a stream of one epoch has epoch k. With ``num_epochs=3`` it has epochs 3k to 3k + 2. If the stream
+    begins within an epoch, so does its own iteration; those that follow are whole.
+
+    Args:
+        options: the options of the stream.
+    """
+
+    options: StreamOptions
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs of an iteration; 0 if the stream has none, and every iteration is the stream."""
+        steps = self.options.steps
+        return (steps.num_epochs or 0) - self._epoch if steps.records else 0
+
+    @property
+    def first(self) -> int:
+        """The number of the iteration that the stream itself is."""
+        return self._epoch // self.epochs if self.epochs else 0
+
+    @property
+    def _epoch(self) -> int:
+        """The epoch that the stream begins in; the last one, if it begins at its end."""
+        steps = self.options.steps
+        return max(0, min(self.options.start // max(1, steps.records), (steps.num_epochs or 0) - 1))
+
+    @property
+    def _offset(self) -> int:
+        return self._epoch - self.first * self.epochs
+
+    @property
+    def steps(self) -> int:
+        """The number of items of a whole iteration: the most, if some have fewer."""
+        options = self.options
+        whole = replace(options.steps, num_epochs=self.epochs, left_out=())
+        return whole.count(0, 0 if options.batched else options.shard_index) or 0
+
+    def number_at(self, position: int) -> int:
+        """Return the number of the iteration that a position lies in; at the end of one, that of the next."""
+        if not self.epochs:
+            return 0
+        return max(0, position // self.options.steps.records - self._offset) // self.epochs
+
+    def whole(self, number: int, base: int) -> StreamOptions:
+        """Return the options of an iteration, if a step before it begins at ``base``, or the one before ends there."""
+        if not self.epochs:
+            return self.options
+        first = self._offset + number * self.epochs
+        steps = replace(self.options.steps, num_epochs=first + self.epochs)
+        begin = steps.epoch_begin(first, base)
+        # With "wrap", the last step of an iteration reaches into the next.
+        is_within = begin <= base < begin + steps.global_batch and steps.remainder == "wrap"
+        return replace(self.options, start=base if is_within else begin, steps=steps)
+
+    def contains(self, number: int, position: int) -> bool:
+        """Return whether a position lies in an iteration, or at its end."""
+        if not self.epochs:
+            return True
+        whole, first = self.whole(number, 0), self._offset + number * self.epochs
+        last = whole.steps.last_state
+        return last is not None and first * whole.steps.records <= position <= last
+
+    def rest(self, number: int, position: int) -> StreamOptions:
+        """Return the options of an iteration from a position on that it contains."""
+        return replace(self.whole(number, 0), start=position)
+
+
+class Epochwise(Generic[T]):
+    """The items of a stream, for loops over epochs: each iteration has the next epoch.
+
+    If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. An
+    iteration counts once it was asked for an item: ``iter()`` alone takes nothing, and a loop that ends early counts.
+    An endless stream has one iterator in all, which every ``iter()`` returns: each loop goes on after the last one.
+
+    The state tells where in the loops it was saved: after a loop the next epoch follows; after the last item, but
+    within the loop, nothing of this epoch follows, and then the next.
+
+    Args:
+        stream: the stream.
+        iterator_of: given the reader of an iteration, returns its iterator.
+    """
+
+    def __init__(
+        self, stream: Stream[Any], iterator_of: Callable[[StepReader], StreamIterator[T]] = StreamIterator
+    ) -> None:
+        self.stream = stream
+        self._reader = reader_of(stream)
+        self._iterator_of = iterator_of
+        self._iterator: StreamIterator[T] | None = None
+        self._restored: int | None = None
+        self._number, self._options = self._iterations.first, self._reader.options
+
+    @property
+    def _iterations(self) -> Iterations:
+        return Iterations(self._reader.options)
+
+    @property
+    def _is_endless(self) -> bool:
+        return self._reader.options.steps.end is None
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the present iteration was asked for an item."""
+        iterator = self._iterator
+        return iterator is not None and (iterator.has_ended or iterator.position != self._begin)
+
+    @property
+    def _begin(self) -> int:
+        return self._options.steps.next_start(self._options.start)
+
+    def _go_to(self, number: int, options: StreamOptions) -> None:
+        """Make an iteration the present one, of which nothing has been asked."""
+        iterator = self._iterator
+        if iterator is not None and not self._has_begun:
+            # A loop may hold it already.
+            iterator.continue_with(options.steps, options.start)
+        else:
+            self._iterator = None
+        self._number, self._options = number, options
+
+    def _following(self) -> tuple[int, StreamOptions]:
+        """Return the number and the options of the iteration after the present one."""
+        position = self._begin if self._iterator is None else self._iterator.position
+        iterations = self._iterations
+        number = self._number + 1 if iterations.epochs else 0
+        return number, iterations.whole(number, position)
+
+    def __iter__(self) -> StreamIterator[T]:
+        """Iterate over the next epoch; after a restore, over the rest of the epoch; if there is no end, go on."""
+        if self._has_begun and not self._is_endless:
+            self._restored = None
+            self._go_to(*self._following())
+        if self._iterator is None:
+            self._iterator = self._iterator_of(replace(self._reader, options=self._options))
+        return self._iterator
+
+    def __len__(self) -> int:
+        """Return the number of items of a whole iteration; raise TypeError if the stream has no end."""
+        return len(self.stream) if self._is_endless else self._iterations.steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next iteration with an epoch; with ``num_epochs=3``, that is epoch 3 * epoch.
+
+        After a restore, the next iteration has what is left of that epoch from the state on: the rest if the state lies
+        in it, nothing if the state lies at its end. An endless stream goes on as it would without this call.
+        """
+        number = integer("epoch", epoch, 0)
+        if self._is_endless or number == (self._number + 1 if self._has_begun else self._number):
+            return
+        if self._has_begun:
+            self._restored = None
+        iterations, position = self._iterations, self._restored
+        if position is not None and iterations.contains(number, position):
+            self._go_to(number, iterations.rest(number, position))
+        else:
+            self._go_to(number, iterations.whole(number, self._reader.options.start))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state after the last item that was returned: small, JSON, the same on every shard.
+
+        Its structure is always the same: the epoch under way or, after the loop, the next one; the global position; and
+        the stream that it belongs to, as a JSON text.
+        """
+        if self._iterator is None or not self._iterator.has_ended or self._is_endless:
+            return self.state_of_iteration()
+        number, options = self._following()
+        return self._state(number, options.steps.next_start(options.start))
+
+    def state_of_iteration(self) -> dict[str, Any]:
+        """Return the state within the present iteration: at its end, nothing of it follows."""
+        position = self._begin if self._iterator is None else self._iterator.position
+        return self._state(self._number, position)
+
+    def _state(self, number: int, position: int) -> dict[str, Any]:
+        iterator = self._iterator
+        state = self._reader.identity.state(position) if iterator is None else iterator.state_at(position)
+        return state_of_loops(state, position // self._reader.options.steps.records if self._is_endless else number)
+
+    def set_state(self, state: Any) -> None:
+        """Begin the next iteration at a state of any stream of the same records in the same order.
+
+        Raises:
+            StateError: if the state belongs to other records or another order.
+        """
+        steps = self._reader.options.steps
+        reader, position = self._reader.with_steps(replace(steps, num_epochs=None)).restored(state)
+        reader = reader.with_steps(replace(reader.options.steps, num_epochs=steps.num_epochs))
+        if reader.options.steps.earlier and not self._is_endless:
+            raise StateError(
+                "the state has advanced to more records, which epochs that are iterated over again and again do not: "
+                "restore it with iter()"
+            )
+        iterations, epoch = Iterations(reader.options), epoch_of(state)
+        is_known = epoch is not None and iterations.contains(epoch, position)
+        number = epoch if epoch is not None and is_known else iterations.number_at(position)
+        self._reader, self._restored = reader, position
+        self._go_to(number, iterations.rest(number, position))
+
+    def stats(self) -> StreamStats:
+        """Return what the last iteration has done; of worker processes, only how long they were waited for."""
+        return StreamStats(0.0, 0.0, 0.0) if self._iterator is None else self._iterator.stats()
