@@ -32,10 +32,9 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
 
     If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. So
     ``fit(epochs=n)``, ``.repeat(n)`` and a loop over the dataset see each epoch once, in its own order. An iteration
-    that ends early counts: after ``take(1)``, to inspect a batch, the next iteration has epoch 1. If all epochs have
-    the same order (``reshuffle=False``, or no shuffle), each iteration is the stream from its start. If there is no
-    end, each goes on after the last item that was taken from this dataset; what is read ahead does not count, unless
-    transformations that you add read it.
+    that ends early counts: after ``take(1)``, to inspect a batch, the next iteration has epoch 1. If the stream begins
+    within an epoch, the first iteration has the rest of it. If there is no end, each goes on after the last item that
+    was taken from this dataset; what is read ahead does not count, unless transformations that you add read it.
 
     Args:
         stream: a batched stream gives batches; any other gives elements, which are read in blocks, unless their shapes
@@ -44,9 +43,9 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
             only this shows where training is: ``ref.stream(..., start=position)`` continues there.
 
     Returns:
-        A dataset with the element spec that was cached. A str leaf becomes UTF-8 ``tf.string``; a list becomes a tuple,
-        with a warning; in batches, a leaf with unknown dimensions becomes a ``tf.RaggedTensor``. With remainder "pad"
-        an item is ``(batch, mask)``.
+        A dataset with the element spec that was cached, and the cardinality of a whole iteration. A str leaf becomes
+        UTF-8 ``tf.string``; a list becomes a tuple, with a warning; in batches, a leaf with unknown dimensions becomes
+        a ``tf.RaggedTensor``. With remainder "pad" an item is ``(batch, mask)``.
 
     If reading fails while the dataset runs, TensorFlow raises one of its own errors, which contains our message.
 

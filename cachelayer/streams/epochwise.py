@@ -9,7 +9,7 @@ from typing import Any, Generic
 from cachelayer.arguments import integer
 from cachelayer.errors import StateError
 from cachelayer.protocols import T
-from cachelayer.streams.iterator import StreamIterator, StreamStats
+from cachelayer.streams.iterator import StreamIterator, StreamStats, continue_with, has_ended, state_at
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import epoch_of, state_of_loops
 from cachelayer.streams.stream import Stream, reader_of
@@ -124,7 +124,7 @@ class Epochwise(Generic[T]):
     def _has_begun(self) -> bool:
         """Whether the present iteration was asked for an item."""
         iterator = self._iterator
-        return iterator is not None and (iterator.has_ended or iterator.position != self._begin)
+        return iterator is not None and (has_ended(iterator) or iterator.position != self._begin)
 
     @property
     def _begin(self) -> int:
@@ -135,7 +135,7 @@ class Epochwise(Generic[T]):
         iterator = self._iterator
         if iterator is not None and not self._has_begun:
             # A loop may hold it already.
-            iterator.continue_with(options.steps, options.start)
+            continue_with(iterator, options.steps, options.start)
         else:
             self._iterator = None
         self._number, self._options = number, options
@@ -183,7 +183,7 @@ class Epochwise(Generic[T]):
         Its structure is always the same: the epoch under way or, after the loop, the next one; the global position; and
         the stream that it belongs to, as a JSON text.
         """
-        if self._iterator is None or not self._iterator.has_ended or self._is_endless:
+        if self._iterator is None or not has_ended(self._iterator) or self._is_endless:
             return self.state_of_iteration()
         number, options = self._following()
         return self._state(number, options.steps.next_start(options.start))
@@ -195,7 +195,7 @@ class Epochwise(Generic[T]):
 
     def _state(self, number: int, position: int) -> dict[str, Any]:
         iterator = self._iterator
-        state = self._reader.identity.state(position) if iterator is None else iterator.state_at(position)
+        state = self._reader.identity.state(position) if iterator is None else state_at(iterator, position)
         return state_of_loops(state, position // self._reader.options.steps.records if self._is_endless else number)
 
     def set_state(self, state: Any) -> None:
@@ -220,4 +220,6 @@ class Epochwise(Generic[T]):
 
     def stats(self) -> StreamStats:
         """Return what the last iteration has done; of worker processes, only how long they were waited for."""
-        return StreamStats(0.0, 0.0, 0.0) if self._iterator is None else self._iterator.stats()
+        if self._iterator is None:
+            return StreamStats(0.0, 0.0, 0.0, self._reader.is_mapped)
+        return self._iterator.stats()

@@ -40,11 +40,13 @@ class StreamStats:
         seconds: from the first call of ``next()`` until now, or until the end of the stream.
         waited: how long the consumer was in ``next()`` without an item to take.
         own: what remains: how long the consumer did its own work.
+        is_mapped: whether the stream has functions, which may be what takes the time.
     """
 
     seconds: float
     waited: float
     own: float
+    is_mapped: bool = True
 
     def __str__(self) -> str:
         if not self.seconds:
@@ -54,10 +56,12 @@ class StreamStats:
         line = f"waited for data {percent} of the time ({self.waited:.3g} of {self.seconds:.3g} s)"
         if share < _MUCH:
             return line
+        functions = (
+            "make the functions faster, pass threads= to map() if they release the GIL, or read in several processes; "
+        )
         return (
-            f"{line}: make the functions faster, pass threads= to map() if they release the GIL, or read in several "
-            'processes; leave leaves out with fields(); if the records are not in memory, pass shuffle="blocks" or a '
-            "larger prefetch, or copy them to this host first (cachelayer mirror)"
+            f"{line}: {functions if self.is_mapped else ''}leave fields out with fields(); if the records are not in "
+            'memory, pass shuffle="blocks" or a larger prefetch, or copy them to this host first (cachelayer mirror)'
         )
 
 
@@ -190,17 +194,8 @@ class StreamIterator(Iterator[T]):
                 self._reader, self._identity = reader, reader.identity
             self._go_to(position)
 
-    def continue_with(self, steps: Steps, position: int) -> None:
-        """Continue at a position with other steps of the same records."""
-        self._read_with(self._reader.with_steps(steps), position)
-
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restored, (type(self), self._reader, self._chunks_of, self.get_state())
-
-    @property
-    def has_ended(self) -> bool:
-        """True if ``next()`` has raised StopIteration at the position."""
-        return self._has_ended
 
     @property
     def position(self) -> int:
@@ -216,15 +211,11 @@ class StreamIterator(Iterator[T]):
         seconds = self._elapsed + (0.0 if begun is None else now - begun)
         # Threads that share an iterator may wait for it at the same time.
         waited = min(seconds, self._waited + (0.0 if since is None else now - since))
-        return StreamStats(seconds, waited, seconds - waited)
+        return StreamStats(seconds, waited, seconds - waited, self._reader.is_mapped)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
-        return self.state_at(self.position)
-
-    def state_at(self, position: int) -> dict[str, Any]:
-        """Return the state of an iterator of this stream at a position."""
-        return self._identity.state(position)
+        return self._identity.state(self.position)
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was, on any number of shards.
@@ -280,6 +271,21 @@ class StreamIterator(Iterator[T]):
             StateError: if there is no state, or it is damaged or belongs to other records or another order.
         """
         return load_state(directory, self.set_state)
+
+
+def has_ended(iterator: StreamIterator[Any]) -> bool:
+    """Return whether an iterator has raised StopIteration at its position."""
+    return iterator._has_ended
+
+
+def state_at(iterator: StreamIterator[Any], position: int) -> dict[str, Any]:
+    """Return the state of an iterator's stream at another position."""
+    return iterator._identity.state(position)
+
+
+def continue_with(iterator: StreamIterator[Any], steps: Steps, position: int) -> None:
+    """Have an iterator continue at a position, with other steps of the same records."""
+    iterator._read_with(iterator._reader.with_steps(steps), position)
 
 
 class ChunksWithStates:

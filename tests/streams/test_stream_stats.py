@@ -52,6 +52,8 @@ def test_the_parts_sum_to_the_time_and_another_thread_sees_that_an_iterator_wait
     assert stats.waited + stats.own == pytest.approx(stats.seconds)
     assert later.waited <= stats.waited < stats.seconds
     assert stats.own >= 0.001 * len(stream)
+    assert stats.is_mapped
+    assert not iter(cachelayer.wrap([1], identity="one").stream()).stats().is_mapped
     assert json.loads(json.dumps(dataclasses.asdict(stats)))["seconds"] == stats.seconds
 
 
@@ -60,7 +62,11 @@ def test_the_parts_sum_to_the_time_and_another_thread_sees_that_an_iterator_wait
     [
         (StreamStats(0, 0, 0), "nothing read yet"),
         (StreamStats(100.0, 5.0, 95.0), "waited for data 5 % of the time (5 of 100 s)"),
-        (StreamStats(10.0, 9.0, 1.0), "waited for data 90 % .* threads= .* mirror"),
+        (StreamStats(10.0, 9.0, 1.0), "waited for data 90 % .* functions .* threads= .* mirror"),
+        (
+            StreamStats(10.0, 9.0, 1.0, False),
+            "waited for data 90 % of the time (9 of 10 s): leave fields out .* mirror",
+        ),
     ],
 )
 def test_the_verdict_says_what_to_do(stats: StreamStats, verdict: str) -> None:
