@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
+from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.orders import Order
 from cachelayer.streams.steps import MOST_POSITIONS, Segment, Steps
 from cachelayer.temporary_files import sync_path
@@ -76,8 +77,9 @@ class StreamIdentity:
 
     def position(self, state: Any) -> int:
         """Return the position of a state of the same records in the same order, and of the same steps."""
-        steps, position = self.restored(state)
-        if steps != self.steps:
+        restored, position = self.restored(state)
+        steps = restored.steps
+        if steps != self.steps or restored.order != self.order:
             raise StateError(
                 "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "
                 f"pass stream.without(...) with the same steps (positions {list(steps.left_out)}), or restore it with "
@@ -85,10 +87,11 @@ class StreamIdentity:
             )
         return position
 
-    def restored(self, state: Any) -> tuple[Steps, int]:
-        """Return the steps and the position of a state of the same records in the same order.
+    def restored(self, state: Any) -> tuple[StreamIdentity, int]:
+        """Return the identity of what goes on from a state of the same records in the same order, and its position.
 
-        They leave out what the state leaves out too, and begin with its segments, whose digests the caller checks.
+        Its steps leave out what the state leaves out too, and begin with its segments, whose digests the caller checks.
+        Its order has the sizes of blocks of the state, where the user has left them open.
         """
         state = _unpacked(_plain(state))
         if not isinstance(state, dict) or "format" not in state or "position" not in state:
@@ -97,7 +100,10 @@ class StreamIdentity:
             raise StateError(
                 f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
             )
-        mine = _plain(self.state(0))
+        order = self.order
+        if isinstance(order, BlockOrder) and isinstance(state.get("order"), dict):
+            order = order.with_sizes_of(state["order"].get("blocks"))
+        mine = _plain(replace(self, order=order).state(0))
         # Records that were erased leave the numbers and the order as they are.
         differs_in_erased = self.digest != state.get("digest") and _original(mine) == _original(state)
         ignored = {*self._past(0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
@@ -121,7 +127,7 @@ class StreamIdentity:
                 "only erased records differ, so numbers and order are the same. An erased record raises an "
                 'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
             )
-        return steps, position
+        return replace(self, order=order, steps=steps), position
 
     def _steps_of(self, state: Mapping[str, Any]) -> Steps:
         """Return the steps of a state: those of this stream, without what the state leaves out, after its segments."""

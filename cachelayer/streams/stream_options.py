@@ -200,7 +200,8 @@ def make_options(
 def order_over(order: Order, records: int) -> Order:
     """Return an order of the same kind over another number of records: exact, or in blocks of the same sizes."""
     if isinstance(order, BlockOrder):
-        return Blocks(**order.sizes).order(records, 1, seed=order.seed, reshuffle=order.reshuffle)
+        over = Blocks(**order.sizes).order(records, 1, seed=order.seed, reshuffle=order.reshuffle)
+        return replace(over, asked=order.asked)
     if not isinstance(order, ExactOrder):
         raise InvalidArgumentError("only a stream of one dataset, in an exact order or in blocks, has more records")
     return replace(order, records=records)

@@ -75,7 +75,7 @@ def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | No
         shards=before.shards.then(added.shards),
         segments=(*base.segments, *came) if came else before.segments,
         erased=before.erased,
-        unerased_nbytes=None if before.unerased_nbytes is None else before.unerased_nbytes + added.nbytes,
+        unerased_nbytes=None if before.unerased_nbytes is None else before.unerased_nbytes + added.shards.nbytes,
         provenance={**added.provenance, **before.erasures},
     )
     if before.kept is None:

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cachelayer
@@ -204,3 +205,35 @@ def test_states_of_an_iterator_that_advanced_belong_to_the_newer_version(refs: l
     for damaged in (3, [[1, 2]], [state["segments"][1]], [state["segments"][0]]):
         with pytest.raises(StateError):
             iter(newer).set_state({**state, "segments": damaged})
+
+
+def test_blocks_of_default_sizes_go_on_in_their_sizes_though_appended_records_are_smaller(tmp_path: Path) -> None:
+    storage, spec = cachelayer.Storage(tmp_path), cachelayer.ArraySpec(bytes)
+    old: Any = storage.submit([bytes(30_000)] * 400, "d", "v1", element_spec=spec, compression=None)
+    new: Any = storage.append("d@v1", new="v2", source=[b"small"] * 1000)
+    options: dict[str, Any] = {"shuffle": "blocks", "seed": 3, "num_epochs": 3}
+    iterator = iter(old.stream(8, **options))
+    iterator.advance_to(new)
+    state, restored = iterator.get_state(), iter(new.stream(8, **options))
+    assert state["order"]["blocks"] != restored.get_state()["order"]["blocks"]
+    restored.set_state(json.dumps(state))
+    assert restored.get_state() == state
+    assert [len(batch) for batch in restored] == [len(batch) for batch in iterator]
+    with pytest.raises(StateError, match="records of a block"):
+        iter(new.stream(8, **{**options, "shuffle": Blocks(records=99)})).set_state(state)
+    given = Blocks(**state["order"]["blocks"])
+    iter(new.stream(8, **{**options, "shuffle": given})).set_state(state)
+
+
+def test_default_sizes_do_not_depend_on_what_was_erased_before_records_were_appended(tmp_path: Path) -> None:
+    def blocks(folder: Path, erased: list[int]) -> Any:
+        storage, spec = cachelayer.Storage(folder), cachelayer.ArraySpec("uint8", (None,))
+        rows = [{"x": np.zeros(3000, np.uint8)} for _ in range(500)]
+        storage.submit(rows, "d", "v1", element_spec={"x": spec}, compression=None, shard_bytes=1 << 18)
+        storage.add_columns("d@v1", new="v2", columns={"more": np.ones((500, 900))})
+        if erased:
+            storage.erase("d", records=erased, of="v2", reason="asked to", progress=False)
+        newer = storage.append("d@v2", new="v3", source=[{"x": np.zeros(2000, np.uint8), "more": np.ones(900)}] * 100)
+        return iter(newer.stream(8, shuffle="blocks", seed=1)).get_state()["order"]["blocks"]
+
+    assert blocks(tmp_path / "one", []) == blocks(tmp_path / "other", list(range(200)))

@@ -17,7 +17,7 @@ at a place that the key decides. docs/order.md specifies all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import integer
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.orders import Edges, KeptOrder, Spans, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
@@ -105,7 +105,7 @@ class Blocks:
             lanes = min(_MANY_LANES, max(few, power_of_two(blocks // _BLOCKS_OF_MANY)))
         lanes = min(lanes, power_of_two(blocks), power_of_two(self.window or MOST_BLOCKS))
         depth = min(_WINDOW_NBYTES // (block * nbytes), _WINDOW // block) if self.window is None else self.window
-        return BlockOrder(records, block, max(1, depth // lanes) * lanes, lanes, seed, reshuffle)
+        return BlockOrder(records, block, max(1, depth // lanes) * lanes, lanes, seed, reshuffle, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +144,7 @@ class BlockOrder(KeptOrder):
         lanes: number of lanes, L, a power of two.
         seed: key of the permutations, in [0, 2**64).
         reshuffle: whether each epoch has permutations of its own.
+        asked: the sizes that the user asked for; None if all of them are given.
     """
 
     records: int
@@ -152,8 +153,24 @@ class BlockOrder(KeptOrder):
     lanes: int
     seed: int
     reshuffle: bool = True
+    asked: Blocks | None = field(default=None, compare=False)
 
     shuffle = True
+
+    def with_sizes_of(self, state: Any) -> BlockOrder:
+        """Return the order with the sizes of a state in place of those that follow from the version alone.
+
+        They differ if the state was saved over other records: appended ones change the mean size of a record.
+        """
+        if self.asked is None or not isinstance(state, dict):
+            return self
+        given = {name: size for name, size in vars(self.asked).items() if size is not None}
+        try:
+            sizes = Blocks(**{**{name: state[name] for name in self.sizes}, **given})
+        except (KeyError, InvalidArgumentError, InvalidTypeError):
+            return self
+        order = sizes.order(self.records, 1, seed=self.seed, reshuffle=self.reshuffle)
+        return replace(order, asked=self.asked)
 
     def __reduce__(self) -> tuple[type[BlockOrder], tuple[Any, ...]]:
         return BlockOrder, tuple(getattr(self, each.name) for each in fields(self))

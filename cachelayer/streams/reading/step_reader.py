@@ -90,7 +90,8 @@ class StepReader:
         Raises:
             StateError: if it belongs to other records or another order, or lies past the end.
         """
-        steps, position = self.identity.restored(state)
+        restored, position = self.identity.restored(state)
+        steps = restored.steps
         for segment in steps.earlier:
             if self.records.prefix_digest(segment.first + segment.records) != segment.digest:
                 raise StateError(
@@ -102,7 +103,7 @@ class StepReader:
                 f"position {position} of the state is past the end of this stream, {steps.end}: set it on "
                 "stream.epochs(), or pass a larger num_epochs, which a mixture does not have"
             )
-        return self.with_steps(steps), position
+        return replace(self, options=replace(self.options, order=restored.order, steps=steps)), position
 
     def advanced(self, newer: Any, position: int) -> StepReader:
         """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
