@@ -227,6 +227,10 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         """Return the digest of the rows of the version that the first records are, if they are one."""
 
     @property
+    def references(self) -> tuple[str, ...]:
+        """The references of the versions, or views of them, that the records come from; empty if there are none."""
+
+    @property
     def element_spec(self) -> Any:
         """The structure of an element, with leaf specs in it."""
 

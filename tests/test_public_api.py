@@ -31,8 +31,8 @@ PUBLIC = [
 ]  # fmt: skip
 
 VIEW = (
-    "decoded digest element_spec erased exclude fields lengths metadata packed padded read sample select sources split "
-    "stream total where windows"
+    "decoded digest element_spec erased exclude fields lengths metadata packed padded read reference sample select "
+    "sources split stream total where windows"
 )
 ATTRIBUTES = {
     "Storage": (
@@ -47,7 +47,7 @@ ATTRIBUTES = {
     "View": VIEW,
     "Packed": f"{VIEW} fill",
     "Padded": f"{VIEW} kept",
-    "Sampled": "digest element_spec stream",
+    "Sampled": "digest element_spec reference stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches record_numbers records sources state with_state without",
     "StreamIterator": "advance_to failures get_state load position save set_state stats",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -57,6 +58,10 @@ class ColumnRecords:
         return codec_named(self.version.manifest.codec, self.version.manifest.element_spec)
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return (self.version.reference,)
+
+    @property
     def facts(self) -> Facts:
         nbytes = self.file.record_nbytes
         return Facts(self.version.name, {}, nbytes, nbytes, _RECORDS_PER_READ)
@@ -64,6 +69,9 @@ class ColumnRecords:
     @property
     def segments(self) -> tuple[int, ...]:
         return (len(self),)
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        yield np.arange(len(numbers)), self.segments, numbers
 
     @property
     def reads_in_part(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import Any, Self
@@ -114,6 +114,10 @@ class WithColumns(Dataset):
     def prefix_digest(self, records: int) -> str | None:
         return self.rows.prefix_digest(records) if self.chosen is None else None
 
+    @property
+    def references(self) -> tuple[str, ...]:
+        return self.rows.references
+
     @cached_property
     def element_spec(self) -> Tree:
         return _merged([member.element_spec for member in self.members])
@@ -133,6 +137,9 @@ class WithColumns(Dataset):
     @property
     def segments(self) -> tuple[int, ...]:
         return self.rows.segments
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        return self.rows.in_shards(numbers)
 
     @property
     def erased(self) -> Ints:

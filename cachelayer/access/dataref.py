@@ -18,6 +18,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.progress import Progress
 from cachelayer.protocols import T
 from cachelayer.versions.diff import Diff, compare
+from cachelayer.versions.view_calls import ViewCall
 
 if TYPE_CHECKING:
     from cachelayer.statistics import Statistics
@@ -67,19 +68,14 @@ class DataRef(View[T], Generic[T]):
         return self._base.version.info.version
 
     @property
-    def reference(self) -> str:
-        """A text for :func:`cachelayer.open`: the version, pinned by its digest. It holds no credentials."""
-        return self._base.version.reference
-
-    @property
     def provenance(self) -> dict[str, Any]:
         """How the version was built."""
         return dict(self._base.version.manifest.provenance)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the version's shards."""
-        return self._base.version.info.nbytes
+        """Bytes of the version's shards; of a view, its share of them, by the number of its records."""
+        return self._records.nbytes if self._records.is_view else self._base.version.info.nbytes
 
     def stored_nbytes(self, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """Return the bytes that records take in their shards. It reads the shards' indices only, no record.
@@ -162,7 +158,7 @@ class DataRef(View[T], Generic[T]):
 
     def raw(self) -> DataRef[Any]:
         """Return the same records undecoded: images and audio as the bytes of their files."""
-        return DataRef(self._records.changed(self._elements.stored()))
+        return DataRef(self._records.changed(self._elements.stored()).called(ViewCall("raw")))
 
     def _with_source(self, source: VersionRecords) -> Self:
         """Return the same records, read in another way."""
@@ -173,8 +169,12 @@ class DataRef(View[T], Generic[T]):
         from cachelayer.drawing.ref_html import first_records, ref_html
         from cachelayer.drawing.text import class_names
 
-        facts = [("records", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}"), ("digest", f"sha256:{self.digest}")]
+        records, title = self._records, f"{self.dataset_id}@{self.dataset_version}"
+        facts = {"records": f"{len(self):,}", "bytes": f"{self.nbytes:,}", "digest": f"sha256:{self.digest}"}
+        if records.is_view:
+            title = f"{records.title})"
+            facts = {**records.sizes, "digest": facts["digest"]}
         # A look at four records is no reason to make local copies of shards.
         stored = self.raw()._with_source(replace(self._base, copies=None))
-        records = first_records(stored, class_names(self.metadata))
-        return ref_html(f"{self.dataset_id}@{self.dataset_version}", facts, stored.element_spec, records)
+        drawn = first_records(stored, class_names(self.metadata))
+        return ref_html(title, list(facts.items()), stored.element_spec, drawn)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +27,7 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.streams.reading.failures import attempt, is_of_element
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.view_calls import ViewCall, ViewName
 
 NO_NUMBERS = np.empty(0, np.int64)
 
@@ -108,6 +109,11 @@ class Dataset(Protocol):
         return None
 
     @property
+    def references(self) -> tuple[str, ...]:
+        """The references of the versions, or views of them, that the elements come from."""
+        return ()
+
+    @property
     @abstractmethod
     def element_spec(self) -> Tree:
         """The spec of the elements."""
@@ -121,6 +127,13 @@ class Dataset(Protocol):
     def segments(self) -> tuple[int, ...]:
         """The number of elements of each segment: of the first build, and of each append."""
         return (len(self),)
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        """Yield where elements lie: their places among the numbers, the segments of their shards, their numbers there.
+
+        The numbers stay those of the elements in versions that are derived, and with more records appended.
+        """
+        yield np.arange(len(numbers)), self.segments, numbers
 
     @property
     def erased(self) -> Ints:
@@ -199,13 +212,13 @@ class Selected(Dataset):
         base: the dataset.
         selection: which of its elements, in order.
         named: their digests if these do not follow from the base.
-        conditions: those by which they were chosen.
+        name: what a reference calls them; None if they are of no version, or of several.
     """
 
     base: Dataset
     selection: Selection
     named: Digests | None = None
-    conditions: tuple[str, ...] = ()
+    name: ViewName | None = None
 
     @classmethod
     def all(cls, base: Dataset) -> Selected:
@@ -216,8 +229,13 @@ class Selected(Dataset):
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
+    def is_view(self) -> bool:
+        """Whether they are a view of the records of a version, not the version itself, nor what is made of records."""
+        return self.name is not None and bool(self.name.calls) and self.base.leaves is not None
+
+    @property
     def title(self) -> str:
-        return self.base.title
+        return f"View({self.name.shown!r}" if self.is_view and self.name is not None else self.base.title
 
     @cached_property
     def digests(self) -> Digests:
@@ -243,6 +261,10 @@ class Selected(Dataset):
         return self.base.prefix_digest(records) if is_whole else None
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return self.base.references if self.name is None else (str(self.name),)
+
+    @property
     def element_spec(self) -> Tree:
         return self.base.element_spec
 
@@ -257,6 +279,9 @@ class Selected(Dataset):
     @property
     def segments(self) -> tuple[int, ...]:
         return self.selection.segment_sizes(self.base.segments)
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        return self.base.in_shards(self.selection.numbers_of(numbers))
 
     @property
     def erased(self) -> Ints:
@@ -293,7 +318,7 @@ class Selected(Dataset):
 
     def stored(self) -> Selected | None:
         base = self.base.stored()
-        return None if base is None else Selected(base, self.selection)
+        return None if base is None else self.changed(base).called(ViewCall("raw"))
 
     def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:
         chosen = self.selection
@@ -311,7 +336,11 @@ class Selected(Dataset):
 
     def changed(self, base: Dataset) -> Selected:
         """Return the same rows of another dataset of as many elements."""
-        return Selected(base, self.selection)
+        return Selected(base, self.selection, name=self.name)
+
+    def called(self, call: ViewCall) -> Selected:
+        """Return the same records under the name that a call of their view gives them."""
+        return self if self.name is None else replace(self, name=self.name.then(call))
 
     def lengths_digests(self, leaves: Sequence[int]) -> Digests:
         """Return what the elements are known by where an order depends on the lengths of some leaves."""
@@ -348,8 +377,21 @@ class Selected(Dataset):
     def __records__(self) -> Selected:
         return self
 
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the records take in their shards."""
+        return self.facts.record_nbytes * len(self)
+
+    @property
+    def sizes(self) -> dict[str, str]:
+        """How many records there are, and of a view of a version also about how many bytes they take, for people."""
+        if self.name is None or not self.is_view:
+            return {"records": str(len(self))}
+        return {"records": f"{len(self)} of {self.name.records}", "nbytes": f"about {self.nbytes:,}"}
+
     def __repr__(self) -> str:
-        return f"{self.title}, records={len(self)}, digest='sha256:{self.digest}')"
+        sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
+        return f"{self.title}, {sizes}, digest='sha256:{self.digest}')"
 
 
 def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:

@@ -77,6 +77,10 @@ class Joined(Dataset):
         return Digests.joined(b"concat", [member.digests for member in self.members])
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(reference for member in self.members for reference in member.references))
+
+    @property
     def facts(self) -> Facts:
         every = [member.facts for member in self.members]
         first, *others = [facts.metadata for facts in every]
@@ -92,6 +96,11 @@ class Joined(Dataset):
     @property
     def segments(self) -> tuple[int, ...]:
         return tuple(size for member in self.members for size in member.segments)
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        for member, rows, own in self.groups(numbers):
+            for places, segments, there in member.in_shards(own):
+                yield rows[places], segments, there
 
     @cached_property
     def erased(self) -> Ints:
@@ -215,12 +224,19 @@ class JoinedRecords:
         return codec_named(sources[0].codec.name, spec)
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return self.parts.references
+
+    @property
     def facts(self) -> Facts:
         return replace(self.parts.facts, reading_cost="stored")
 
     @property
     def segments(self) -> tuple[int, ...]:
         return self.parts.segments
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        return self.parts.in_shards(numbers)
 
     @property
     def home(self) -> StoredVersion | None:

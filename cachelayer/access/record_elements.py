@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, ClassVar, NoReturn, Protocol, Self
@@ -41,6 +41,9 @@ class RecordSource(Protocol):
     def digests(self) -> Digests: ...
 
     @property
+    def references(self) -> tuple[str, ...]: ...
+
+    @property
     def codec(self) -> Codec: ...
 
     @property
@@ -48,6 +51,8 @@ class RecordSource(Protocol):
 
     @property
     def segments(self) -> tuple[int, ...]: ...
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]: ...
 
     @property
     def reads_in_part(self) -> bool:
@@ -128,6 +133,10 @@ class RecordElements(Dataset):
         return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.facts.name!r}"
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return self.source.references
+
+    @property
     def facts(self) -> Facts:
         facts = self.source.facts
         nbytes, chosen = facts.record_nbytes, self._chosen_nbytes
@@ -140,6 +149,9 @@ class RecordElements(Dataset):
     @property
     def segments(self) -> tuple[int, ...]:
         return self.source.segments
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        return self.source.in_shards(numbers)
 
     @property
     def erased(self) -> Ints:

@@ -23,6 +23,7 @@ from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import check_seed, make_options, takes_stream_options
+from cachelayer.versions.view_calls import ViewCall, ViewName
 
 BALANCED = "balanced:"
 _ACCEPTED = 'pass an array with one number for each record, the name of a field, or "balanced:" and the name of a field'
@@ -47,9 +48,21 @@ class Sampled(Generic[T]):
     :meth:`cachelayer.DataRef.sample` returns it.
     """
 
-    def __init__(self, records: RandomAccess[T], order: WeightedOrder) -> None:
+    def __init__(self, records: RandomAccess[T], order: WeightedOrder, name: ViewName | None = None) -> None:
         self._records = records
         self._order = order
+        self._name = name
+
+    @property
+    def reference(self) -> str:
+        """A text for :func:`cachelayer.open`, which opens this sample again; see :attr:`cachelayer.View.reference`.
+
+        Raises:
+            InvalidArgumentError: if no text names it: of several versions, or with weights that are no field.
+        """
+        if self._name is None:
+            raise InvalidArgumentError(f"{self!r} has no reference, for it is no sample of one version")
+        return self._name.reference(self.digest)
 
     @property
     def digest(self) -> str:
@@ -101,9 +114,16 @@ def sampled_of(view: Selected, weights: Any, seed: Any) -> Sampled[Any]:
         weights, seed: the arguments of :meth:`cachelayer.DataRef.sample`.
     """
     key = check_seed(seed)
+    options = {"seed": key}
+    if isinstance(weights, str):
+        call = ViewCall("sample", (weights,), options)
+    else:
+        why = "sample() got numbers: storage.add_columns() keeps them as a field, whose name sample() takes"
+        call = ViewCall("sample", options=options, why_unnamed=why)
     sums = sums_of(weights_of(view, weights))
     digest = hashlib.sha256(sums.astype("<f8", copy=False).data).hexdigest()
-    return Sampled(view, WeightedOrder(sums=sums, weights=digest, seed=key))
+    name = None if view.name is None else view.name.then(call)
+    return Sampled(view, WeightedOrder(sums=sums, weights=digest, seed=key), name)
 
 
 def weights_of(view: Selected, weights: Any) -> Floats:

@@ -1,8 +1,11 @@
-"""Split the rows of a view at random: arithmetic only."""
+"""Split the records of a view at random, so that each keeps its part whatever else the view has."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from numbers import Real
@@ -10,48 +13,116 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.access.dataset import Selected
+from cachelayer.access.field_values import values_of
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.records.leaf_names import field_names
+from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
-from cachelayer.streams.order.permutation import permuted_pieces
+from cachelayer.streams.order.permutation import places_of
 from cachelayer.streams.stream_options import check_seed
+from cachelayer.user_warnings import warn
 
+# Records that are dealt at a time.
+_AT_ONCE = 1 << 20
 # The rows of segment s are shuffled as those of epoch 2**63 + s, which no stream reaches.
 _FIRST_EPOCH = 1 << 63
 
 
-def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], seed: int | None) -> dict[str, Selection]:
-    """Split a view at random: each row goes to exactly one share, and the rows of a share keep their order.
+def split(view: Selected, shares: Mapping[str, float], seed: int | None, by: Any = None) -> dict[str, Selection]:
+    """Split a view at random: each record goes to exactly one share, and the records of a share keep their order.
+
+    A record is dealt by its number in the shards, or by its values of some fields: not by the others of the view. So
+    views of a version, versions derived from it, and versions with more records appended agree.
 
     Args:
         view: the records to split.
-        sizes: the number of records of each segment of its base. How a segment is split does not depend on later
-            segments.
         shares: the fraction of the records that each share gets, by the name of the share.
         seed: the seed of the random split.
+        by: a field, or several, whose values decide; None for the number.
     """
     fractions, key = _checked(shares), check_seed(required("seed", seed))
-    segments = view.segments(sizes)
+    part_of = np.empty(len(view), np.min_scalar_type(len(fractions)))
+    if by is None:
+        for start in range(0, len(view), _AT_ONCE):
+            rows = np.arange(start, min(start + _AT_ONCE, len(view)))
+            for places, segments, numbers in view.in_shards(rows):
+                part_of[rows[places]] = _parts_of(numbers, segments, fractions, key)
+    else:
+        part_of[:] = _parts_by_value(view, field_names((by,) if isinstance(by, str) else by), fractions, key)
+    return {name: view.selection.select(part_of == part) for part, name in enumerate(shares)}
+
+
+def warn_of_new_numbers(view: Selected) -> None:
+    """Warn if a view is of records that were written anew from others, whose numbers they do not have."""
+    leaves = view.base.leaves
+    home = None if leaves is None else leaves.home
+    base = {} if home is None else home.manifest.provenance.get("base") or {}
+    if home is not None and base.get("references"):
+        warn(
+            f"split() deals {home.name} anew: its records were written from those of another version, under other "
+            "numbers, so that some go to another part than there. Pass by=, a field that tells records apart, to both "
+            "splits, or split the other version and write its parts"
+        )
+
+
+def _parts_of(numbers: Ints, segments: Sequence[int], fractions: Sequence[float], key: int) -> Ints:
+    """Return the share of each number. How a segment is dealt does not depend on later segments.
+
+    Args:
+        numbers: record numbers in the shards.
+        segments: how many records each segment of the shards has.
+        fractions: the fraction of each share.
+        key: the seed.
+    """
+    parts = np.empty(len(numbers), np.int64)
     counts_before = [0] * len(fractions)
-    ends = []
-    for rows in segments:
-        counts = _share_counts(len(rows), fractions, counts_before)
+    first = 0
+    segment_of = np.searchsorted(np.cumsum(segments), numbers, side="right")
+    for segment, size in enumerate(segments):
+        counts = _share_counts(size, fractions, counts_before)
         counts_before = [had + more for had, more in zip(counts_before, counts, strict=True)]
-        ends.append([0, *accumulate(counts)])
-    parts = {}
-    for part, name in enumerate(shares):
-        mask = np.zeros(len(view), np.bool_)
-        for segment, (rows, bounds) in enumerate(zip(segments, ends, strict=True)):
-            for places in permuted_pieces(len(rows), key, _FIRST_EPOCH + segment, bounds[part], bounds[part + 1]):
-                mask[places + rows.start if isinstance(rows, range) else rows[places]] = True
-        parts[name] = view.select(mask)
+        mine = np.flatnonzero(segment_of == segment)
+        if len(mine):
+            places = places_of(size, key, _FIRST_EPOCH + segment, numbers[mine] - first)
+            parts[mine] = np.searchsorted(np.cumsum(counts), places, side="right")
+        first += size
     return parts
 
 
-def _share_counts(size: int, shares: Sequence[float], counts_before: Sequence[int]) -> list[int]:
-    """Return how many of the ``size`` rows of a segment each share gets.
+def _parts_by_value(view: Selected, names: Sequence[str], fractions: Sequence[float], key: int) -> Ints:
+    """Return the share of each record by a hash of its values of some fields."""
+    ends = [int(end * 2.0**64) for end in accumulate(fractions[:-1])]
+    parts: dict[tuple[Any, ...], int] = {}
+    out = np.empty(len(view), np.int64)
+    for rows, values in values_of(view, names, "split(by=)"):
+        for row, value in zip(rows.tolist(), zip(*values, strict=True), strict=True):
+            if value not in parts:
+                parts[value] = bisect_right(ends, _hash(value, key))
+            out[row] = parts[value]
+    return out
 
-    Together with the rows already counts_before, the counts approach the shares; the largest remainders are rounded up.
+
+def _hash(values: Sequence[Any], key: int) -> int:
+    """Return the first 64 bits of SHA-256 over the seed and the JSON of values."""
+    text = json.dumps(list(map(_json_value, values)), separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(key.to_bytes(8, "little") + text.encode()).digest()[:8], "little")
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value as JSON: whole floats as integers, bytes as a dict of their hexadecimal digits."""
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _share_counts(size: int, shares: Sequence[float], counts_before: Sequence[int]) -> list[int]:
+    """Return how many of the ``size`` records of a segment each share gets.
+
+    Together with those of earlier segments, the counts approach the shares; the largest remainders are rounded up.
     """
     total = size + sum(counts_before)
     wanted = [max(0.0, share * total - had) for share, had in zip(shares, counts_before, strict=True)]

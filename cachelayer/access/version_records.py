@@ -60,6 +60,10 @@ class VersionRecords:
         return Digests(digest, digest, (*self.version.manifest.supersedes, digest)[0])
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return (self.version.reference,)
+
+    @property
     def facts(self) -> Facts:
         version, manifest = self.version, self.version.manifest
         nbytes = manifest.shards.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
@@ -111,6 +115,11 @@ class VersionRecords:
     @property
     def segments(self) -> tuple[int, ...]:
         return self.version.segments
+
+    def in_shards(
+        self, numbers: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], tuple[int, ...], NDArray[np.int64]]]:
+        yield np.arange(len(numbers)), self.segments, numbers
 
     @cached_property
     def shards(self) -> LocalShards | RemoteShards:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -11,6 +13,7 @@ from typing import (
     Self,
     SupportsIndex,
     TypeAlias,
+    TypeVar,
     Unpack,
     cast,
     overload,
@@ -27,14 +30,14 @@ from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.access.sequences.packs import PackRows, pack_rows
 from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
-from cachelayer.access.split import split
+from cachelayer.access.split import split, warn_of_new_numbers
 from cachelayer.access.where import Condition, mask_of
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.media import image_leaves, image_size
-from cachelayer.records.selection import Selection
+from cachelayer.records.selection import Selection, numbers_or_mask, sliced
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.buckets import buckets_of
 from cachelayer.streams.reading.step_reader import StepReader
@@ -42,6 +45,7 @@ from cachelayer.streams.steps import Unmasked
 from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 from cachelayer.user_warnings import warn
+from cachelayer.versions.view_calls import PUBLISH, ViewCall, literal, rows_call
 
 Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
 Whole: TypeAlias = Unmasked | None
@@ -66,6 +70,24 @@ _WRITE = {
 }
 
 
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def names_view(method: M) -> M:
+    """Make the view that a method returns known by the call that gave it."""
+
+    @wraps(method)
+    def named(self: View[Any], *arguments: Any, **options: Any) -> View[Any]:
+        view: View[Any] = method(self, *arguments, **options)
+        records, name = view._records, self._records.name
+        if name is not None:
+            call = ViewCall(method.__name__, literal(arguments), literal(options))
+            view._records = replace(records, name=name.then(call))
+        return view
+
+    return cast(M, named)
+
+
 class View(Generic[T]):
     """Records in an order of their own: those of a version, some of them, several versions, windows, packs, and so on.
 
@@ -75,9 +97,10 @@ class View(Generic[T]):
     def __init__(self, records: Selected) -> None:
         self._records = records
 
-    def _select(self, selection: Selection) -> Self:
-        """Return a view of the same base with another selection."""
-        return type(self)(Selected(self._records.base, selection, conditions=self._records.conditions))
+    def _select(self, selection: Selection, call: ViewCall) -> Self:
+        """Return a view of the same base with another selection, which a call of this one gives."""
+        name = self._records.name
+        return type(self)(Selected(self._records.base, selection, name=None if name is None else name.then(call)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._records,)
@@ -105,13 +128,31 @@ class View(Generic[T]):
         """Return a table with the element spec, which notebooks show. It reads no record."""
         from cachelayer.drawing.ref_html import ref_html
 
-        facts = [("records", f"{len(self):,}"), ("digest", f"sha256:{self.digest}")]
-        return ref_html(f"{self._records.title})", facts, self.element_spec)
+        facts = {**self._records.sizes, "digest": f"sha256:{self.digest}"}
+        return ref_html(f"{self._records.title})", list(facts.items()), self.element_spec)
 
     @property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their order, in hexadecimal."""
         return self._records.digest
+
+    @property
+    def reference(self) -> str:
+        """A text for :func:`cachelayer.open`: it opens these records again, or is an error. It holds no credentials.
+
+        It names the version, pinned by its digest, and the calls that made the view, pinned by the digest of the view.
+
+        Raises:
+            InvalidArgumentError: if no text names the view: of several versions, of none, chosen by a function or by
+                more than 256 record numbers.
+        """
+        name = self._records.name
+        if name is None:
+            raise InvalidArgumentError(
+                f"{self!r} has no reference, for it is no view of one version: make a version of it with "
+                "storage.submit(), or storage.rewrite()"
+            )
+        return name.reference(self.digest)
 
     @property
     def erased(self) -> NDArray[np.int64]:
@@ -132,7 +173,9 @@ class View(Generic[T]):
         """Return one element, or a view of a slice."""
         records = self._records
         if isinstance(index, slice):
-            return self._select(records.selection.slice(index))
+            name, rows = records.name, sliced(index, len(records))
+            named = None if name is None else name.sliced(rows)
+            return type(self)(Selected(records.base, records.selection.slice(index), name=named))
         return records.base.element(records.selection.number(index))
 
     def __iter__(self) -> Iterator[T]:
@@ -150,7 +193,10 @@ class View(Generic[T]):
             InvalidArgumentError: if a mask has the wrong length.
             InvalidTypeError: if they are neither integers nor bools.
         """
-        return self._select(self._records.selection.select(indices))
+        if isinstance(indices, slice):
+            return self[indices]
+        wanted = numbers_or_mask(indices, len(self))
+        return self._select(self._records.selection.select(wanted), rows_call("select", wanted))
 
     def exclude(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """Return a view without some records: it is that of ``select`` with the indices of all others, in order.
@@ -162,7 +208,8 @@ class View(Generic[T]):
         Raises:
             RecordIndexError, InvalidArgumentError, InvalidTypeError: see :meth:`select`.
         """
-        return self._select(self._records.selection.exclude(indices))
+        unwanted = numbers_or_mask(indices, len(self))
+        return self._select(self._records.selection.exclude(unwanted), rows_call("exclude", unwanted))
 
     def where(self, condition: str | Callable[[Mapping[str, Any]], Any]) -> Self:
         """Return a view of the records that a condition holds for, in their order.
@@ -180,8 +227,10 @@ class View(Generic[T]):
         """
         wanted = Condition.of(condition)
         chosen = self._records.selection.select(mask_of(self._records, wanted))
-        conditions = (*self._records.conditions, wanted.text)
-        return type(self)(Selected(self._records.base, chosen, conditions=conditions))
+        why = (
+            "" if isinstance(condition, str) else f"where() got a function: write the condition as a text, or {PUBLISH}"
+        )
+        return self._select(chosen, ViewCall("where", (wanted.text,), why_unnamed=why))
 
     if not TYPE_CHECKING:
         # Type checkers know the names that there are.
@@ -209,26 +258,42 @@ class View(Generic[T]):
         """
         return sampled_of(self._records, weights, seed)
 
-    def split(self, shares: Mapping[str, float], *, seed: int | None = None) -> dict[str, Self]:
+    def split(
+        self, shares: Mapping[str, float], *, seed: int | None = None, by: str | Sequence[str] | None = None
+    ) -> dict[str, Self]:
         """Split the records at random into views that do not overlap, such as ``train`` and ``val``.
 
-        Records that were appended at once are split by themselves: in a version with more records appended, every
-        record stays in its view. The records of each view keep their order.
+        A record is dealt by its number in the shards of the version: it has the same part in every view of the version,
+        in versions that are derived from it, and in versions with more records appended. The whole version has exactly
+        the shares; of a view of some of its records, the parts have about these shares. The records of each part keep
+        their order.
 
         Args:
             shares: the fraction of the records that each view gets, by its name; they sum to 1.
             seed: an integer in [0, 2**64), required. The same seed and shares give the same views.
+            by: a field of one value a record, such as ``"user"``, or several: all records with one value of it go to
+                one part, also in a version that is written or built anew. The shares are then of values, about.
 
         Returns:
             The views by their names.
 
         Raises:
-            InvalidArgumentError: if the shares or the seed are invalid, or if this view holds a record more than once.
+            InvalidArgumentError: if the shares or the seed are invalid, or there is no such field.
+
+        Warns:
+            CacheLayerWarning: if the version was written anew from another, so that records have other numbers, and
+                ``by`` is not passed.
         """
-        if self._records.selection.has_repeats:
-            raise InvalidArgumentError("this view holds a record more than once: split it before you repeat records")
-        selections = split(self._records.selection, self._records.base.segments, shares, seed)
-        return {name: self._select(selection) for name, selection in selections.items()}
+        selections = split(self._records, shares, seed, by)
+        if by is None:
+            warn_of_new_numbers(self._records)
+        arguments, options = (literal(shares),), {"seed": literal(seed)}
+        if by is not None:
+            options["by"] = literal(by)
+        return {
+            name: self._select(selection, ViewCall("split", arguments, options, name))
+            for name, selection in selections.items()
+        }
 
     def __getitems__(self, indices: Sequence[int] | NDArray[Any]) -> list[T]:
         """Return the elements of these indices as a list. The caller may change them.
@@ -386,6 +451,7 @@ class View(Generic[T]):
         """
         return self._records.lengths(leaf).total
 
+    @names_view
     def fields(self, *names: str) -> View[Any]:
         """Return a view of some fields of the same records: the others are neither decoded nor read.
 
@@ -403,6 +469,7 @@ class View(Generic[T]):
         chosen = leaf_numbers(leaves.codec.spec, names)
         return View(self._records.changed(leaves.with_fields(chosen)))
 
+    @names_view
     def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:
         """Return a view of the same records with images decoded to one size, so that a batch of them is one array.
 
@@ -427,6 +494,7 @@ class View(Generic[T]):
         sizes = dict.fromkeys(image_leaves(base.stored().codec.spec, names), image_size(size, crop))
         return type(self)(self._records.changed(base.sized(sizes)))
 
+    @names_view
     def windows(
         self,
         leaves: str | Sequence[str],
@@ -467,6 +535,7 @@ class View(Generic[T]):
         rows = window_rows(self._records, leaves, length, stride, separator, remainder, segments)
         return View(Selected.all(rows))
 
+    @names_view
     def packed(
         self,
         leaves: str | Sequence[str],
@@ -503,6 +572,7 @@ class View(Generic[T]):
         """
         return Packed(Selected.all(pack_rows(self._records, leaves, length, long, max_length, seed)))
 
+    @names_view
     def padded(
         self,
         lengths: Mapping[str, int] | str,

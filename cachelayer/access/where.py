@@ -1,34 +1,33 @@
 """Conditions on fields: a text such as ``"score > 0.5 and lang == 3"``, or a function of columns.
 
-A text is parsed with :mod:`ast`, and nothing but the nodes that are listed here is evaluated. A comparison with a field
-that is None is neither true nor false, as in SQL: such a record is not chosen by it, nor by its opposite.
+A text is parsed with :mod:`ast`, and nothing but the nodes that are listed here is evaluated, as Python does for a row.
+A comparison with a field that is None is neither true nor false, as in SQL: such a record is not chosen by it, nor by
+its opposite. The same holds for a quotient by zero.
 """
 
 from __future__ import annotations
 
 import ast
+import keyword
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access import exact_values
 from cachelayer.access.dataset import Selected
+from cachelayer.access.exact_values import NoValueError, Operand
+from cachelayer.access.field_values import FieldReader
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.progress import Progress
 from cachelayer.records import tree
-from cachelayer.records.leaf_names import leaf_number, leaf_numbers
-from cachelayer.records.spec import ArraySpec
 from cachelayer.records.values import Nullable
-from cachelayer.user_warnings import warn
 
 Mask = NDArray[np.bool_]
-Columns = Mapping[str, Any]
-_AT_ONCE_NBYTES, _MOST_AT_ONCE = 1 << 26, 1 << 20
-_WARNED_NBYTES = 1 << 30
-"""From so many bytes on that columns would save, a warning says so."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -45,7 +44,21 @@ _COMPUTE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_NODES = (
+    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Constant, ast.List, ast.Tuple, ast.Set),
+    *(ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context),
+)
 _GRAMMAR = "names of fields, numbers, texts, comparisons, and, or, not, in, is None, + - * / // %"
+_DEEPEST = 100
+"""How deep expressions may be nested: Python's own stack is the limit."""
+_TOKENS = re.compile(
+    r"""(?P<text>[rRbBuU]{0,2}(?:'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
+    |(?P<number>(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\d+)?)
+    |(?P<name>[^\W\d](?:\w|[\u0300-\u036f])*)
+    |`(?P<quoted>[^`\n]+)`""",
+    re.VERBOSE,
+)
+_STAND_IN = re.compile(r"__(\d+)__")
 
 
 @dataclass(frozen=True)
@@ -55,12 +68,12 @@ class Condition:
     Args:
         text: how the user wrote it; of a function, its name.
         names: the fields that it reads; None if only running it tells.
-        chosen: given columns, returns which rows it holds for.
+        chosen: given the columns, returns which rows it holds for.
     """
 
     text: str
     names: tuple[str, ...] | None
-    chosen: Callable[[Columns], Any]
+    chosen: Callable[[Mapping[str, Any]], Any]
 
     @classmethod
     def of(cls, condition: Any) -> Condition:
@@ -81,66 +94,101 @@ def parsed(text: str) -> Condition:
     Raises:
         InvalidArgumentError: if it is none; the message names the part.
     """
+    source = _Source.of(text)
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        node = ast.parse(source.code, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidArgumentError(f"the condition {text!r} does not parse: {error}: it has {_GRAMMAR}") from error
-    names: dict[str, None] = {}
-    _Names(text, names).visit(node)
+        hint = "; write == to compare" if re.search(r"(?<![=!<>])=(?!=)", source.code) else ""
+        raise InvalidArgumentError(
+            f"the condition {text!r} does not parse: {error}: it has {_GRAMMAR}{hint}"
+        ) from error
+    names = tuple(dict.fromkeys(_fields(node, source)))
     if not names:
         raise InvalidArgumentError(f"the condition {text!r} names no field")
-    return Condition(text, tuple(names), lambda columns: _Evaluation(text, columns).truth(node)[0])
+    return Condition(text, names, lambda columns: _Evaluation(source, columns).truth(node)[0])
 
 
-class _Names(ast.NodeVisitor):
-    """Collects the names of fields, and refuses what is no part of a condition."""
+@dataclass(frozen=True)
+class _Source:
+    """A condition with a stand-in for each name, since Python changes letters of identifiers, such as µ.
 
-    def __init__(self, text: str, names: dict[str, None]) -> None:
-        self._text = text
-        self._names = names
+    Args:
+        text: the condition.
+        code: the same with stand-ins.
+        names: the name that each stands for.
+    """
 
-    def generic_visit(self, node: ast.AST) -> None:
-        name = _field_of(node)
+    text: str
+    code: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> _Source:
+        names: list[str] = []
+
+        def stand_in(match: re.Match[str]) -> str:
+            name = match["name"] or match["quoted"]
+            if name is None or (match["name"] and keyword.iskeyword(name)):
+                return match[0]
+            names.append(name)
+            return f"__{len(names) - 1}__"
+
+        code = _TOKENS.sub(stand_in, text.strip())
+        return cls(text, code, tuple(names))
+
+    def field(self, node: ast.AST) -> str | None:
+        """Return the name of the field that a node is, ``meta/lang`` for ``meta.lang``; None for other nodes."""
+        if isinstance(node, ast.Name) and (match := _STAND_IN.fullmatch(node.id)) is not None:
+            return self.names[int(match[1])]
+        if isinstance(node, ast.Attribute) and (match := _STAND_IN.fullmatch(node.attr)) is not None:
+            parent = self.field(node.value)
+            return None if parent is None else f"{parent}/{self.names[int(match[1])]}"
+        return None
+
+    def refused(self, node: ast.AST, why: str = "") -> InvalidArgumentError:
+        """Return the error for a part of the condition."""
+        part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
+        part = _STAND_IN.sub(lambda match: self.names[int(match[1])], part)
+        why = why or f"is no part of one: it has {_GRAMMAR}"
+        return InvalidArgumentError(f"the condition {self.text!r}: {part!r} {why}")
+
+
+def _fields(root: ast.expr, source: _Source) -> Iterator[str]:
+    """Yield the names of fields, and refuse what is no part of a condition."""
+    left: list[tuple[ast.AST, int]] = [(root, 0)]
+    while left:
+        node, depth = left.pop()
+        if depth > _DEEPEST:
+            raise InvalidArgumentError(
+                f"the condition {source.text[:60]!r}... is nested more than {_DEEPEST} deep: add a column with "
+                "storage.add_columns(), or pass a function of columns"
+            )
+        name = source.field(node)
         if name is not None:
-            self._names[name] = None
-            return
-        known = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Constant, ast.List, ast.Tuple, ast.Set)
-        beside = (ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context)
-        is_known = isinstance(node, (*known, *beside)) or type(node) in _COMPUTE
-        if not is_known or isinstance(node, ast.Invert):
-            raise _refused(self._text, node)
-        super().generic_visit(node)
-
-
-def _field_of(node: ast.AST) -> str | None:
-    """Return the name of the field that a node is, ``meta/lang`` for ``meta.lang``; None for other nodes."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        parent = _field_of(node.value)
-        return None if parent is None else f"{parent}/{node.attr}"
-    return None
-
-
-def _refused(text: str, node: ast.AST, why: str = "") -> InvalidArgumentError:
-    part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-    return InvalidArgumentError(f"the condition {text!r}: {part!r} {why or f'is no part of one: it has {_GRAMMAR}'}")
+            yield name
+            continue
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
+            sign, word = ("&", "and") if isinstance(node.op, ast.BitAnd) else ("|", "or")
+            raise source.refused(node, f"has {sign}: write {word}")
+        if not (isinstance(node, _NODES) or type(node) in _COMPUTE) or isinstance(node, ast.Invert):
+            raise source.refused(node)
+        left += [(child, depth + 1) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
 class _Evaluation:
     """Evaluates a condition over some rows.
 
     Args:
-        text: the condition, for errors.
+        source: the condition.
         columns: the fields of the rows.
     """
 
-    def __init__(self, text: str, columns: Columns) -> None:
-        self._text = text
+    def __init__(self, source: _Source, columns: Mapping[str, Operand]) -> None:
+        self._source = source
         self._columns = columns
 
     def truth(self, node: ast.expr) -> tuple[Any, Any]:
-        """Return for which rows a condition is true, and for which false; it is neither where a field is None."""
+        """Return for which rows a condition is true, and for which false; it is neither where there is no value."""
         if isinstance(node, ast.BoolOp):
             parts = [self.truth(value) for value in node.values]
             every, some = (
@@ -155,10 +203,10 @@ class _Evaluation:
             return false, true
         if isinstance(node, ast.Compare):
             return self._compared(node)
-        values, valid = self.value(node)
-        if getattr(values, "dtype", None) != np.bool_:
-            raise _refused(self._text, node, "is no condition: compare it with something")
-        return values & valid, ~values & valid
+        operand = self.value(node)
+        if operand.kind != "bool" or operand.is_literal:
+            raise self._source.refused(node, "is no condition: compare it with something")
+        return operand.values & operand.valid, ~operand.values & operand.valid
 
     def _compared(self, node: ast.Compare) -> tuple[Any, Any]:
         true: Any = None
@@ -173,114 +221,86 @@ class _Evaluation:
 
     def _compare(self, left: ast.expr, how: ast.cmpop, right: ast.expr) -> tuple[Any, Any]:
         """Return which rows a comparison holds for, and for which it can be made."""
-        values, valid = self.value(left)
+        operand = self.value(left)
         if isinstance(how, (ast.Is, ast.IsNot)):
             if not (isinstance(right, ast.Constant) and right.value is None):
-                raise _refused(self._text, right, "follows 'is': only None may")
-            is_none = np.broadcast_to(~np.asarray(valid), np.shape(values))
+                raise self._source.refused(right, "follows 'is': only None may")
+            is_none = np.broadcast_to(~np.asarray(operand.valid), np.shape(operand.values))
             return (is_none if isinstance(how, ast.Is) else ~is_none), np.True_
         if isinstance(how, (ast.In, ast.NotIn)):
-            options = self._constants(right)
-            holds = np.zeros(np.shape(values), np.bool_)
-            for option in options:
-                holds |= self._equal(left, values, option)
-            return (holds if isinstance(how, ast.In) else ~holds), valid
-        others, others_valid = self.value(right)
-        values, others = _alike(values, others)
+            holds = np.zeros(np.shape(operand.values), np.bool_)
+            for option in self._constants(right):
+                holds |= self._compared_values(left, operator.eq, operand, option)[0]
+            return (holds if isinstance(how, ast.In) else ~holds), operand.valid
+        return self._compared_values(left, _COMPARE[type(how)], operand, self.value(right))
+
+    def _compared_values(
+        self, node: ast.expr, how: Callable[[Any, Any], Any], left: Operand, right: Operand
+    ) -> tuple[Any, Any]:
         try:
-            holds = np.asarray(_COMPARE[type(how)](values, others), np.bool_)
-        except (TypeError, ValueError) as error:
-            raise _refused(self._text, left, f"cannot be compared with {ast.unparse(right)!r}: {error}") from error
-        if holds.shape != np.broadcast_shapes(np.shape(values), np.shape(others)):
-            raise _refused(self._text, left, f"cannot be compared with {ast.unparse(right)!r}")
-        return holds, valid & others_valid
+            return exact_values.compare(how, left, right)
+        except NoValueError as error:
+            raise self._source.refused(node, str(error)) from error
 
-    def _equal(self, node: ast.expr, values: Any, option: Any) -> Any:
-        mine, other = _alike(values, option)
-        holds = np.asarray(mine == other, np.bool_)
-        if holds.shape != np.shape(values):
-            raise _refused(self._text, node, f"cannot be compared with {option!r}")
-        return holds
-
-    def _constants(self, node: ast.expr) -> Sequence[Any]:
+    def _constants(self, node: ast.expr) -> list[Operand]:
         if isinstance(node, (ast.List, ast.Tuple, ast.Set)) and node.elts:
             return [self._constant(item) for item in node.elts]
-        raise _refused(self._text, node, "follows 'in': a list of numbers or texts must")
+        raise self._source.refused(node, "follows 'in': a list of numbers or texts must")
 
-    def _constant(self, node: ast.expr) -> Any:
+    def _constant(self, node: ast.expr) -> Operand:
         try:
             value = ast.literal_eval(node)
         except ValueError as error:
-            raise _refused(self._text, node, "is no number or text") from error
+            raise self._source.refused(node, "is no number or text") from error
+        if value is None:
+            raise self._source.refused(node, "is compared with 'is None' and 'is not None'")
         if not isinstance(value, (bool, int, float, str, bytes)):
-            raise _refused(self._text, node, "is no number or text")
-        return value
+            raise self._source.refused(node, "is no number or text")
+        return exact_values.literal(value)
 
-    def value(self, node: ast.expr) -> tuple[Any, Any]:
-        """Return the values of an expression, and which of them are there."""
-        name = _field_of(node)
+    def value(self, node: ast.expr) -> Operand:
+        """Return the values of an expression."""
+        name = self._source.field(node)
         if name is not None:
-            column = self._columns[name]
-            return (column.values, column.valid) if isinstance(column, Nullable) else (column, np.True_)
+            return self._columns[name]
         if isinstance(node, ast.Constant):
-            return self._constant(node), np.True_
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-            values, valid = self._number(node.operand)
-            return (-values if isinstance(node.op, ast.USub) else values), valid
-        if isinstance(node, ast.BinOp):
-            (left, valid), (right, right_valid) = self._number(node.left), self._number(node.right)
-            try:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    return _COMPUTE[type(node.op)](left, right), valid & right_valid
-            except ArithmeticError as error:
-                raise _refused(self._text, node, f"has no value: {error}") from error
-        raise _refused(self._text, node, "has no value")
-
-    def _number(self, node: ast.expr) -> tuple[Any, Any]:
-        """Return numbers in 64 bits, so that no sum of small integers wraps around."""
-        values, valid = self.value(node)
-        dtype = np.asarray(values).dtype
-        if dtype.kind not in "iuf":
-            raise _refused(self._text, node, "is no number")
-        if not isinstance(values, np.ndarray):
-            return values, valid
-        return values.astype(np.float64 if dtype.kind == "f" or dtype == np.uint64 else np.int64), valid
-
-
-def _alike(left: Any, right: Any) -> tuple[Any, Any]:
-    """Return values that numpy compares: a text beside times is a time, such as ``"2026-01-31"``."""
-    for values, text in ((left, right), (right, left)):
-        kind = getattr(getattr(values, "dtype", None), "kind", "")
-        if kind == "M" and isinstance(text, str):
-            try:
-                time = np.datetime64(text)
-            except ValueError as error:
-                raise InvalidArgumentError(f"{text!r} is no time such as '2026-01-31': {error}") from error
-            return (left, time) if values is left else (time, right)
-        if kind and kind in "iufbM" and isinstance(text, (str, bytes)):
-            raise InvalidArgumentError(f"a field of {values.dtype} cannot be compared with {text!r}")
-    return left, right
+            return self._constant(node)
+        try:
+            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+                return exact_values.negative(self.value(node.operand))
+            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd):
+                return exact_values.compute(operator.add, exact_values.literal(0), self.value(node.operand))
+            if isinstance(node, ast.BinOp):
+                left, right = self.value(node.left), self.value(node.right)
+                return exact_values.compute(_COMPUTE[type(node.op)], left, right)
+        except NoValueError as error:
+            raise self._source.refused(node, str(error)) from error
+        raise self._source.refused(node, "has no value")
 
 
 def mask_of(view: Selected, condition: Condition) -> Mask:
     """Return which records of a view a condition holds for; of erased ones it does not.
 
+    A text is evaluated for some records at a time; a function is called once, with whole columns.
+
     Raises:
-        InvalidArgumentError: if a field does not exist, or has more than one value a record.
+        InvalidArgumentError: if a field does not exist, has more than one value a record, or a column is too large.
     """
-    reader = _FieldReader(view)
-    names = condition.names
-    if names is not None:
-        for name in names:
-            reader.check(name)
+    reader = FieldReader(view, "where()")
     mask = np.zeros(len(view), np.bool_)
+    if condition.names is None:
+        with np.errstate(invalid="ignore"):
+            chosen = condition.chosen(_WholeColumns(reader))
+        mask[reader.rows] = _checked(chosen, len(reader.rows), condition)
+        return mask
+    dtypes = {name: reader.leaf(name).dtype for name in condition.names}
     with Progress(f"where {condition.text[:40]!r}", len(view), None) as progress:
-        for numbers in reader.pieces(names):
-            columns = _Columns(reader, numbers, names)
-            with np.errstate(invalid="ignore"):
-                chosen = condition.chosen(columns)
-            mask[numbers] = _checked(chosen, len(numbers), condition)
-            names = columns.names
+        for numbers in reader.pieces(condition.names):
+            columns = {}
+            for name, values in reader.read(numbers, condition.names).items():
+                array, valid = (values.values, values.valid) if isinstance(values, Nullable) else (values, np.True_)
+                columns[name] = exact_values.column(dtypes[name], array, valid)
+            mask[numbers] = condition.chosen(columns)
             progress.update(len(numbers), 0)
     return mask
 
@@ -296,71 +316,14 @@ def _checked(chosen: Any, rows: int, condition: Condition) -> Mask:
     return mask
 
 
-class _FieldReader:
-    """Reads fields of a view, without erased records."""
+class _WholeColumns(dict[str, Any]):
+    """The columns of all records, each read when it is asked for."""
 
-    def __init__(self, view: Selected) -> None:
-        self._view = view
-        self._leaves = view.stored_leaves("where()")
-        self._spec = self._leaves.codec.spec
-
-    def check(self, name: str) -> None:
-        leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
-        if not isinstance(leaf, ArraySpec) or leaf.shape != ():
-            raise InvalidArgumentError(
-                f"where(): {name!r} is {leaf.describe()}: conditions are on fields of one value a record"
-            )
-
-    def _narrow(self, names: Sequence[str]) -> Selected:
-        return self._view.changed(self._leaves.with_fields(leaf_numbers(self._spec, names)))
-
-    def pieces(self, names: Sequence[str] | None) -> Iterator[NDArray[np.int64]]:
-        """Yield the numbers of the records in pieces; if the fields are not known yet, the first is one record."""
-        left = np.arange(len(self._view))
-        if len(self._view.erased):
-            left = np.delete(left, self._view.erased)
-        if names is None and len(left):
-            yield left[:1]
-            left = left[1:]
-        nbytes = max(1, (self._view if names is None else self._narrow(names)).facts.read_nbytes)
-        if names is not None:
-            self._warn_of_bytes(names, nbytes)
-        size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
-        for start in range(0, len(left), size):
-            yield left[start : start + size]
-
-    def _warn_of_bytes(self, names: Sequence[str], nbytes: int) -> None:
-        """Say what columns would save, if that is much."""
-        leaves = [tree.leaves(self._spec)[leaf_number(self._spec, name)][1] for name in names]
-        fixed = [np.dtype(leaf.dtype).itemsize for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
-        reads, needs = nbytes * len(self._view), sum(fixed) * len(self._view)
-        if reads - needs >= _WARNED_NBYTES and len(fixed) == len(leaves):
-            warn(
-                f"where() reads {reads / 1e9:.3g} GB of records for {needs / 1e9:.3g} GB of {', '.join(names)}: "
-                "storage.add_columns() keeps such fields in files of their own"
-            )
-
-    def read(self, numbers: NDArray[np.int64], names: Sequence[str]) -> dict[str, Any]:
-        """Return these fields of some records, by name."""
-        for name in names:
-            self.check(name)
-        narrow = self._narrow(names)
-        values = tree.flatten_like(narrow.element_spec, narrow.batch(numbers))
-        return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
-
-
-class _Columns(dict[str, Any]):
-    """The columns of some rows: those that are known to be needed are read at once, others when they are asked for."""
-
-    def __init__(self, reader: _FieldReader, numbers: NDArray[np.int64], names: Sequence[str] | None) -> None:
-        super().__init__(reader.read(numbers, names) if names else {})
+    def __init__(self, reader: FieldReader) -> None:
+        super().__init__()
         self._reader = reader
-        self._numbers = numbers
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self)
 
     def __missing__(self, name: str) -> Any:
-        self[name] = self._reader.read(self._numbers, [name])[name]
+        self._reader.leaf(name)
+        self[name] = self._reader.column(name)
         return self[name]

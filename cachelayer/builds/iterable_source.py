@@ -57,6 +57,7 @@ class IterableSource:
         self.kind = kind
         self.length = length
         self.element_spec = element_spec
+        self.provenance: dict[str, Any] = {}
         self._first = 0
         self._endless = endless
         self._peeked: list[Any] = []

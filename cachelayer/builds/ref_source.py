@@ -11,7 +11,7 @@ import numpy as np
 from cachelayer.builds.batches import batch_records
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.unbatched_source import UnbatchedSource
-from cachelayer.protocols import HasRecords, has_records, records_of
+from cachelayer.protocols import HasRecords, RandomAccess, has_records, records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
@@ -37,16 +37,31 @@ def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Iterabl
     """
     if has_records(obj) and not unbatch:
         records = records_of(obj)
-        stored = records.stored()
-        if stored is None:
-            return SequenceSource(obj, records.declared_spec, by_number=True)
-        return RecordsSource(stored if _keeps_files(records_of(stored).element_spec, element_spec) else obj)
+        return _with_base(_of_records(obj, records, element_spec), records)
     if isinstance(obj, Stream):
-        return _of_stream(obj, unbatch=unbatch, element_spec=element_spec)
+        source = _with_base(_of_stream(obj, element_spec=element_spec), reader_of(obj).records)
+        return _with_base(UnbatchedSource(source), reader_of(obj).records) if unbatch else source
     return None
 
 
-def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None) -> IterableSource:
+def _with_base(source: IterableSource, records: RandomAccess[Any]) -> IterableSource:
+    """Return a source whose version says of which records it was made."""
+    if records.references:
+        base = {"digest": records.digest, "records": len(records), "references": list(records.references)}
+        source.provenance = {"base": base}
+    return source
+
+
+def _of_records(obj: HasRecords[Any], records: RandomAccess[Any], element_spec: Tree | None) -> IterableSource:
+    stored = records.stored()
+    if stored is None:
+        return SequenceSource(obj, records.declared_spec, by_number=True)
+    source = RecordsSource(stored if _keeps_files(records_of(stored).element_spec, element_spec) else obj)
+    source.kind = type(obj).__name__
+    return source
+
+
+def _of_stream(stream: Stream[Any], *, element_spec: Tree | None) -> IterableSource:
     reader = reader_of(stream)
     spec: Tree | None = None
     # What functions return, and what batches are, is seen from the first.
@@ -59,8 +74,7 @@ def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None)
         spec = reader.records.declared_spec
     endless = "pass num_epochs= to stream()" if is_endless(stream) else ""
     length = None if endless else len(stream)
-    source = IterableSource(iter(stream), type(stream).__name__, length, spec, endless=endless)
-    return UnbatchedSource(source) if unbatch else source
+    return IterableSource(iter(stream), type(stream).__name__, length, spec, endless=endless)
 
 
 def _keeps_files(stored: Tree, declared: Tree | None) -> bool:

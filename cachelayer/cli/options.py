@@ -300,7 +300,7 @@ def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | N
 def only_dataset(text: str) -> str:
     """Return the id of the dataset that a text names, if it names no version of it."""
     reference = Reference.split(text)
-    if reference.name is not None or reference.rows is not None:
+    if reference.name is not None or reference.calls:
         raise InvalidArgumentError(f"{without_credentials(text)!r} is a version: name only the dataset, STORAGE/ID")
     return reference.dataset_id
 

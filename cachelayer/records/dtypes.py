@@ -74,6 +74,11 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype
 
 
+def is_numpys(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype is one of numpy, not of ml_dtypes."""
+    return dtype.name not in _ML_DTYPES
+
+
 def number_kind(dtype: np.dtype[Any]) -> str:
     """Return the kind of a dtype as numpy names it, such as ``i`` or ``f``, also for dtypes of ml_dtypes."""
     if dtype.name not in _ML_DTYPES:

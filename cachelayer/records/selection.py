@@ -153,14 +153,6 @@ class Selection:
         bitmap = Bitmap.of_mask(of_base)
         return Selection(bitmap if numbers[0] < numbers[-1] else bitmap[::-1])
 
-    @property
-    def has_repeats(self) -> bool:
-        """True if a record is in it more than once."""
-        numbers = self.numbers
-        if not isinstance(numbers, np.ndarray) or (np.diff(numbers) > 0).all():
-            return False
-        return len(np.unique(numbers)) < len(numbers)
-
     def segments(self, sizes: Sequence[int]) -> list[range | Numbers]:
         """Return the rows that lie in each segment of the base.
 

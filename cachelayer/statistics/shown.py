@@ -144,7 +144,7 @@ def statistics_html(statistics: Statistics) -> str:
 
 def _title(statistics: Statistics) -> str:
     read = f", {statistics.records_read:,} of them read" * (statistics.records_read < statistics.records)
-    name = statistics.reference.rpartition("/")[2].partition("@sha256")[0]
+    name = statistics.reference.partition("@sha256:")[0].rpartition("/")[2]
     return f"{name}: {statistics.records:,} records{read}"
 
 

@@ -124,7 +124,7 @@ class Survey:
     def result(self) -> Statistics:
         """Return the statistics of what was read."""
         leaves = tuple(leaf.result() for leaf in self._leaves)
-        return Statistics(self._ref.reference, len(self._ref), self.read, self._sizes.result(), leaves)
+        return Statistics(str(self._ref._records.name), len(self._ref), self.read, self._sizes.result(), leaves)
 
 
 def _readable(ref: Any, records: int | None) -> range | Ints:

@@ -30,6 +30,7 @@ from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.view_calls import ViewName
 
 _THREADS = 16
 
@@ -54,15 +55,15 @@ class Catalog:
         Raises:
             InvalidArgumentError: if it begins with the URL of another storage, or has a slice.
         """
-        if not reference.url and reference.rows is None:
+        if not reference.url and not reference.calls:
             return reference
         name = f"{reference.dataset_id}@{reference.name or reference.digest}"
         if reference.url and open_store(reference.url).url != self.store.url:
             raise InvalidArgumentError(
                 f"{name!r} lies in another storage than {self.store.url}: cachelayer.open() opens it"
             )
-        if reference.rows is not None:
-            raise InvalidArgumentError(f"{name!r} is followed by a slice: name the whole version, without [...]")
+        if reference.calls:
+            raise InvalidArgumentError(f"{name!r} is followed by calls that make a view: name the whole version alone")
         return reference
 
     def head(self, log: Log) -> Snapshot:
@@ -123,7 +124,8 @@ class Catalog:
             records = VersionRecords(version, self.verify, self.copies)
             if version.manifest.gone:
                 records.shards  # noqa: B018 - looking at them removes local copies of what was erased
-            return DataRef(Selected(version_elements(records), version.kept))
+            name = ViewName(version.reference, version.manifest.records)
+            return DataRef(Selected(version_elements(records), version.kept, name=name))
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""

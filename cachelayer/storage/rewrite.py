@@ -58,14 +58,21 @@ def rewrite(
         "fields": None if fields is None else list(fields),
     }
     ref, is_new = builder.find_or_build(
-        lambda: _ordered(name, records, seed, made_by), dataset_id, version, Origin(), options, hosts
+        lambda: _ordered(name, records, view._records.references, seed, made_by),
+        dataset_id,
+        version,
+        Origin(),
+        options,
+        hosts,
     )
     if not is_new:
         _refuse_other(ref, name, records.digest, made_by)
     return ref
 
 
-def _ordered(name: str, records: StoredRecords, seed: int | None, made_by: Mapping[str, Any]) -> OrderedRecords:
+def _ordered(
+    name: str, records: StoredRecords, references: tuple[str, ...], seed: int | None, made_by: Mapping[str, Any]
+) -> OrderedRecords:
     nbytes = records.record_nbytes
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
         warn(
@@ -76,7 +83,7 @@ def _ordered(name: str, records: StoredRecords, seed: int | None, made_by: Mappi
         "version": " + ".join(version.info.version for version in records.versions),
         "digest": records.digest,
         "records": len(records),
-        "references": [version.reference for version in records.versions],
+        "references": list(references),
     }
     return OrderedRecords(records, seed, nbytes, made_by, base)
 

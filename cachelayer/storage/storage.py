@@ -145,9 +145,8 @@ class Storage:
             CorruptionError: if the version has another digest than the one in the reference.
         """
         reference = Reference.parse(dataset_id, version)
-        if reference.rows is not None:
-            return self._catalog.fetch(self._catalog.own(replace(reference, rows=None)))[reference.rows]
-        return self._catalog.fetch(self._catalog.own(reference))
+        view: DataRef[Any] = reference.view_of(self._catalog.fetch(self._catalog.own(reference.whole)))
+        return view
 
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted.
@@ -570,7 +569,9 @@ class Storage:
         kept = ref._records
         if isinstance(keep, View):
             kept = keep._records
-            if kept.base.digests != ref._records.base.digests:
+            leaves = kept.base.leaves
+            home = None if leaves is None or kept.name is None else leaves.home
+            if home is None or home.info.digest != ref._base.version.info.digest:
                 raise InvalidArgumentError(f"keep={keep!r}: it is no view of the records of {reference}")
         elif isinstance(keep, str) or callable(keep):
             kept = ref.where(keep)._records
@@ -583,7 +584,8 @@ class Storage:
                 f"records of {ref.dataset_version}; {ALLOW_EMPTY}"
             )
         checked = checked_metadata(metadata)
-        about: dict[str, Any] = {"description": description, "metadata": checked, "where": list(kept.conditions)}
+        conditions = [] if kept.name is None else kept.name.conditions
+        about: dict[str, Any] = {"description": description, "metadata": checked, "where": conditions}
         return self._catalog.ref(derive(ref._base.version, name, selection, **about))
 
     def rewrite(

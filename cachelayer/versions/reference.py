@@ -1,5 +1,7 @@
 """References to versions: ``cifar10@v2``, ``cifar10@sha256:<prefix>``, ``gs://bucket/prefix/cifar10@v2[:45000]``.
 
+What follows the version makes a view of it; see :mod:`cachelayer.versions.view_calls`.
+
 Every call that takes a dataset and a version, as a pair or in one text, reads them with :class:`Reference`.
 """
 
@@ -15,11 +17,16 @@ from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidName
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import refuse_credentials, refuse_query
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.view_calls import ViewCall, parse_calls
 
 AUTO = "auto"
 """The version that :meth:`Storage.cacheable` takes for a name made from the code and the arguments."""
 _DIGEST = re.compile(r"sha256:([0-9a-f]{1,64})", re.ASCII)
-_SLICE = re.compile(r"(?P<rest>.*)\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?(?::(?P<step>-?\d+)?)?\]", re.ASCII | re.DOTALL)
+_CALLED = re.compile(
+    r"(?P<name>[^\[\]()/'\"]*?)(?P<calls>(?:\[|\.[a-z_]+\().*[\])])(?:@sha256:(?P<pin>[0-9a-f]{1,64}))?",
+    re.ASCII | re.DOTALL,
+)
+"""What follows the storage: dataset and version, the calls that make a view, and the digest that pins the view."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +38,16 @@ class Reference:
         name: a version, a tag or ``latest``; None if none is named.
         digest: a prefix of the digest; None if none is named.
         url: the storage; empty if the text does not name it.
-        rows: the slice at the end; None if there is none.
+        calls: those that make a view of the version.
+        pin: a prefix of the digest of that view; None if none is named.
     """
 
     dataset_id: str
     name: Any = None
     digest: str | None = None
     url: str = ""
-    rows: slice | None = None
+    calls: tuple[ViewCall, ...] = ()
+    pin: str | None = None
 
     @classmethod
     def split(cls, text: str, version: Any = None, argument: str = "version") -> Self:
@@ -49,17 +58,15 @@ class Reference:
             version: the version, if it is passed separately.
             argument: the name of that argument, for messages.
         """
-        url, rows, rest = "", None, text
+        url, rest, pin = "", text, None
+        calls: tuple[ViewCall, ...] = ()
         if isinstance(text, str):
-            refuse_credentials(text)
-        if isinstance(text, str) and version is None:
-            if (match := _SLICE.fullmatch(text)) is not None:
-                numbers = [int(match[part]) if match[part] else None for part in ("start", "stop", "step")]
-                rest, rows = match["rest"], slice(*numbers)
-            folder, slash, rest = rest.rpartition("/")
-            url = folder or slash
+            if version is None:
+                url, rest, calls, pin = _places(text)
+            place = f"{url}/{rest}" if url else rest
+            refuse_credentials(place)
             if url:
-                refuse_query(text)
+                refuse_query(place)
         dataset_id, at, named = rest.partition("@") if isinstance(rest, str) else (rest, "", None)
         if url.endswith(":/") or (url and not dataset_id):
             raise InvalidArgumentError(
@@ -70,7 +77,7 @@ class Reference:
             raise InvalidArgumentError(
                 f"{text!r} names a {argument}, and so does {version!r}: pass one of them, and what follows by keyword"
             )
-        return cls(dataset_id, named if at else version, None, url, rows)
+        return cls(dataset_id, named if at else version, None, url, calls, pin)
 
     @classmethod
     def parse(cls, text: str, version: Any = None, argument: str = "version") -> Self:
@@ -114,6 +121,28 @@ class Reference:
     def sibling(self, text: str) -> str:
         """Return the text of a whole reference, given that or a version of the dataset of this reference."""
         return text if not isinstance(text, str) or "@" in text else f"{self.dataset_id}@{text}"
+
+    @property
+    def whole(self) -> Self:
+        """The reference of the whole version."""
+        return replace(self, calls=(), pin=None)
+
+    def view_of(self, ref: Any) -> Any:
+        """Return the view that the calls make of the version.
+
+        Raises:
+            InvalidArgumentError: if a call fits no such view.
+            CorruptionError: if the view has another digest than the one that pins it.
+        """
+        view = ref
+        for call in self.calls:
+            view = call.apply(view)
+        if self.pin is not None and not view.digest.startswith(self.pin):
+            name = f"{self.dataset_id}@{self.name}{''.join(map(str, self.calls))}"
+            raise CorruptionError(
+                f"{name} has digest sha256:{view.digest}, not the pinned sha256:{self.pin}: other records were meant"
+            )
+        return view
 
     def resolve(self, snapshot: Snapshot) -> VersionInfo:
         """Return the version that the reference names; the newest one if it names none."""
@@ -160,6 +189,23 @@ class Reference:
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         shown = ", ".join(known[-10:])
         return VersionNotFoundError(f"{self.dataset_id}: no version or tag {self.name!r}: {hint}there are {shown}")
+
+
+def _places(text: str) -> tuple[str, str, tuple[ViewCall, ...], str | None]:
+    """Return the storage, the dataset with its version, the calls and their digest that a text has one after another.
+
+    Folders of the storage, and texts in calls, may hold slashes and brackets: the last slash after which all fits is
+    the end of the storage.
+    """
+    end = len(text) if text.endswith((")", "]")) or "@sha256:" in text else 0
+    while end > 0:
+        end = text.rfind("/", 0, end)
+        match = _CALLED.fullmatch(text, end + 1)
+        calls = None if match is None else parse_calls(match["calls"])
+        if match is not None and calls is not None:
+            return text[: max(end, 0)] or text[: end + 1], match["name"], calls, match["pin"]
+    folder, slash, rest = text.rpartition("/")
+    return folder or slash, rest, (), None
 
 
 def check_new_version(name: object) -> str:

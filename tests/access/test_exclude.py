@@ -44,7 +44,6 @@ def test_what_is_left_is_the_selection_of_the_others(records: int, data: st.Data
     assert [selection.number(row) for row in range(len(model))] == model
     assert selection.digest(BASE, records) == Selection.all(records).select(model).digest(BASE, records)
     assert numbers(pickle.loads(pickle.dumps(selection))) == model
-    assert selection.has_repeats == (len(set(model)) < len(model))
 
 
 def test_records_are_named_in_any_way() -> None:

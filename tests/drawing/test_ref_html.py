@@ -20,7 +20,15 @@ def test_a_notebook_shows_the_spec_and_the_first_records(tmp_path: Path) -> None
     assert "uint8[9, 9, 3]" in html
     assert html.count("data:image/png;base64,") == html.count("<polyline") == html.count("<th>record") == 4
     assert html.count("<tr>") == 1 + len(rows[0])
-    assert ref[7:]._repr_html_().count("<th>record") == 2
+    view = ref[7:]
+    html = view._repr_html_()
+    assert html.count("<th>record") == 2
+    for shown in ("View(&#x27;d@v1[7:9]&#x27;)", "records 2 of 9", f"about {view.nbytes:,}", view.digest):
+        assert shown in html
+    assert (
+        repr(view) == f"View('d@v1[7:9]', records=2 of 9, nbytes=about {view.nbytes:,}, digest='sha256:{view.digest}')"
+    )
+    assert 0 < view.nbytes < ref.nbytes
 
 
 def test_class_names_stand_beside_labels_in_a_notebook(tmp_path: Path) -> None:
@@ -44,9 +52,10 @@ def test_a_notebook_shows_the_spec_of_views_and_mixtures(tmp_path: Path) -> None
         assert f"<strong>{repr(view).partition('(')[0]}(" in html
         assert "int64[" in html
         assert f"records {len(view)}" in html
+        assert ("of 8 · nbytes about" in html) == (view.digest == ref.fields("tokens").digest)
     assert "<b>" not in ref.padded({"tokens": 9}, long="truncate")._repr_html_()
     html = cachelayer.mix([(ref, 3), (ref[:4], 1)])._repr_html_()
-    assert "DataRef(&#x27;d@v1&#x27;, records=8) 3 · DataRef(&#x27;d@v1&#x27;, records=4) 1" in html
+    assert "DataRef(&#x27;d@v1&#x27;, records=8) 3 · View(&#x27;d@v1[0:4]&#x27;, records=4 of 8" in html
 
 
 def test_what_is_stored_is_text_in_a_notebook(tmp_path: Path) -> None:

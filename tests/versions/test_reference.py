@@ -11,12 +11,21 @@ import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.view_calls import ViewCall
 
 DIGESTS = {"v1": "aa11" + "0" * 60, "v2": "aa22" + "0" * 60, "again": "aa22" + "0" * 60}
 INFO = VersionInfo("", "_builds/a/manifest.json", "", "", 1, 1, "")
 SNAPSHOT = Snapshot(
     3, {name: replace(INFO, version=name, digest=digest) for name, digest in DIGESTS.items()}, {"t": "v1"}
 )
+
+
+def cut(*ends: Any) -> ViewCall:
+    return ViewCall("", (slice(*ends),))
+
+
+SPLIT = ViewCall("split", ({"t": 0.9, "v": 0.1},), {"seed": 0, "by": ["u"]}, "v")
+EXCLUDED = ViewCall("exclude", (range(2, 9),))
 
 
 @pytest.mark.parametrize(
@@ -74,11 +83,21 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("d@v1[:3]", Reference("d", "v1", rows=slice(None, 3))),
-        ("d[1:9:2]", Reference("d", rows=slice(1, 9, 2))),
-        ("[a:b]/d@v1[::-1]", Reference("d", "v1", url="[a:b]", rows=slice(None, None, -1))),
+        ("d@v1[:3]", Reference("d", "v1", calls=(cut(None, 3),))),
+        ("d[1:9:2]", Reference("d", calls=(cut(1, 9, 2),))),
+        ("[a:b]/d@v1[::-1]", Reference("d", "v1", url="[a:b]", calls=(cut(None, None, -1),))),
+        ("/a.raw()/d@v1.2.raw()", Reference("d", "v1.2", url="/a.raw()", calls=(ViewCall("raw"),))),
+        ("d@v1.raw[2:]", Reference("d", "v1.raw", calls=(cut(2, None),))),
+        (
+            "gs://b/d@sha256:ab.where(\"x == 'a/d@v1[1:]'\")[1:]@sha256:cd",
+            Reference("d", None, "ab", "gs://b", (ViewCall("where", ("x == 'a/d@v1[1:]'",)), cut(1, None)), "cd"),
+        ),
+        (
+            "a/d@v1.split({'t': 0.9, 'v': 0.1}, seed=0, by=['u'])['v'].select([3, 1]).exclude(range(2, 9))",
+            Reference("d", "v1", url="a", calls=(SPLIT, ViewCall("select", ([3, 1],)), EXCLUDED)),
+        ),
         ("at@home/d@v1@sha256:ab", Reference("d", "v1", "ab", "at@home")),
-        ("gs://b/p/d@sha256:ab[:]", Reference("d", None, "ab", "gs://b/p", slice(None))),
+        ("gs://b/p/d@sha256:ab[:]", Reference("d", None, "ab", "gs://b/p", (cut(None, None),))),
         ("/d@v1", Reference("d", "v1", url="/")),
     ],
 )
@@ -86,7 +105,25 @@ def test_a_whole_reference_has_parts(text: str, expected: Reference) -> None:
     assert Reference.parse(text) == expected
 
 
-@pytest.mark.parametrize("text", ["d@v1[3]", "d@v1[a:b]", "gs://d@v1", "a/@v1", "gs://u:hunter2@b/d@v1?sig=hunter2/x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "d@v1[3]",
+        "d@v1[a:b]",
+        "d@v1[1.5:]",
+        "d@v1[1:2, 3]",
+        "d@v1.drop('x')",
+        "d@v1.where(x > 1)",
+        "d@v1.where(*'ab')",
+        "d@v1.where(**{'condition': 'x'})",
+        "d@v1.split({'a': 1}, seed=0)",
+        "d@v1.select(range('a'))",
+        "d@v1.where(__import__('os'))",
+        "gs://d@v1",
+        "a/@v1",
+        "gs://u:hunter2@b/d@v1?sig=hunter2/x",
+    ],
+)
 def test_what_has_no_such_parts_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         Reference.parse(text)

@@ -335,6 +335,10 @@ class DocumentRows(Dataset):
         return {length: ArraySpec(np.dtype(np.int32)), mask: ArraySpec(np.dtype(np.bool_), row)}
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return self.documents.records.references
+
+    @property
     def facts(self) -> Facts:
         leaves = self.element_spec.values()
         nbytes = sum(np.dtype((leaf.dtype, leaf.shape)).itemsize for leaf in leaves)

@@ -105,6 +105,10 @@ class PaddedElements(Dataset):
         return self.records.digests.made(lambda digest: derived_digest(digest, "padded", {"leaves": parameters}))
 
     @property
+    def references(self) -> tuple[str, ...]:
+        return self.records.references
+
+    @property
     def erased(self) -> Ints:
         return self.records.erased
 
@@ -123,6 +127,9 @@ class PaddedElements(Dataset):
     @property
     def segments(self) -> tuple[int, ...]:
         return self.records.segments
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        return self.records.in_shards(numbers)
 
     def __len__(self) -> int:
         return len(self.records)

@@ -12,7 +12,7 @@ All in uint64, modulo 2**64; docs/order.md specifies it with golden vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
+Network = Callable[[Words, int, tuple[int, ...]], Words]
 
 SORTED_UP_TO = 1 << 16
 MASK = (1 << 64) - 1
@@ -40,6 +41,13 @@ def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices
     if records <= SORTED_UP_TO:
         return _sorted_permutation(records, seed, epoch)[places]
     return _walk(records, round_keys(seed, epoch), places.astype(np.uint64))
+
+
+def places_of(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
+    """Return the places of numbers in that permutation: the inverse of :func:`permuted_at`."""
+    if records <= SORTED_UP_TO:
+        return _sorted_places(records, seed, epoch)[numbers]
+    return _walk(records, round_keys(seed, epoch), numbers.astype(np.uint64), _inverse_network)
 
 
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
@@ -115,13 +123,22 @@ def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
     return permutation
 
 
-def _walk(records: int, keys: tuple[int, ...], places: Words) -> Indices:
+@lru_cache(maxsize=_KEPT)
+def _sorted_places(records: int, seed: int, epoch: int) -> Indices:
+    places = np.empty(records, np.int64)
+    places[_sorted_permutation(records, seed, epoch)] = np.arange(records)
+    places.setflags(write=False)
+    return places
+
+
+def _walk(records: int, keys: tuple[int, ...], places: Words, network: Network | None = None) -> Indices:
     """Apply the network to each place, at least once, until it is below the number of records."""
+    network = _network if network is None else network
     bits = (records - 1).bit_length()
-    words = _network(places, bits, keys)
+    words = network(places, bits, keys)
     outside = np.flatnonzero(words >= records)
     while len(outside):
-        again = _network(words[outside], bits, keys)
+        again = network(words[outside], bits, keys)
         words[outside] = again
         outside = outside[again >= records]
     return words.view(np.int64)
@@ -148,4 +165,21 @@ def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
         low, high = high, low
         cut, next_cut = next_cut, cut
     # An even number of rounds: each half has its own width again.
+    return (high << np.uint64(low_bits)) | low
+
+
+def _inverse_network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
+    """Apply the inverse of :func:`_network`: its rounds from the last to the first."""
+    low_bits = bits // 2
+    high_bits = bits - low_bits
+    low = words & np.uint64((1 << low_bits) - 1)
+    high = words >> np.uint64(low_bits)
+    m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - low_bits, 64 - high_bits))
+    for key in reversed(keys):
+        # Before the round, high was low, and low was high ^ hash(low + key).
+        low, high = high, low
+        hashed = (low + np.array(key, np.uint64)) * m1
+        hashed = (hashed ^ (hashed >> half)) * m2
+        high = high ^ (hashed >> cut)
+        cut, next_cut = next_cut, cut
     return (high << np.uint64(low_bits)) | low

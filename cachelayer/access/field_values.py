@@ -1,0 +1,152 @@
+"""The values of some fields in all records of a view: in pieces, or whole columns that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.dataset import Selected
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.host_memory import memory_nbytes
+from cachelayer.records import tree
+from cachelayer.records.dtypes import is_numpys, number_kind
+from cachelayer.records.leaf_names import leaf_number, leaf_numbers
+from cachelayer.records.memory import Ints
+from cachelayer.records.spec import ArraySpec
+from cachelayer.records.values import Nullable
+from cachelayer.user_warnings import warn
+
+_AT_ONCE_NBYTES, _MOST_AT_ONCE = 1 << 26, 1 << 20
+_WARNED_NBYTES = 1 << 30
+"""From so many bytes on that columns would save, a warning says so."""
+_OBJECT_NBYTES = 64
+"""About what an object of Python takes besides its characters."""
+_PART_OF_MEMORY = 4
+"""A whole column takes at most this part of the memory, since the function that gets it makes others of it."""
+
+
+class FieldReader:
+    """Reads fields of one value a record from a view, without its erased records.
+
+    Args:
+        view: the records.
+        call: what the user called, for messages.
+    """
+
+    def __init__(self, view: Selected, call: str) -> None:
+        self._view = view
+        self._call = call
+        self._leaves = view.stored_leaves(call)
+        self._spec = self._leaves.codec.spec
+        numbers = np.arange(len(view))
+        self.rows: Ints = np.delete(numbers, view.erased) if len(view.erased) else numbers
+        """The numbers of the records that are read."""
+
+    def leaf(self, name: str) -> ArraySpec:
+        """Return the spec of a field.
+
+        Raises:
+            InvalidArgumentError: if it does not exist, or has more than one value a record.
+        """
+        leaf = tree.leaves(self._spec)[leaf_number(self._spec, name)][1]
+        if not isinstance(leaf, ArraySpec) or leaf.shape != ():
+            raise InvalidArgumentError(
+                f"{self._call}: {name!r} is {leaf.describe()}: it is on fields of one value a record"
+            )
+        return leaf
+
+    def _narrow(self, names: Sequence[str]) -> Selected:
+        return self._view.changed(self._leaves.with_fields(leaf_numbers(self._spec, names)))
+
+    def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
+        """Yield the numbers of the records, as many at a time as are read at once."""
+        nbytes = max(1, self._narrow(names).facts.read_nbytes)
+        self._warn_of_bytes(names, nbytes)
+        size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
+        for start in range(0, len(self.rows), size):
+            yield self.rows[start : start + size]
+
+    def _warn_of_bytes(self, names: Sequence[str], nbytes: int) -> None:
+        """Say what columns would save, if that is much."""
+        dtypes = [self.leaf(name).dtype for name in names]
+        fixed = [np.dtype(dtype).itemsize for dtype in dtypes if isinstance(dtype, np.dtype)]
+        reads, needs = nbytes * len(self._view), sum(fixed) * len(self._view)
+        if reads - needs >= _WARNED_NBYTES and len(fixed) == len(dtypes):
+            warn(
+                f"{self._call} reads {reads / 1e9:.3g} GB of records for {needs / 1e9:.3g} GB of {', '.join(names)}: "
+                "storage.add_columns() keeps such fields in files of their own"
+            )
+
+    def read(self, numbers: Ints, names: Sequence[str]) -> dict[str, Any]:
+        """Return these fields of some records, by name."""
+        narrow = self._narrow(names)
+        values = tree.flatten_like(narrow.element_spec, narrow.batch(numbers))
+        return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
+
+    def column(self, name: str) -> Any:
+        """Return a field of all records: an array, or a :class:`cachelayer.Nullable`.
+
+        Raises:
+            InvalidArgumentError: if it takes too much memory.
+        """
+        nbytes, most = self._column_nbytes(name), memory_nbytes()
+        if nbytes > most // _PART_OF_MEMORY:
+            raise InvalidArgumentError(
+                f"{self._call}: the column {name!r} of {len(self.rows):,} records takes about {nbytes / 1e9:.3g} GB of "
+                f"{most / 1e9:.3g} GB of memory, and a function gets it whole: write a text such as '{name} > 0.5', "
+                "which is read in pieces; or make a mask from pieces that read() gives, and pass it to select()"
+            )
+        return _joined([self.read(numbers, [name])[name] for numbers in self.pieces([name])] or [self._empty(name)])
+
+    def _empty(self, name: str) -> Any:
+        return self.read(self.rows[:0], [name])[name]
+
+    def _column_nbytes(self, name: str) -> int:
+        dtype = self.leaf(name).dtype
+        if isinstance(dtype, np.dtype):
+            return dtype.itemsize * len(self.rows)
+        return self._view.lengths(name).total + _OBJECT_NBYTES * len(self.rows)
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    """Return one column that has those of all pieces."""
+    if isinstance(pieces[0], Nullable):
+        values = _joined([piece.values for piece in pieces])
+        return Nullable(values, np.concatenate([piece.valid for piece in pieces]))
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def values_of(view: Selected, names: Sequence[str], call: str) -> Iterator[tuple[Ints, list[list[Any]]]]:
+    """Yield the values of fields as Python has them, for some records at a time, with the numbers of these records.
+
+    Args:
+        view: the records; erased ones are left out.
+        names: the fields; each has one value a record.
+        call: what the user called, for messages.
+    """
+    reader = FieldReader(view, call)
+    for name in names:
+        reader.leaf(name)
+    for numbers in reader.pieces(names):
+        columns = reader.read(numbers, names)
+        yield numbers, [_python_values(columns[name]) for name in names]
+
+
+def _python_values(column: Any) -> list[Any]:
+    values: list[Any]
+    if isinstance(column, Nullable):
+        return [
+            value if valid else None for value, valid in zip(_python_values(column.values), column.valid, strict=True)
+        ]
+    array: NDArray[Any] = np.asarray(column)
+    kind = number_kind(array.dtype)
+    if kind in "Mm":
+        values = array.astype(str).tolist()
+        return values
+    # Numbers of ml_dtypes are objects of its own.
+    own = None if is_numpys(array.dtype) else {"f": np.float64, "i": np.int64, "u": np.int64}.get(kind)
+    values = (array if own is None else array.astype(own)).tolist()
+    return values

@@ -1,0 +1,271 @@
+"""The calls that make a view of a version, as references name them: ``[:45000]``, ``.where('score > 0.5')``.
+
+They are written as in Python, one after another, with literals alone:
+
+* ``[start:stop:step]``;
+* a method of a view, such as ``.fields('tokens', 'meta/url')``, with numbers, texts, bools, None, and lists, tuples and
+  dicts of these; record numbers are a list, or ``range(start, stop, step)``;
+* ``.split({'train': 0.9, 'val': 0.1}, seed=0)['train']``: a split is followed by the name of a part.
+
+:func:`parse_calls` reads nothing but these, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.errors import CacheLayerError, InvalidArgumentError
+
+METHODS = (
+    "decoded",
+    "exclude",
+    "fields",
+    "packed",
+    "padded",
+    "raw",
+    "sample",
+    "select",
+    "split",
+    "where",
+    "windows",
+)
+MOST_NUMBERS = 256
+"""The most record numbers that a reference lists one by one."""
+PUBLISH = "publish the records with storage.derive(id, base, new, keep=view), and take the reference of that version"
+"""What to do about a view that no text stands for."""
+_PINNED = 16
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class ViewCall:
+    """A call of a view that gives another view.
+
+    Args:
+        method: the name of the method; empty for a slice.
+        arguments: its arguments; of a slice, the slice.
+        options: its keyword arguments.
+        part: the name of the part, if the call gives views by name.
+        why_unnamed: why no text stands for the call, and what to do; empty if one does.
+    """
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    part: str | None = None
+    why_unnamed: str = ""
+
+    def apply(self, view: Any) -> Any:
+        """Return the view that the call gives.
+
+        Raises:
+            InvalidArgumentError: if there is no such method, or it takes no such arguments.
+        """
+        if not self.method:
+            return view[self.arguments[0]]
+        try:
+            result = getattr(view, self.method)(*self.arguments, **self.options)
+            return result if self.part is None else result[self.part]
+        except CacheLayerError:
+            raise
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"the reference has {self}, which fits no {view!r}: {error}") from error
+
+    def __str__(self) -> str:
+        if not self.method:
+            rows = self.arguments[0]
+            ends = ["" if number is None else str(number) for number in (rows.start, rows.stop, rows.step)]
+            return f"[{':'.join(ends if ends[2] else ends[:2])}]"
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        part = "" if self.part is None else f"[{self.part!r}]"
+        return f".{self.method}({', '.join([*map(repr, self.arguments), *options])}){part}"
+
+
+@dataclass(frozen=True)
+class ViewName:
+    """What a reference calls a view: the version, and the calls that made the view of it.
+
+    Args:
+        version: the reference of the version, pinned by its digest.
+        records: how many records the version has.
+        calls: the calls, in order.
+    """
+
+    version: str
+    records: int
+    calls: tuple[ViewCall, ...] = ()
+
+    def then(self, call: ViewCall) -> ViewName:
+        """Return the name of what a call of the view gives."""
+        return ViewName(self.version, self.records, (*self.calls, call))
+
+    def sliced(self, rows: range) -> ViewName:
+        """Return the name of a slice; slices of slices are one."""
+        calls = self.calls
+        if calls and not calls[-1].method:
+            rows = _range_of(calls[-1].arguments[0])[_slice_of(rows)]
+            calls = calls[:-1]
+        return ViewName(self.version, self.records, (*calls, ViewCall("", (_slice_of(rows),))))
+
+    @property
+    def conditions(self) -> list[str]:
+        """The conditions by which its records were chosen, as texts; the name of a function for one."""
+        return [str(call.arguments[0]) for call in self.calls if call.method == "where"]
+
+    def __str__(self) -> str:
+        return self.version + "".join(map(str, self.calls))
+
+    @property
+    def shown(self) -> str:
+        """The version and the calls, without the storage and the digest, for people: what is long is cut short."""
+        calls = [text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in map(str, self.calls)]
+        return self.version.rpartition("/")[2].partition("@sha256:")[0] + "".join(calls)
+
+    def reference(self, digest: str) -> str:
+        """Return the reference of the view.
+
+        Args:
+            digest: that of the view, which pins it.
+
+        Raises:
+            InvalidArgumentError: if no text stands for one of the calls.
+        """
+        if not self.calls:
+            return self.version
+        for call in self.calls:
+            if call.why_unnamed or not _is_literal(call):
+                why = call.why_unnamed or f"{call} has an argument that is no literal: {PUBLISH}"
+                raise InvalidArgumentError(f"{self.shown} has no reference that opens it again: {why}")
+        return f"{self}@sha256:{digest[:_PINNED]}"
+
+
+def _slice_of(rows: range) -> slice:
+    """Return the slice that chooses these numbers, none of which is negative."""
+    if not rows:
+        return slice(0, 0)
+    stop = rows[-1] + (1 if rows.step > 0 else -1)
+    return slice(rows.start, None if stop < 0 else stop, None if rows.step == 1 else rows.step)
+
+
+def _range_of(rows: slice) -> range:
+    """Return the numbers that a slice of :func:`_slice_of` chooses."""
+    return range(rows.start, -1 if rows.stop is None else rows.stop, 1 if rows.step is None else rows.step)
+
+
+def _is_literal(call: ViewCall) -> bool:
+    try:
+        return parse_calls(str(call)) == (call,)
+    except InvalidArgumentError:
+        return False
+
+
+def literal(value: Any) -> Any:
+    """Return an argument of a call as literals hold it: numpy's scalars become Python's, containers copies."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {literal(key): literal(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(literal, value)) if type(value) in (list, tuple) else value
+    return value
+
+
+def rows_call(method: str, indices: NDArray[Any]) -> ViewCall:
+    """Return the call of ``select`` or ``exclude`` with record numbers, or with a mask.
+
+    Args:
+        method: which of the two.
+        indices: int64 numbers, or one bool for each record.
+    """
+    if indices.dtype == np.bool_:
+        count = int(np.count_nonzero(indices))
+        first = int(indices.argmax()) if count else 0
+        if indices[first : first + count].all():
+            return ViewCall(method, (range(first, first + count),))
+        indices = np.flatnonzero(indices)
+    count = len(indices)
+    steps = np.diff(indices)
+    if count > 2 and steps[0] and (steps == steps[0]).all():
+        first, step = int(indices[0]), int(steps[0])
+        return ViewCall(method, (range(first, first + step * count, step),))
+    if count <= MOST_NUMBERS:
+        return ViewCall(method, (indices.tolist(),))
+    return ViewCall(method, why_unnamed=f"{method}() got {count:,} record numbers: {PUBLISH}")
+
+
+def parse_calls(text: str) -> tuple[ViewCall, ...] | None:
+    """Return the calls that a text is; None if it is no chain of slices and method calls.
+
+    Raises:
+        InvalidArgumentError: if it is one, and a method, or an argument, is none that references have.
+    """
+    try:
+        node: ast.expr = ast.parse(f"_{text}", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    parts: list[ast.Subscript | ast.Call] = []
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Subscript):
+            parts.append(node)
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            parts.append(node)
+            node = node.func.value
+        else:
+            return None
+    if node.id != "_":
+        return None
+    calls: list[ViewCall] = []
+    for part in reversed(parts):
+        if isinstance(part, ast.Call):
+            calls.append(_method_call(part))
+        elif isinstance(part.slice, ast.Slice):
+            calls.append(ViewCall("", (_slice(part.slice),)))
+        elif calls and calls[-1].method == "split" and calls[-1].part is None:
+            calls[-1] = ViewCall("split", calls[-1].arguments, calls[-1].options, _literal(part.slice))
+        else:
+            raise InvalidArgumentError(
+                f"the reference has [{ast.unparse(part.slice)}]: write a slice such as [:45000], or the name of a part "
+                "after .split(...)"
+            )
+    unfinished = next((call for call in calls if call.method == "split" and call.part is None), None)
+    if unfinished is not None:
+        raise InvalidArgumentError(f"the reference has {unfinished}: name a part of it, such as {unfinished}['train']")
+    return tuple(calls)
+
+
+def _method_call(node: ast.Call) -> ViewCall:
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    if method not in METHODS:
+        raise InvalidArgumentError(
+            f"the reference has .{method}(...): the methods that a reference may have are {', '.join(METHODS)}"
+        )
+    if any(keyword.arg is None for keyword in node.keywords):
+        raise InvalidArgumentError(f"the reference has {ast.unparse(node)[1:]}: write each keyword")
+    options = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
+    return ViewCall(method, tuple(map(_literal, node.args)), options)
+
+
+def _slice(node: ast.Slice) -> slice:
+    ends = [None if end is None else _literal(end) for end in (node.lower, node.upper, node.step)]
+    if not all(end is None or type(end) is int for end in ends):
+        raise InvalidArgumentError(f"the reference has [{ast.unparse(node)}]: a slice has integers")
+    return slice(*ends)
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal, or of ``range(...)`` with integers."""
+    try:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
+            return range(*map(ast.literal_eval, node.args))
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidArgumentError(
+            f"the reference has {ast.unparse(node)}: an argument is a number, a text, or a list, tuple or dict of these"
+        ) from error
