@@ -47,7 +47,7 @@ class Operand:
         kind: ``bool``, ``int``, ``float``, ``complex``, ``text``, ``bytes``, ``time`` or ``duration``.
         values: an array of shape ``[rows]``, or a value of Python.
         valid: in which rows there is a value: an array of bools, or one.
-        dtype: of a field of floats, the dtype to which literals beside it are rounded.
+        dtype: that of a field of floats.
     """
 
     kind: str
@@ -235,15 +235,16 @@ def _numbers(left: Operand, right: Operand) -> tuple[Any, Any]:
 
 
 def _as_field(operand: Operand, other: Operand) -> Any:
-    """Return floats in 64 bits; a literal such as 0.1 as the nearest value that the other, a field, can have."""
+    """Return floats in 64 bits; a literal such as 0.1 as the value of the other, a field, that is written so."""
     values = operand.values
     if not operand.is_literal:
         return values.astype(np.float64, copy=False)
-    if other.dtype is None or values.is_integer():
+    if other.dtype is None:
         return values
     with np.errstate(over="ignore"):
-        nearest = float(other.dtype.type(values))
-    return nearest if np.isfinite(nearest) else values
+        nearest = other.dtype.type(values)
+    # 0.1 is no float32, but the one that is written so; 2049.0 is no float16, and none is written so.
+    return float(nearest) if float(str(nearest)) == values else values
 
 
 def _with_times(operand: Operand, other: Operand) -> Operand:

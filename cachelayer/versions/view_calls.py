@@ -147,8 +147,8 @@ class ViewName:
 
 def _slice_of(rows: range) -> slice:
     """Return the slice that chooses these numbers, none of which is negative."""
-    if not rows:
-        return slice(0, 0)
+    if len(rows) < 2:
+        return slice(rows[0], rows[0] + 1) if rows else slice(0, 0)
     stop = rows[-1] + (1 if rows.step > 0 else -1)
     return slice(rows.start, None if stop < 0 else stop, None if rows.step == 1 else rows.step)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
+from cachelayer.access import field_values
 
 RECORDS = 400
 SPEC = {
@@ -120,6 +122,207 @@ def test_any_condition_is_that_of_three_valued_logic(ref: Any, condition: str) -
     assert numbers(ref.where(condition)) == [n for n in range(RECORDS) if truth(node, n) is True]
 
 
+EXACT = {
+    "i": [2**63 - 1, 2**53 + 1, -(2**63), 5, 0],
+    "z": [-1, 0, 1, 2, 3],
+    "u": [2**64 - 1, 2**53 + 1, 2**53, 0, 7],
+    "half": [65504.0, 0.1, 2048.0, 1.0, 0.0],
+    "single": [0.1, 1.0, 2.0, 3.0, 4.0],
+    "raw": [b"dog", b"cat", b"dog", b"cat", b"dog"],
+    "word": ["dog", "cat", None, "cat", "dog"],
+    "flag": [True, False, True, False, True],
+    "day": ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04", "NaT"],
+    "ns": ["2026-01-01", "2026-01-02T00:00:00.000000001", "1700-01-01", "2200-01-01", "NaT"],
+    "span": [1, 2, 3, 4, 5],
+    "µ": [0, 1, 2, 3, 4],
+    "μ": [9, 8, 7, 6, 5],
+    "a/b c": [0, 1, 2, 3, 4],
+}
+EXACT_SPEC = {
+    "i": ArraySpec("int64"),
+    "z": ArraySpec("int32"),
+    "u": ArraySpec("uint64"),
+    "half": ArraySpec("float16"),
+    "single": ArraySpec("float32"),
+    "raw": ArraySpec(bytes),
+    "word": ArraySpec(str, nullable=True),
+    "flag": ArraySpec("bool"),
+    "day": ArraySpec("M8[D]"),
+    "ns": ArraySpec("M8[ns]"),
+    "span": ArraySpec("m8[s]"),
+    "µ": ArraySpec("int64"),
+    "μ": ArraySpec("uint8"),
+    "a/b c": ArraySpec("int8"),
+}
+
+
+@pytest.fixture(scope="module")
+def exact(storage: Storage) -> Any:
+    rows = [{name: values[row] for name, values in EXACT.items()} for row in range(5)]
+    for row in rows:
+        row |= {"day": np.datetime64(row["day"], "D"), "ns": np.datetime64(row["ns"], "ns")}
+        row["span"] = np.timedelta64(row["span"], "s")
+    return storage.submit(rows, "exact", "v1", element_spec=EXACT_SPEC)
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("i + 1 > 0", [0, 1, 3, 4]),
+        ("i - 1 < -9223372036854775808", [2]),
+        ("-i == 9223372036854775808", [2]),
+        ("i * 4 == 36028797018963972", [1]),
+        ("i // -1 == 9223372036854775808", [2]),
+        ("i * i > 18446744073709551616", [0, 1, 2]),
+        ("i == 9007199254740992.0", []),
+        ("i > 9007199254740992.0", [0, 1]),
+        ("u + 0 == 9007199254740993", [1]),
+        ("u == 9007199254740993", [1]),
+        ("u - 9007199254740993 < 0", [2, 3, 4]),
+        ("u > i", [0, 2, 4]),
+        ("u in [18446744073709551615, -1]", [0]),
+        ("i / u == 1", [1]),
+        ("i // z == 0", [4]),
+        ("not (i // z == 0)", [0, 2, 3]),
+        ("i % z == 0", [0, 2, 4]),
+        ("(i / z) is None", [1]),
+        ("single / (single - single) > 0", []),
+        ("half == 70000", []),
+        ("half < 70000", [0, 1, 2, 3, 4]),
+        ("half > 65503.5 and half < 70000.0", [0]),
+        ("half == 2049", []),
+        ("half == 0.1 or single == 0.1", [0, 1]),
+        ("half == u", []),
+        ("raw == b'cat'", [1, 3]),
+        ("word in ['cat', 'bird']", [1, 3]),
+        ("day == '2026-01-02'", [1]),
+        ("day != '2026-01-02'", [0, 2, 3, 4]),
+        ("day not in ['2026-01-02', '2026-01-03']", [0, 3, 4]),
+        ("ns < '99999-01-01'", [0, 1, 2, 3]),
+        ("ns > '2026-01-02'", [1, 3]),
+        ("ns > day", [1, 3]),
+        ("flag == True", [0, 2, 4]),
+        ("span == span and z > 1", [3, 4]),
+        ("µ == 1", [1]),
+        ("μ == 8", [1]),
+        ("`a/b c` >= 3 and `µ` < 4", [3]),
+        (" or ".join(["z == 3"] * 900), [4]),
+    ],
+)
+def test_values_are_compared_and_computed_exactly(exact: Any, condition: str, rows: list[int]) -> None:
+    chosen = exact.where(condition)
+    assert [EXACT["z"].index(z) for z in chosen.read(slice(None), "z")["z"].tolist()] == rows
+    assert cachelayer.open(chosen.reference).digest == chosen.digest
+
+
+@pytest.mark.parametrize(
+    "how", ["{} == {}", "{} != {}", "{} in [{}]", "{} not in [{}]", "{} < {}", "z > 0 or {} == {}"]
+)
+@pytest.mark.parametrize(
+    ("field", "value", "cure"),
+    [
+        ("raw", "'cat'", "b'cat'"),
+        ("raw", "'é'", r"\\xc3"),
+        ("word", "b'cat'", "'cat'"),
+        ("word", "1", "quotes"),
+        ("word", "True", "alone"),
+        ("i", "'1'", "quotes"),
+        ("single", "b'1'", "one kind"),
+        ("flag", "1", "alone"),
+        ("flag", "0.5", "alone"),
+        ("i", "True", "alone"),
+        ("day", "5", "2026"),
+        ("day", "True", "alone"),
+        ("day", "'soon'", "2026"),
+        ("span", "5", "function"),
+        ("i", "None", "is None"),
+    ],
+)
+def test_kinds_that_are_never_equal_are_refused_with_what_to_write(
+    exact: Any, how: str, field: str, value: str, cure: str
+) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match=cure):
+        exact.where(how.format(field, value))
+
+
+@pytest.mark.parametrize(
+    ("condition", "cure"),
+    [
+        ("z & 1", "and"),
+        ("flag | flag", "write or"),
+        ("z = 1", "write =="),
+        ("raw == word", "one kind"),
+        ("z / 0 > 1", "zero"),
+    ],
+)
+def test_what_other_languages_write_is_refused_with_what_to_write(exact: Any, condition: str, cure: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match=cure):
+        exact.where(condition)
+
+
+@pytest.mark.parametrize("deep", [" + ".join(["z"] * 900), "-" * 900 + "z", "not " * 900 + "flag"])
+def test_what_is_nested_too_deep_is_refused(exact: Any, deep: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError):
+        exact.where(f"{deep} > 0")
+
+
+INTEGERS = st.recursive(
+    st.sampled_from(["i", "u", "z", "3", "-7", "9223372036854775807", "18446744073709551616"]),
+    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*", "//", "%", "/"]), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(left=INTEGERS, how=st.sampled_from(["<", "<=", "==", "!="]), right=INTEGERS)
+def test_arithmetic_of_integers_is_that_of_python(exact: Any, left: str, how: str, right: str) -> None:
+    def value(row: int) -> Any:
+        try:
+            return eval(f"({left}) {how} ({right})", {name: values[row] for name, values in EXACT.items()})
+        except ZeroDivisionError:
+            return None
+
+    expected = [row for row in range(5) if value(row)]
+    try:
+        chosen = exact.where(f"{left} {how} {right}")
+    except cachelayer.InvalidArgumentError as error:
+        refused = re.search("names no field|divides by zero|too large", str(error))
+        assume(refused is None)
+        raise
+    assert [EXACT["z"].index(z) for z in chosen.read(slice(None), "z")["z"].tolist()] == expected
+
+
+def test_a_function_gets_whole_columns_once(ref: Any, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def above_mean(columns: Any) -> Any:
+        calls.append(len(columns["n"]))
+        return columns["n"] >= columns["n"].mean()
+
+    monkeypatch.setattr(field_values, "_AT_ONCE_NBYTES", 5_000)
+    assert numbers(ref.where(above_mean)) == list(range(200, 400))
+    assert numbers(storage.derive("d@v2", new="above", keep=above_mean)) == list(range(200, 400))
+    erased = Storage(f"{storage.url}-erased")
+    storage.copy("d@v2", to=erased)
+    left = erased.erase("d", records=range(350, 400), of="v2", reason="asked to")
+    assert (
+        numbers(left.exclude(left.erased).where(above_mean)) == numbers(left.where(above_mean)) == list(range(175, 350))
+    )
+    assert calls == [400, 400, 350, 350]
+    lengths = ref.where(lambda c: np.array([len(word) for word in c["word"].values]) * c["word"].valid > 0)
+    assert numbers(lengths) == [n for n in range(RECORDS) if n % 5]
+    assert len(ref[:0].where(lambda c: c["n"] > 3)) == 0
+
+
+def test_a_column_that_does_not_fit_is_refused_with_how_to_write_it(ref: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(field_values, "memory_nbytes", lambda: 10_000)
+    assert numbers(ref.where(lambda c: c["flag"])) == list(range(0, RECORDS, 3))
+    for condition in (lambda c: c["n"] > 0, lambda c: c["word"].valid):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"'(n|word)'.*in pieces"):
+            ref.where(condition)
+    assert len(ref.where("n >= 0 and word != 'c'")) == 320
+
+
 def test_a_function_gets_the_columns_that_it_asks_for(ref: Any) -> None:
     asked: list[set[str]] = []
 
@@ -148,6 +351,20 @@ def test_a_derived_version_says_its_condition(storage: Storage, ref: Any) -> Non
     better = storage.derive("d@v2", new="better", keep=ref.where("flag").where("n > 100")[:5])
     assert better.provenance["where"] == ["flag", "n > 100"]
     assert numbers(better) == [102, 105, 108, 111, 114]
+    changed = {
+        "raw": ref.where("flag").raw(),
+        "fields": ref.where("flag").fields("n").where("n > 3"),
+        "split": ref.where("flag").split({"a": 0.5, "b": 0.5}, seed=1)["a"].exclude([0]).select([1, 0]),
+        "slice": ref.fields("n", "flag")[3:].where("flag")[::-1],
+    }
+    for name, view in changed.items():
+        made = storage.derive("d@v2", new=name, keep=view)
+        assert made.provenance["where"] == (["flag", "n > 3"] if name == "fields" else ["flag"])
+        assert numbers(made) == numbers(view)
+        assert "where('flag')" in storage.rewrite(f"other-{name}", view, "v1").provenance["base"]["references"][0]
+    for keep in (ref.where("flag").padded("tokens", 3, long="truncate"), cachelayer.concat([ref, ref])):
+        with pytest.raises(cachelayer.InvalidArgumentError):
+            storage.derive("d@v2", new="other", keep=keep)
     with pytest.raises(cachelayer.InvalidArgumentError):
         storage.derive("d@v1", new="other", keep=ref.where("flag"))
 
