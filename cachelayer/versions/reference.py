@@ -63,7 +63,7 @@ class Reference:
         if isinstance(text, str):
             if version is None:
                 url, rest, calls, pin = _places(text)
-            place = f"{url}/{rest}" if url else rest
+            place = "/".join([*([url] if url not in ("", "/") else []), rest])
             refuse_credentials(place)
             if url:
                 refuse_query(place)
