@@ -152,10 +152,14 @@ class ShardPipeline:
         writer = self._writer
         if writer is None:
             return
-        last_hash = self._hashes[-1]
+        hashes = list(self._hashes)
+
+        def wait_for_hashes() -> None:
+            for hashed in hashes:
+                hashed.result()
 
         def finish_and_put() -> ShardFile:
-            return self._target.put(writer.path, writer.finish(last_hash.result))
+            return self._target.put(writer.path, writer.finish(wait_for_hashes))
 
         self._begun.append(self._putting.submit(finish_and_put))
         # Only now: a shard that nobody finishes is given up.

@@ -5,14 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 from forks import in_a_fork
 from leftovers import assert_only_versions_are_left
 
 import cachelayer
 from cachelayer import Storage, StorageError
+from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.records.record_buffers import Frames
 
 
 def test_every_compression_gives_the_same_digest_and_others_are_refused(tmp_path: Path) -> None:
@@ -40,6 +44,24 @@ def test_however_a_source_fails_nothing_is_published_and_the_next_build_works(
     assert storage.datasets() == []
     assert storage.cache(range(10), "d", "v1").read([9]).tolist() == [9]
     assert_only_versions_are_left(storage, "d")
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+def test_records_that_could_not_be_hashed_are_never_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    hashed, calls = ShardWriter.hash, count()
+
+    def hash_or_fail(writer: ShardWriter, frames: Frames) -> None:
+        if next(calls) == failing:
+            raise MemoryError
+        hashed(writer, frames)
+
+    storage = Storage(tmp_path)
+    monkeypatch.setattr(ShardWriter, "hash", hash_or_fail)
+    with pytest.raises(MemoryError):
+        storage.submit(np.zeros((8, 1 << 21), np.uint8), "d", "v1")
+    assert storage.datasets() == []
 
 
 LIMITED = """
