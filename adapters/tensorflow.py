@@ -62,11 +62,15 @@ def unbatched(batches: Any) -> Any:
         return tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0])
 
     try:
-        return batches.flat_map(rows)
+        flat = batches.flat_map(rows)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"unbatch=True: the tf.data.Dataset has no batches to split, but {batches.element_spec}: leave it out"
         ) from error
+    if int(batches.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        # TensorFlow does not know how many rows a batch has, and forgets that there is no last one.
+        flat = flat.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return flat
 
 
 class TfDataSource:

@@ -108,10 +108,10 @@ class Progress:
             if in_notebook or sys.stderr.isatty():
                 # tqdm draws nothing in a terminal that reports no size, such as those of containers and CI.
                 columns, rows = shutil.get_terminal_size()
-                size = {} if in_notebook else {"ncols": columns, "nrows": rows}
+                shape = {} if in_notebook else {"ncols": columns, "nrows": rows}
                 # With a delay, tqdm draws nothing before it is asked to.
                 self._bar = tqdm_of_process()(
-                    desc=self._title, total=self._total, unit=self._unit, unit_scale=True, delay=1e-9, **size
+                    desc=self._title, total=self._total, unit=self._unit, unit_scale=True, delay=1e-9, **shape
                 )
         if self._bar is None and self._enabled:
             self._write("started")
@@ -141,7 +141,9 @@ class Progress:
         if records + nbytes != self._seen:
             self._seen, self._moved = records + nbytes, now
         seconds, quiet, done = now - self._began, now - self._moved, self._skipped + records
-        notes = [end, f"{nbytes / max(seconds, 1e-9) / 1e6:.1f} MB/s" if nbytes else ""]
+        notes = [end]
+        if nbytes:
+            notes += [size(nbytes), f"{nbytes / max(seconds, 1e-9) / 1e6:.1f} MB/s"]
         if self._parts is not None:
             notes.append(f"{self._parts[0]:,} of {self._parts[1]:,} parts")
         if quiet >= self.quiet_seconds:
@@ -171,6 +173,16 @@ def _meter(done: int, total: int | None, seconds: float, unit: str, skipped: int
         done, total, seconds, ncols=0, unit=unit, unit_scale=True, initial=skipped, postfix=text or None
     )
     return str(line).strip()
+
+
+def size(nbytes: int) -> str:
+    """Format a number of bytes in powers of 1000, such as ``1.5 GB``."""
+    number, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if number < 999.5 or unit == "PB":
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
 
 
 _CURRENT: ContextVar[Progress | None] = ContextVar("cachelayer_progress", default=None)

@@ -35,6 +35,10 @@ def scratch_folder() -> Iterator[Path]:
 
 
 _PREFIX = "cachelayer-build-"
+_STAYS_FREE = 100
+"""One of so many bytes of a disk stays free."""
+_ON_ITS_WAY = 16 << 20
+"""The bytes that may have been written and are not on the disk yet: the writers of shards have threads."""
 
 
 @contextmanager
@@ -55,6 +59,38 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
         # A child that was forked meanwhile leaves it to its parent.
         if os.getpid() == maker:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class DiskRoom:
+    """The room on a disk, for work that writes much: the work ends with an error before it fills the disk.
+
+    One percent of the disk stays free, or as much as the work has written if that is less: so small work goes on
+    on a large disk that is nearly full.
+
+    Args:
+        folder: a folder on the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._taken = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes that are about to be written.
+
+        Raises:
+            StorageError: if they would fill the disk.
+        """
+        self._taken += nbytes
+        disk = os.statvfs(self._folder)
+        total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        # Some network file systems do not know their size: it is 0 then.
+        if total and free < nbytes + min(total // _STAYS_FREE + _ON_ITS_WAY, self._taken):
+            raise StorageError(
+                f"there is no space left for what is written to {self._folder}: {free / 1e6:,.0f} MB of "
+                f"{total / 1e6:,.0f} MB are free, after {self._taken / 1e6:,.0f} MB were written. Make room, or write "
+                "to another disk; if the source never ends, pass max_records="
+            )
 
 
 def remove_left_over(parent: Path) -> None:

@@ -193,6 +193,7 @@ def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTar
     manifest, stats = version.manifest, version.manifest.shards[number].stats
     path = target.folder / f"{uuid.uuid4().hex}.array_record"
     codec = codec_named(manifest.codec, manifest.element_spec)
+    target.room.take(stats.nbytes)
     with version.shard_file(number) as old:
         old_index = Path(paths.index_of(str(old)))
         files = ShardFiles(old, old_index, stats)

@@ -268,7 +268,13 @@ def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, opti
 def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:
     """Put a column file with these rows, and return it."""
     path = target.folder / f"{uuid.uuid4().hex}.npy"
-    file = write_column_file(path, spec, records, rows, target.generation)
+
+    def rows_with_room() -> Iterator[Bytes]:
+        for some in rows:
+            target.room.take(some.nbytes)
+            yield some
+
+    file = write_column_file(path, spec, records, rows_with_room(), target.generation)
     target.put_files({path: file.name})
     return file
 

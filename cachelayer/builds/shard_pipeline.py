@@ -104,6 +104,7 @@ class ShardPipeline:
                 self._end_shard()
                 self._writer = self._begin_shard()
             piece = frames[rows]
+            self._target.room.take(piece.buffer.nbytes)
             self._hashes.append(self._hashing.submit(self._writer.hash, piece))
             self._writer.write(piece)
             self._progress.update(len(piece), int(piece.lengths.sum()))

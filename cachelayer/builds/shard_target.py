@@ -13,7 +13,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import Store
-from cachelayer.temporary_files import working_folder
+from cachelayer.temporary_files import DiskRoom, working_folder
 from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardFile
 
@@ -26,6 +26,7 @@ class ShardTarget:
         store, dataset_id: where they go.
         generation: that of the log when the build began.
         folder: an empty folder to write them in.
+        room: the room on its disk, which whoever writes there takes first.
         copies: the local copies of the dataset's shards; None to keep none.
     """
 
@@ -33,6 +34,7 @@ class ShardTarget:
     dataset_id: str
     generation: int
     folder: Path
+    room: DiskRoom
     copies: CopyGroup | None
 
     @property
@@ -94,7 +96,7 @@ def shard_target(store: Store, copies: CacheFolder | None, dataset_id: str, gene
         store.make_folder(f"{dataset_id}/{paths.SHARDS}")
         parent = store.make_folder(paths.temporary(dataset_id))
     with working_folder(parent) as folder:
-        yield ShardTarget(store, dataset_id, generation, folder, group)
+        yield ShardTarget(store, dataset_id, generation, folder, DiskRoom(folder), group)
 
 
 def _group(copies: CacheFolder, store: Store, dataset_id: str) -> CopyGroup | None:

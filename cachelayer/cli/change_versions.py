@@ -14,8 +14,9 @@ from cachelayer.cli import options
 from cachelayer.cli.app import command
 from cachelayer.cli.options import Pairs, only_dataset, open_address, open_storage, storage_options, versions_of
 from cachelayer.cli.output import FINDING, Answer, version_answer
-from cachelayer.drawing.text import counted, duration, size
+from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
+from cachelayer.progress import size
 from cachelayer.storage.storage import AS_BASE, Storage
 from cachelayer.versions.gc import Pending, pending
 from cachelayer.versions.reference import Reference

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.text import counted, duration, size
+from cachelayer.drawing.text import counted, duration
 from cachelayer.json_values import flattened
-from cachelayer.progress import harmless
+from cachelayer.progress import harmless, size
 from cachelayer.versions.snapshot import VersionInfo
 
 SUCCESS = 0

@@ -21,10 +21,10 @@ import cachelayer
 from cachelayer.cli.app import command
 from cachelayer.cli.options import Pairs, open_storage
 from cachelayer.cli.output import FINDING, SUCCESS, Answer, facts, table
-from cachelayer.drawing.text import size
 from cachelayer.errors import CacheLayerError, CorruptionError
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.store import Store
+from cachelayer.progress import size
 from cachelayer.storage.storage import Storage
 
 _DEVELOPMENT = re.compile("extra == .(dev|docs|lint|test)")

@@ -145,16 +145,6 @@ def named(names: Names, path: str, value: Any) -> str:
     return classes[int(array)] if is_class else ""
 
 
-def size(nbytes: int) -> str:
-    """Format a number of bytes in powers of 1000, such as ``1.5 GB``."""
-    number, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if number < 999.5 or unit == "PB":
-            break
-        number /= 1000
-    return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
-
-
 def ago(seconds: float) -> str:
     """Format a time in the past, such as ``5 min ago``."""
     return f"{duration(seconds)} ago"

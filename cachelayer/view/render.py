@@ -15,8 +15,9 @@ from starlette.responses import HTMLResponse
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, Detokenize, Look
-from cachelayer.drawing.text import ago, class_names, shown_path, size
+from cachelayer.drawing.text import ago, class_names, shown_path
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.progress import size
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.stored_version import StoredVersion

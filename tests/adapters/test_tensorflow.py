@@ -160,6 +160,11 @@ def test_an_endless_dataset_is_refused_up_front(storage: Storage) -> None:
         storage.cache(endless, "d", "v1")
     assert storage.datasets() == []
     assert list(storage.cache(endless, "d", "v1", max_records=7)) == [0, 1, 2, 0, 1, 2, 0]
+    for batches in (endless.batch(2), endless.batch(2).repeat(), tf.data.Dataset.range(4).batch(2).repeat()):
+        with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
+            storage.submit(batches, "d", "v2", unbatch=True)
+        assert len(storage.submit(batches, "d", "v2", unbatch=True, max_records=7)) == 7
+        storage.delete("d@v2")
 
 
 def payloads(records: int) -> tf.data.Dataset:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from crash_child import LEASE_SECONDS, WAYS, main, make
 from forks import FORKS
@@ -129,22 +132,58 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     assert (True, True) in tried.values()
 
 
-def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> None:
+@pytest.fixture
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of its own, of the size that the test passes."""
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(small)], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("mounting a small file system is not permitted here")
-    try:
-        storage = cachelayer.Storage(small)
-        kept = storage.submit(rows(0, 100), "rows", "v1")
-        with pytest.raises(cachelayer.StorageError, match=r"(?i)no space"):
-            storage.submit(rows(0, 20_000), "rows", "v2", shard_bytes=500_000)
-        assert list(storage.versions("rows")) == ["v1"]
-        assert storage.verify("rows", "v1")
-        assert [row["number"] for row in kept] == list(range(100))
-        storage.gc(grace=0)
-        assert len(storage.cache(rows(0, 50), "rows", "v3")) == 50
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True)
-        shutil.rmtree(small)
+    yield small
+    subprocess.run(["umount", "-l", str(small)], check=True)
+    shutil.rmtree(small)
+
+
+@pytest.mark.parametrize("small_disk", ["3m"], indirect=True)
+def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(small_disk: Path) -> None:
+    storage = cachelayer.Storage(small_disk)
+    kept = storage.submit(rows(0, 100), "rows", "v1")
+    with pytest.raises(cachelayer.StorageError, match=r"(?i)no space"):
+        storage.submit(rows(0, 20_000), "rows", "v2", shard_bytes=500_000)
+    assert list(storage.versions("rows")) == ["v1"]
+    assert storage.verify("rows", "v1")
+    assert [row["number"] for row in kept] == list(range(100))
+    storage.gc(grace=0)
+    assert len(storage.cache(rows(0, 50), "rows", "v3")) == 50
+
+
+@pytest.mark.parametrize("small_disk", ["64m"], indirect=True)
+@pytest.mark.parametrize("where", ["storage", "staging", "columns"])
+def test_a_build_without_end_stops_before_the_disk_is_full(
+    small_disk: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least_free = [1.0]
+
+    def endless() -> Iterator[dict[str, Any]]:
+        while True:
+            disk = os.statvfs(small_disk)
+            least_free.append(disk.f_bavail / disk.f_blocks)
+            yield {"noise": np.zeros(100_000, np.uint8)}
+
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    storage = cachelayer.Storage("memory://without-end" if where == "staging" else small_disk, local_cache_bytes=0)
+    storage.submit([{"n": n} for n in range(1000)], "d", "v1")
+
+    def build() -> None:
+        if where == "columns":
+            storage.add_columns("d@v1", new="v2", columns=lambda _: next(endless()))
+        else:
+            storage.submit(endless(), "d", "v2")
+
+    with pytest.raises(cachelayer.StorageError, match="max_records"):
+        build()
+    assert min(least_free) >= 0.01
+    assert list(storage.versions("d")) == ["v1"]
