@@ -61,6 +61,11 @@ def working_folder(parent: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def maker_of(folder: Path) -> str:
+    """Return the name of the process that made a working folder."""
+    return folder.name.removeprefix(_PREFIX).partition("-")[2]
+
+
 class DiskRoom:
     """The room on a disk, for work that writes much: the work ends with an error before it fills the disk.
 
@@ -103,8 +108,7 @@ def remove_left_over(parent: Path) -> None:
 def left_over(parent: Path) -> list[Path]:
     """Return the working folders of processes of this host that were killed."""
     with suppress(OSError):
-        folders = sorted(parent.glob(f"{_PREFIX}*"))
-        return [each for each in folders if has_ended(each.name.removeprefix(_PREFIX).partition("-")[2])]
+        return [each for each in sorted(parent.glob(f"{_PREFIX}*")) if has_ended(maker_of(each))]
     return []
 
 
@@ -120,9 +124,9 @@ def _host() -> str:
     return name
 
 
-def process_name() -> str:
-    """Return the name of this process: its host and its number there."""
-    return f"{_host()}-{os.getpid()}"
+def process_name(pid: int | None = None) -> str:
+    """Return the name of this process, or of another one on this host: its host and its number there."""
+    return f"{_host()}-{os.getpid() if pid is None else pid}"
 
 
 def has_ended(process: str) -> bool:

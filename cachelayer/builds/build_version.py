@@ -15,6 +15,7 @@ from typing import Any
 
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.child_processes import building, marking_children, refuse_to_await_parent
 from cachelayer.builds.extensions import Extension
 from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges
@@ -33,7 +34,7 @@ from cachelayer.provenance.contents import HERE_AND_THERE, differences, stored_v
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.user_warnings import warn
-from cachelayer.versions.claims import CLAIM, Claims
+from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -79,6 +80,7 @@ class VersionBuild:
         self._options = options
         self._extension = extension
         self._name = f"{log.dataset_id}@{version}"
+        self._full_name = f"{log.store.url}/{self._name}"
 
     def submit(self) -> StoredVersion:
         """Build and publish the version.
@@ -102,6 +104,11 @@ class VersionBuild:
         Returns:
             The version; None if another has published it meanwhile.
         """
+        with building(self._full_name):
+            return self._build_or_wait(hosts)
+
+    def _build_or_wait(self, hosts: Hosts | None) -> StoredVersion | None:
+        """Build the version, or wait for another process that does."""
         job: BuildJob | None = None
         if hosts is not None:
             # Decided once: the first element may be taken from an iterator to decide it.
@@ -125,7 +132,11 @@ class VersionBuild:
                     return self._build(job, self._notes(job), None)
             # Watches the holder, and removes the claim of one that died.
             if claims.is_busy(CLAIM):
-                waiting.wait_for(claims.holder(CLAIM))
+                holder = claims.holder(CLAIM)
+                refuse_to_await_parent(self._full_name, holder)
+                waiting.wait_for(
+                    f"{holder}, which builds it; if it gives no sign of life for {expiry():g} s, this process goes on"
+                )
                 claims.pause()
 
     def job(self) -> BuildJob:
@@ -146,23 +157,26 @@ class VersionBuild:
             self._join_others(job, notes)
         finished = self._finished(notes, job) if job.options.resume else {}
         title = self._name if hosts is None else f"{self._name} (host {hosts.index})"
-        with Progress(title, None if hosts is not None else job.length, job.options.progress) as progress:
-            whole = None if self._extension is None else self._extension.write(job, self._target, progress)
+        with (
+            self._target() as target,
+            marking_children(target.folder),
+            Progress(title, None if hosts is not None else job.length, job.options.progress) as progress,
+        ):
+            whole = None if self._extension is None else self._extension.write(job, target, progress)
             if whole is not None:
                 built = whole
             elif job.parts is None:
                 noting = Noting(notes, is_kept=job.options.resume)
-                with self._target() as target:
-                    built = write_whole(job.source, target, job.options, progress, noting, finished)
+                built = write_whole(job.source, target, job.options, progress, noting, finished)
             else:
-                parts = self._build_parts(job, job.parts, notes, finished, hosts, progress)
+                parts = self._build_parts(job, job.parts, notes, finished, hosts, target, progress)
                 if parts is None:
                     return None
                 if not isinstance(job.parts, Ranges):
                     refuse_twins(self._store, self._dataset_id, parts)
                 built = Built.of(job.options.element_spec, [parts[number] for number in range(job.parts.count)])
             try:
-                return self._publish(job, built, notes, started)
+                return self._publish(job, built, notes, target, started)
             except AlreadyExistsError:
                 if hosts is None:
                     raise
@@ -222,6 +236,7 @@ class VersionBuild:
         notes: Notes,
         finished: dict[int, FinishedPart],
         hosts: Hosts | None,
+        target: ShardTarget,
         progress: Progress,
     ) -> dict[int, FinishedPart] | None:
         """Build the parts that are not finished, alone or with other hosts; None if others have published them."""
@@ -239,9 +254,14 @@ class VersionBuild:
             free = missing if hosts is None else list(unclaimed(missing, claims, self._store.names(notes.folder)))
             before = len(finished)
             if engine is None and hosts is None:
-                finished = {**finished, **self._write_parts(job, parts, free, notes, progress)}
+                finished = {**finished, **self._write_parts(job, parts, free, notes, target, progress)}
             else:
-                run(self._task(job, parts, notes, hosts), engine or engine_of(None, 1), progress, iter(free))
+                run(
+                    self._task(job, parts, notes, hosts, target.generation),
+                    engine or engine_of(None, 1),
+                    progress,
+                    iter(free),
+                )
                 finished = notes.finished(self._log, finished)
             if len(finished) > before:
                 continue
@@ -255,21 +275,26 @@ class VersionBuild:
         return None if hosts is not None and self._is_published() else finished
 
     def _write_parts(
-        self, job: BuildJob, parts: Parts, numbers: Sequence[int], notes: Notes, progress: Progress
+        self,
+        job: BuildJob,
+        parts: Parts,
+        numbers: Sequence[int],
+        notes: Notes,
+        target: ShardTarget,
+        progress: Progress,
     ) -> dict[int, FinishedPart]:
         """Write parts in this process, and note each."""
         noting = Noting(notes, is_kept=job.options.resume)
         noting.begin(job.options.element_spec)
-        with self._target() as target:
-            write_parts(parts, numbers, target, job.options, progress, noting.add)
+        write_parts(parts, numbers, target, job.options, progress, noting.add)
         return noting.parts
 
-    def _task(self, job: BuildJob, parts: Parts, notes: Notes, hosts: Hosts | None) -> PartTask:
+    def _task(self, job: BuildJob, parts: Parts, notes: Notes, hosts: Hosts | None, generation: int) -> PartTask:
         where = self._store, self._copies, self._dataset_id, self._version
         lean = job.options.lean(workers=job.options.workers if _engine(job) is None else 1)
-        return PartTask(*where, notes.plan, self._log.head().generation, parts, lean, is_shared=hosts is not None)
+        return PartTask(*where, notes.plan, generation, parts, lean, is_shared=hosts is not None)
 
-    def _publish(self, job: BuildJob, built: Built, notes: Notes, started: float) -> StoredVersion:
+    def _publish(self, job: BuildJob, built: Built, notes: Notes, target: ShardTarget, started: float) -> StoredVersion:
         refuse_changed(job.files, job.source)
         self._refuse_if_empty(built, job.source)
         built.left_out.warn()
@@ -283,7 +308,7 @@ class VersionBuild:
             inherited = self._extension.base.manifest.provenance.get("metadata") or {}
             provenance["metadata"] = {**inherited, **provenance["metadata"]}
             provenance["base"] = base_of(base.info)
-            manifest, numbers = self._extension.join(built, manifest, self._target, self._options)
+            manifest, numbers = self._extension.join(built, manifest, target, self._options)
         try:
             published = publish(
                 self._log, self._version, manifest, numbers, change, base, read=versions_read(job.source)

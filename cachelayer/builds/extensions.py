@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -43,8 +43,6 @@ from cachelayer.versions.notes import FinishedPart
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
-Target = Callable[[], AbstractContextManager[ShardTarget]]
-
 
 class Extension(Protocol):
     """What a build adds to a version."""
@@ -61,10 +59,12 @@ class Extension(Protocol):
     def is_put_again(self) -> bool:
         """Whether what is built is put into other files when it is joined."""
 
-    def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:
+    def write(self, job: BuildJob, target: ShardTarget, progress: Progress) -> Built | None:
         """Write the whole source if that needs no parts; else return None."""
 
-    def join(self, built: Built, manifest: Manifest, target: Target, options: BuildOptions) -> tuple[Manifest, Any]:
+    def join(
+        self, built: Built, manifest: Manifest, target: ShardTarget, options: BuildOptions
+    ) -> tuple[Manifest, Any]:
         """Return the manifest of the new version, and the numbers of its records if these need a file.
 
         Args:
@@ -104,10 +104,16 @@ class Appending:
     def is_put_again(self) -> bool:
         return bool(self.base.manifest.columns)
 
-    def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:  # noqa: ARG002
+    def write(self, job: BuildJob, target: ShardTarget, progress: Progress) -> Built | None:  # noqa: ARG002
         return None
 
-    def join(self, built: Built, manifest: Manifest, target: Target, options: BuildOptions) -> tuple[Manifest, Any]:  # noqa: ARG002
+    def join(
+        self,
+        built: Built,  # noqa: ARG002
+        manifest: Manifest,
+        target: ShardTarget,
+        options: BuildOptions,
+    ) -> tuple[Manifest, Any]:
         before = self.base.manifest
         if not before.columns:
             return appended(self.base, manifest)
@@ -120,10 +126,9 @@ class Appending:
                 "makes a version with the new field alone"
             )
         new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
-        with target() as files:
-            spec = self._widened(before.element_spec, new)
-            rows = write_shards(self._taken(new, spec), spec, files, options)
-            groups = [self._longer(number, group, new, files, options) for number, group in enumerate(before.columns)]
+        spec = self._widened(before.element_spec, new)
+        rows = write_shards(self._taken(new, spec), spec, target, options)
+        groups = [self._longer(number, group, new, target, options) for number, group in enumerate(before.columns)]
         added = replace(manifest, codec=before.codec, element_spec=spec, shards=rows, columns=tuple(groups))
         return appended(self.base, added)
 
@@ -197,7 +202,7 @@ class AddingColumns:
                 "from, or storage.rewrite() it first"
             )
 
-    def write(self, job: BuildJob, target: Target, progress: Progress) -> Built | None:
+    def write(self, job: BuildJob, target: ShardTarget, progress: Progress) -> Built | None:
         """Write columns of fixed size that need no code of the user to one file."""
         spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
         if spec is None or layout_nbytes(self._checked(spec)) is None or isinstance(job.source, FunctionColumns):
@@ -211,11 +216,16 @@ class AddingColumns:
                 progress.update(len(encoded), encoded.nbytes)
                 yield encoded
 
-        with target() as files:
-            array = put_column_file(files, spec, self.base.manifest.shard_records, rows())
+        array = put_column_file(target, spec, self.base.manifest.shard_records, rows())
         return Built(codec_for(spec).name, spec, encoder.nullable, [], encoder.left_out, array)
 
-    def join(self, built: Built, manifest: Manifest, target: Target, options: BuildOptions) -> tuple[Manifest, Any]:  # noqa: ARG002
+    def join(
+        self,
+        built: Built,
+        manifest: Manifest,
+        target: ShardTarget,
+        options: BuildOptions,  # noqa: ARG002
+    ) -> tuple[Manifest, Any]:
         before, spec = self.base.manifest, self._checked(manifest.element_spec)
         array, shards = built.array, manifest.shards
         if array is None and manifest.records != before.shard_records:
@@ -225,8 +235,7 @@ class AddingColumns:
         if array is None and layout_nbytes(spec) is not None:
             new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
             rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(new))
-            with target() as files:
-                array = put_column_file(files, spec, before.shard_records, rows)
+            array = put_column_file(target, spec, before.shard_records, rows)
             shards = ShardTable.of([])
         group = ColumnGroup(manifest.codec, spec, array, shards)
         # A group all of whose columns are replaced is of no use.

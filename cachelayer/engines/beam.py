@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from cachelayer.engines.engine import errors_of, name_of, pickled, unpickled
+from cachelayer.engines.engine import as_worker, errors_of, name_of, pickled, unpickled
 from cachelayer.errors import MissingDependencyError, SourceError
 
 R = TypeVar("R")
@@ -65,10 +65,11 @@ class _TaskError(Exception):
 
 
 def _run(number: int, function: bytes) -> None:
-    task = unpickled(function)
     try:
-        with errors_of(name_of(task, number)):
-            task(number)
+        with as_worker():
+            task = unpickled(function)
+            with errors_of(name_of(task, number)):
+                task(number)
     # Beam would convert a KeyboardInterrupt.
     except BaseException as error:
         raise _TaskError(f"{type(error).__name__}: {error}", error) from error

@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import cloudpickle
@@ -13,6 +14,8 @@ import cloudpickle
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
 R = TypeVar("R")
+
+_IS_WORKER: ContextVar[bool] = ContextVar("cachelayer_is_worker", default=False)
 
 
 @runtime_checkable
@@ -75,6 +78,21 @@ def pickled(task: Any, what: str = "the task", dumps: Callable[[Any], bytes] = c
         ) from error
 
 
+@contextmanager
+def as_worker() -> Iterator[None]:
+    """Do the work of a task that came from another process."""
+    token = _IS_WORKER.set(True)
+    try:
+        yield
+    finally:
+        _IS_WORKER.reset(token)
+
+
+def is_worker() -> bool:
+    """Return whether this is the work of a task that came from another process."""
+    return _IS_WORKER.get()
+
+
 def unpickled(task: bytes) -> Any:
     """Return the task that ``pickled`` pickled; search the module search path of its process before ours."""
     path, message = pickle.loads(task)  # noqa: S301 - from the process that requests calls
@@ -83,9 +101,10 @@ def unpickled(task: bytes) -> Any:
 
 
 def outcome(call: Callable[[], Any]) -> bytes:
-    """Make a call; return its result or its error as bytes for ``result``."""
+    """Make a call for another process; return its result or its error as bytes for ``result``."""
     try:
-        reply: bytes = cloudpickle.dumps((call(), None))
+        with as_worker():
+            reply: bytes = cloudpickle.dumps((call(), None))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the caller raises it
         try:
             reply = cloudpickle.dumps((None, error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import mmap
+import multiprocessing
 import os
 import signal
 import threading
@@ -20,7 +21,7 @@ import numpy as np
 
 from cachelayer.arguments import integer
 from cachelayer.engines.engine import errors_of, name_of, outcome, pickled, result, unpickled
-from cachelayer.errors import SourceError, StorageError
+from cachelayer.errors import InvalidArgumentError, SourceError, StorageError
 
 R = TypeVar("R")
 
@@ -78,6 +79,12 @@ class ProcessPool:
     def __init__(self, function: Callable[..., Any], count: int, what: str) -> None:
         from loky import ProcessPoolExecutor
 
+        if multiprocessing.current_process().daemon:
+            raise InvalidArgumentError(
+                f"workers={count}: this process is daemonic, as the workers of a torch DataLoader and of "
+                "multiprocessing.Pool are, and may not start others: build with workers=1, or in the program that "
+                "started it"
+            )
         begin = pickled(function, what, _dumps), os.getpid()
         self._calls: list[Call] = []
         with self.errors():

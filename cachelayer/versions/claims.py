@@ -121,9 +121,8 @@ class Claims:
         return False
 
     def holder(self, claim: str) -> str:
-        """Return who holds a claim, for messages."""
-        who = _holder(self._seen[claim][0]) if claim in self._seen else "another process"
-        return f"{who} (taken for dead after {expiry():g} s without a sign of life)"
+        """Return the name of the process that holds a claim, as it was last seen."""
+        return _holder(self._seen[claim][0]) if claim in self._seen else "another process"
 
     def pause(self) -> None:
         """Wait before looking again."""
