@@ -118,7 +118,10 @@ def test_a_source_that_asks_for_its_own_version_is_refused(storage: Storage) -> 
     def rows() -> Iterator[Any]:
         yield from storage.cache(rows, "d", "v1")
 
-    for source in (rows, lambda: list(storage.cache(source, "d", "v1"))):
+    def listed() -> list[Any]:
+        return list(storage.cache(listed, "d", "v1"))
+
+    for source in (rows, listed):
         with pytest.raises(InvalidArgumentError, match="itself"):
             storage.cache(source, "d", "v1")
 
