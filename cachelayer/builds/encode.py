@@ -5,6 +5,7 @@ Elements that cannot be stored raise, or are left out and counted: if a batch fa
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
 _SHOWN = 10
+_DTYPE_AND_SHAPE = re.compile(r"None|(bool|bfloat16|(u?int|float|complex)\d+)\[[\d, ]*\]", re.ASCII)
 _SAMPLE = 8
 _CHUNKS_PER_WORKER = 2
 
@@ -49,7 +51,7 @@ class LeftOut:
     Args:
         count: their number.
         of: the number of all elements.
-        first: descriptions of the first of them.
+        first: the first of them: their numbers, fields, and what was expected there; no values, since it is stored.
     """
 
     count: int = 0
@@ -133,7 +135,7 @@ class Encoder:
             except ElementError as error:
                 if not self._skips:
                     raise error.at(record=record) from error.__cause__
-                left_out.append(str(error.at(record=record)))
+                left_out.append(_without_values(error.at(record=record)))
         return Frames.joined(good)
 
     def take(self, chunk: EncodedChunk) -> list[Frames]:
@@ -141,6 +143,12 @@ class Encoder:
         self.nullable |= chunk.nullable
         self.left_out = self.left_out.then(chunk.left_out)
         return chunk.frames
+
+
+def _without_values(error: ElementError) -> str:
+    """Return the text of an error without what the element holds: at most the dtype and shape of a leaf."""
+    got = error.got if _DTYPE_AND_SHAPE.fullmatch(error.got) else "another value"
+    return str(ElementError(error.expected, got, path=error.path, record=error.record))
 
 
 def marked(spec: Tree, nullable: Collection[int]) -> Tree:

@@ -48,7 +48,7 @@ class FinishedPart:
         nullable: the numbers of the leaves that were None in some element.
         elements: the number of elements of the source in it.
         left_out: the number of these that were left out.
-        first_left_out: descriptions of the first of these.
+        first_left_out: descriptions of the first of these, without values.
         after: the SHA-256 of the shard before it, in a build that is not divided.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 import cachelayer
-from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidArgumentError, Storage
+from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidArgumentError, Storage, sharded
 
 
 def rows(count: int, bad: set[int]) -> list[dict[str, Any]]:
@@ -32,6 +33,35 @@ def test_what_does_not_fit_is_left_out_and_counted(storage: Storage, bad: set[in
     assert len(left_out["first"]) == min(10, len(bad))
     assert left_out["first"][0].startswith(f"record {first}, leaf ['x']: expected float32[3], got float32[4]")
     assert storage.verify("d", "v1")
+
+
+SECRET = "4111-1111"
+
+
+BAD: list[tuple[Any, Any]] = [
+    ({"n": 1, "x": SECRET}, SPEC),
+    ({"n": SECRET, "x": np.zeros(3, np.float32)}, SPEC),
+    ({SECRET: 1}, SPEC),
+    ({"n": 1, "x": np.array([SECRET], object)}, SPEC),
+    ({"n": SECRET.encode(), "x": {SECRET: SECRET}}, SPEC),
+    ({"image": SECRET.encode()}, {"image": ImageSpec()}),
+    ({"text": [SECRET]}, {"text": str}),
+]
+
+
+@pytest.mark.parametrize(("bad", "spec", "workers"), [*((*case, 1) for case in BAD), (*BAD[0], 2)], ids=str)
+@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+def test_no_value_of_what_is_left_out_is_stored(tmp_path: Path, bad: Any, spec: Any, workers: int) -> None:
+    storage = Storage(tmp_path)
+    sources = {"sequence": [bad] * 50, "iterator": lambda: iter([bad] * 50), "parts": sharded(lambda *_: [bad], 2)}
+    for name, source in sources.items():
+        if workers == 1 or name != "iterator":
+            options: Any = {"element_spec": spec, "on_error": "skip", "workers": workers, "allow_empty": True}
+            ref = storage.submit(source, name, "v1", **options)
+            assert ref.provenance["left_out"]["first"][0].count("record 0")
+    stored = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(stored) > 3
+    assert not [path for path in stored if SECRET.encode() in path.read_bytes()]
 
 
 def test_where_nothing_is_left_out_nothing_is_said(storage: Storage) -> None:
