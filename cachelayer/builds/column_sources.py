@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable
 
 
 class FunctionColumns(SequenceSource):
@@ -66,10 +67,10 @@ class FunctionColumns(SequenceSource):
             first = int(numbers[0])
             with errors_named(failure_at(first)):
                 columns = self._checked(first, self._function(records_of(self.items).read(numbers)))
-            for path, leaf in tree.leaf_values(columns):
-                if len(leaf) != len(numbers):
-                    raise SourceError(f"the function returned {len(leaf)} rows of {path} for {len(numbers)} records")
-            yield RowBatch(columns, len(numbers))
+            batch = _with_string_arrays(columns, "")
+            for path, leaf in tree.leaf_values(batch):
+                _check_rows(path, leaf, len(numbers))
+            yield RowBatch(batch, len(numbers))
 
     def _checked(self, number: int, columns: Any) -> Any:
         if not isinstance(columns, dict) or not columns:
@@ -78,6 +79,31 @@ class FunctionColumns(SequenceSource):
                 "{'score': 0.5}"
             )
         return columns
+
+
+def _with_string_arrays(value: Any, path: str) -> Any:
+    """Return what a function of batches returned, with an array in place of each list of nothing but str, or bytes."""
+    if isinstance(value, Mapping):
+        return {key: _with_string_arrays(child, f"{path}[{key!r}]") for key, child in value.items()}
+    if not isinstance(value, list):
+        return value
+    if value and {type(item) for item in value} in ({str}, {bytes}):
+        return np.fromiter(value, object, len(value))
+    raise InvalidTypeError(
+        f"columns: the function returned a list for {path}: return an array with a row for each record, such as "
+        "np.asarray(...), or, if rows differ in length, a cachelayer.Ragged(values, row_splits)"
+    )
+
+
+def _check_rows(path: str, leaf: Any, rows: int) -> None:
+    """Raise unless a leaf of what a function of batches returned has a row for each record."""
+    if isinstance(leaf, (str, bytes)) or not hasattr(leaf, "__len__") or getattr(leaf, "shape", None) == ():
+        raise InvalidTypeError(
+            f"columns: the function returned {tree.describe(leaf)} for {path}: with batched=True it takes a batch, and "
+            f"returns columns with a row for each of its {rows} records"
+        )
+    if len(leaf) != rows:
+        raise SourceError(f"the function returned {len(leaf)} rows of {path} for {rows} records")
 
 
 @dataclass(frozen=True)
@@ -106,7 +132,7 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
 
     Args:
         source: the table, which has the key as one of its columns.
-        keys: the key of each record: integers or strings.
+        keys: the key of each record, an array; see :func:`key_array`.
         key: the name of the column.
 
     Raises:
@@ -122,14 +148,31 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
     spec = marked(spec, encoder.nullable)
     codec, number = codec_for(spec), leaf_number(spec, key)
     ours = codec.chosen([number])
-    rows = _rows_of(np.asarray(keys), np.asarray(ours.batch(ours.decode(records))[key]), key)
+    rows = _rows_of(keys, key_array(ours.batch(ours.decode(records))[key], key, "the table"), key)
     others = codec.chosen([leaf for leaf in range(len(tree.leaves(spec))) if leaf != number])
     columns = others.decode(records[rows])
     return EncodedColumns(others.spec, codec_for(others.spec).encode(columns, len(rows)))
 
 
+def key_array(column: Any, key: str, where: str) -> Any:
+    """Return the values of a key as an array: numbers, or strings.
+
+    Args:
+        column: the column of the key.
+        key: the name of the key, for errors.
+        where: what the column is of, for errors.
+    """
+    if isinstance(column, Nullable) and column.valid.all():
+        column = column.values
+    if not isinstance(column, np.ndarray) or column.ndim != 1:
+        got = "None in some rows" if isinstance(column, Nullable) else tree.describe(column)
+        raise InvalidArgumentError(f"on={key!r}: a key is a number, a str or bytes in each row; {where} has {got}")
+    return column
+
+
 def _rows_of(wanted: Any, known: Any, key: str) -> Ints:
     """Return for each key the only row that has it."""
+    wanted, known = _comparable(wanted, known, key)
     order = known.argsort(kind="stable")
     ordered = known[order]
     begins, ends = ordered.searchsorted(wanted, "left"), ordered.searchsorted(wanted, "right")
@@ -142,3 +185,33 @@ def _rows_of(wanted: Any, known: Any, key: str) -> Ints:
             )
     rows: Ints = order[begins]
     return rows
+
+
+def _comparable(wanted: Any, known: Any, key: str) -> tuple[Any, Any]:
+    """Return the keys of records and those of a table as arrays that numpy compares exactly."""
+    of_records, of_table = (_kind_of_keys(keys) for keys in (wanted, known))
+    if of_records == of_table == "integers" and wanted.dtype != known.dtype:
+        # numpy would compare int64 with uint64 as float64, in which neighbours are equal.
+        bounds = [int(bound) for keys in (wanted, known) if len(keys) for bound in (keys.min(), keys.max())]
+        dtype = np.int64 if max(bounds, default=0) <= np.iinfo(np.int64).max else object
+        dtype = np.uint64 if dtype is object and min(bounds) >= 0 else dtype
+        return wanted.astype(dtype), known.astype(dtype)
+    if of_records in ("str", "bytes") and of_records == of_table:
+        return wanted.astype(object), known.astype(object)
+    if len(wanted) and len(known) and of_records != of_table:
+        raise InvalidArgumentError(
+            f"on={key!r}: its values are {of_records} in the version, and {of_table} in the table: convert the column"
+        )
+    return wanted, known
+
+
+def _kind_of_keys(keys: Any) -> str:
+    """Return what keys are, such that those of one kind can be compared."""
+    if keys.dtype.kind in "iu":
+        return "integers"
+    if keys.dtype.kind in "SU":
+        return "bytes" if keys.dtype.kind == "S" else "str"
+    if keys.dtype != object:
+        return str(keys.dtype)
+    kinds = sorted({type(each).__name__ for each in keys})
+    return " and ".join(kinds) if kinds else "str"

@@ -26,7 +26,6 @@ from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.memory import Bytes
 from cachelayer.records.record_buffers import PREFIX, Frames, Records
 from cachelayer.records.tree import Tree
@@ -157,15 +156,17 @@ class Appending:
     def _taken(self, new: StoredVersion, spec: Mapping[str, Tree]) -> Iterator[Frames]:
         """Yield records that have the fields of a spec alone, those that are filled among them."""
         source, wanted = new.manifest.element_spec, codec_for(spec)
-        places = dict(zip(names_of_leaves(source), range(len(tree.leaves(source))), strict=True))
+        places = {path: number for number, (path, _) in enumerate(tree.leaves(source))}
+        paths_of_field = {name: [path for path, _ in tree.leaves({name: spec[name]})] for name in spec}
         filled = {name: self.fill[name] for name in spec if name in self.fill}
         for records in records_in_order(new):
             columns, rows = codec_for(source).decode(records), len(records)
             for_fill = codec_for({name: spec[name] for name in filled}).columns([filled] * rows) if filled else []
             fills = iter(for_fill)
             taken = [
-                next(fills) if name.partition("/")[0] in filled else columns[places[name]]
-                for name in names_of_leaves(spec)
+                next(fills) if name in filled else columns[places[path]]
+                for name in spec
+                for path in paths_of_field[name]
             ]
             yield wanted.encode(taken, rows)
 

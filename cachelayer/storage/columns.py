@@ -9,11 +9,12 @@ import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.column_sources import FunctionColumns, columns_by_key
+from cachelayer.builds.column_sources import FunctionColumns, columns_by_key, key_array
 from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.source import as_source
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.origin import Origin
+from cachelayer.records import tree
 from cachelayer.storage.builder import Builder, origin_of
 
 _AT_ONCE = 1 << 16
@@ -49,9 +50,10 @@ def add_columns(
 
 
 def _keys_of(base: DataRef[Any], on: str) -> Any:
-    """Return the key of each record."""
-    parts = [
-        np.asarray(base.read(np.arange(start, min(start + _AT_ONCE, len(base))), fields=(on,))[on])
-        for start in range(0, len(base), _AT_ONCE)
-    ]
+    """Return the key of each record, a leaf of its element."""
+    keys, parts = base.fields(on), []
+    for start in range(0, len(base), _AT_ONCE):
+        batch = keys.read(np.arange(start, min(start + _AT_ONCE, len(base))))
+        column, *others = [leaf for _, leaf in tree.leaf_values(batch)]
+        parts.append(key_array(batch if others else column, on, base.dataset_version))
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

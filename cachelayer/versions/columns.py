@@ -8,9 +8,9 @@ shards.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -33,6 +33,10 @@ from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 MOST_GROUPS = 16
 """The most groups of a version: each costs a read."""
+_MAX_HEADER_NBYTES = 10_000
+"""What ``np.load`` reads; it takes longer headers for an attack."""
+_NPY_BEGIN = struct.Struct("<8sI")
+_NPY_ALIGNMENT = 64
 BLOCK_NBYTES = 1 << 16
 """The bytes of a column file that have one checksum; a request of its own fetches them from a large file."""
 
@@ -208,22 +212,34 @@ def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes
 
 
 def npy_header(codec: Codec, records: int) -> bytes:
-    """Return the header of an array of rows, with the names of the columns where numpy can store their dtypes."""
-    out = io.BytesIO()
-    descr = np.lib.format.dtype_to_descr(_row_dtype(codec))
-    np.lib.format.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": (records,)})
-    return out.getvalue()
+    """Return the header of an array of rows: a structure of the columns, or bytes if numpy would not read its header.
+
+    Columns have the names of their leaves, or the paths if several leaves have one name.
+    """
+    dtypes = _row_dtype(codec), np.dtype((np.void, codec.layout.fixed_nbytes))
+    headers = (_header({"descr": np.lib.format.dtype_to_descr(dtype), "shape": (records,)}) for dtype in dtypes)
+    return next(header for header in headers if len(header) <= _MAX_HEADER_NBYTES)
+
+
+def _header(array: Mapping[str, Any]) -> bytes:
+    """Return a header of version 3.0 of the format, which has names in UTF-8."""
+    text = repr({"fortran_order": False, **array}).encode()
+    nbytes = -(-(_NPY_BEGIN.size + len(text) + 1) // _NPY_ALIGNMENT) * _NPY_ALIGNMENT
+    length = nbytes - _NPY_BEGIN.size
+    return _NPY_BEGIN.pack(np.lib.format.magic(3, 0), length) + text.ljust(length - 1) + b"\n"
 
 
 def _row_dtype(codec: Codec) -> np.dtype[Any]:
     layout = codec.layout
     leaves = [leaf_of(leaf).parts for _, leaf in tree.leaves(codec.spec)]
+    names = names_of_leaves(codec.spec)
+    if len(set(names)) < len(names) or "" in names:
+        names = [path for path, _ in tree.leaves(codec.spec)]
     fields = []
-    for name, places, parts in zip(names_of_leaves(codec.spec), layout.places, leaves, strict=True):
-        for number, (place, part) in enumerate(zip(places, parts, strict=True)):
-            # numpy writes no other dtypes into headers.
-            is_standard = part.dtype.type.__module__ == "numpy"
-            dtype = part.dtype if is_standard else np.dtype((np.void, part.dtype.itemsize))
-            fields.append((place, name if len(parts) == 1 else f"{name}.{number}", (dtype, part.shape)))
+    for name, (place,), (part,) in zip(names, layout.places, leaves, strict=True):
+        # numpy writes no other dtypes into headers.
+        is_standard = part.dtype.type.__module__ == "numpy"
+        dtype = part.dtype if is_standard else np.dtype((np.void, part.dtype.itemsize))
+        fields.append((place, name, (dtype, part.shape)))
     offsets, names, formats = zip(*sorted(fields, key=itemgetter(0)), strict=True)
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": layout.fixed_nbytes})

@@ -136,6 +136,117 @@ def test_rows_are_found_by_a_key(storage: Storage, ref: Any) -> None:
         storage.add_columns("d@v1", new="v3", columns=twice, on="x")
 
 
+BIG = 2**53
+
+
+@pytest.mark.parametrize(
+    ("keys", "table", "found"),
+    [
+        (np.array([BIG, BIG + 1]), np.array([BIG + 1, BIG], np.uint64), [1, 0]),
+        (np.array([BIG + 2, BIG + 1]), np.array([BIG, BIG + 1, BIG + 2], np.uint64), [2, 1]),
+        (np.array([-1, BIG + 1]), np.array([2**64 - 1, BIG + 1, BIG], np.uint64), None),
+        (np.array([2**63, 2**63 + 1], np.uint64), np.array([-1, 5]), None),
+        (np.array([3, 1], np.int8), np.array([1, 3], np.uint32), [1, 0]),
+        (["b", "a"], np.array(["a", "b"]), [1, 0]),
+        (["b", "a"], np.array([b"a", b"b"], object), None),
+        ([1, 2], np.array([1.0, 2.0]), None),
+        ([1, 2], np.array(["1", "2"], object), None),
+        (["1", "2"], np.array([1, 2]), None),
+        (np.array(["2020-01-01", "2020-01-02"], "M8[D]"), np.array(["2020-01-01", "2020-01-02"], "M8[ns]"), None),
+    ],
+)
+def test_keys_are_compared_exactly_or_refused(tmp_path: Path, keys: Any, table: Any, found: list[int] | None) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([{"k": key, "n": n} for n, key in enumerate(keys)], "d", "v1")
+    columns = {"k": table, "row": np.arange(len(table))}
+    if found is None:
+        with pytest.raises(cachelayer.InvalidArgumentError, match="'k'"):
+            storage.add_columns("d@v1", new="v2", columns=columns, on="k")
+    else:
+        assert storage.add_columns("d@v1", new="v2", columns=columns, on="k").read([0, 1])["row"].tolist() == found
+
+
+def test_a_key_may_be_a_field_within_a_field_and_is_one_value(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([{"m": {"id": n, "v": np.arange(2), "none": None if n else 1}} for n in range(3)], "d", "v1")
+    table = {"m/id": np.arange(3)[::-1].copy(), "rank": np.arange(3)}
+    assert storage.add_columns("d@v1", new="v2", columns=table, on="m/id").read([0, 1, 2])["rank"].tolist() == [2, 1, 0]
+    for wrong in ("m", "m/v", "m/none"):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=wrong):
+            storage.add_columns("d@v1", new="v3", columns={wrong: np.arange(3), "rank": np.arange(3)}, on=wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [3, np.float32(1), [1] * RECORDS, [[1, 2]] * RECORDS, [np.zeros(2)] * RECORDS, "text", None]
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_function_of_batches_that_returns_no_rows_is_refused(local: Storage, wrong: Any, nested: bool) -> None:
+    with pytest.raises(cachelayer.CacheLayerError, match="'here'") as caught:
+        local.add_columns(
+            "d@v1",
+            new="v3",
+            columns=lambda _: {"here": {"a": wrong} if nested else wrong},
+            batched=True,
+            progress=False,
+        )
+    assert "Ragged" in str(caught.value) or not isinstance(wrong, list)
+
+
+def test_a_function_of_batches_returns_arrays_ragged_or_lists_of_text(local: Storage) -> None:
+    def columns(batch: Any) -> dict[str, Any]:
+        rows = len(batch["x"])
+        lengths = batch["x"] % 3
+        splits = np.append(0, np.cumsum(lengths))
+        return {
+            "name": [f"row {x}" for x in batch["x"]],
+            "r": cachelayer.Ragged(np.arange(splits[-1]), splits),
+            "y": np.ones(rows),
+        }
+
+    added = local.add_columns("d@v1", new="v3", columns=columns, batched=True, progress=False)
+    assert (added[7]["name"], len(added[8]["r"]), added[7]["y"]) == ("row 7", 2, 1)
+
+
+LONG = "n" * 70_000
+NAMES = {
+    "as a path": {"a/b": np.arange(RECORDS), "a": {"b": np.arange(RECORDS) * 2}},
+    "any alphabet": {
+        "\u6d4b\u8bd5 \N{GRINNING FACE}": np.arange(RECORDS),
+        "\ud800": np.arange(RECORDS),
+        "\0'\"": np.ones(RECORDS),
+    },
+    "none": {"": np.arange(RECORDS)},
+    "long": {LONG: np.arange(RECORDS), "s": np.ones(RECORDS)},
+    "many": {f"column {number}": np.full(RECORDS, number) for number in range(3000)},
+}
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_columns_may_have_any_names_and_numpy_reads_their_file(local: Storage, names: str) -> None:
+    columns = NAMES[names]
+    added = local.add_columns("d@v1", new="v3", columns=columns)
+    assert plain(added[8]) == {**plain(elements()[8]), **plain(_rows(columns, 8))}
+    assert local.verify("d@v3").ok
+    file = max(files_of_columns(local), key=lambda path: path.stat().st_mtime_ns)
+    assert len(np.load(file)) == RECORDS
+
+
+def _rows(columns: Any, row: int) -> Any:
+    return {key: _rows(child, row) if isinstance(child, dict) else child[row] for key, child in columns.items()}
+
+
+def test_names_with_slashes_are_no_paths_when_records_are_appended(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([{"a": {"b": n}, "c/d": n * 2} for n in range(4)], "d", "v1")
+    storage.add_columns("d@v1", new="v2", columns={"a/b": np.arange(4) * 3, "c": {"d": np.arange(4) * 4}})
+    row = {"a": {"b": 10}, "c/d": 20, "a/b": 30, "c": {"d": 40}}
+    assert plain(storage.append("d@v2", new="v3", source=[row])[4]) == row
+    filled = storage.append("d@v2", new="v4", source=[{"a": {"b": 10}, "c/d": 20}], fill={"a/b": 5, "c": {"d": 6}})
+    assert plain(filled[4]) == {**row, "a/b": 5, "c": {"d": 6}}
+    for version in ("v3", "v4"):
+        assert storage.verify("d", version).ok
+
+
 def test_fields_that_exist_are_refused_or_replaced(storage: Storage, wide: Any) -> None:
     new = {"score": np.zeros(RECORDS), "x": np.ones(RECORDS, np.int8)}
     with pytest.raises(cachelayer.InvalidArgumentError, match="score"):
