@@ -135,7 +135,7 @@ class VersionBuild:
                 holder = claims.holder(CLAIM)
                 refuse_to_await_parent(self._full_name, holder)
                 waiting.wait_for(
-                    f"{holder}, which builds it; if it gives no sign of life for {expiry():g} s, this process goes on"
+                    f"{holder} to build it; if it gives no sign of life for {expiry():g} s, this process goes on"
                 )
                 claims.pause()
 
