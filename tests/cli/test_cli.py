@@ -19,7 +19,8 @@ import cachelayer
 from cachelayer.cli.app import app, command
 from cachelayer.cli.options import nbytes, open_address, pair, seconds, storage_options
 from cachelayer.cli.output import Answer
-from cachelayer.drawing.text import counted, size
+from cachelayer.drawing.text import counted
+from cachelayer.progress import size
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 
