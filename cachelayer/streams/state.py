@@ -32,7 +32,7 @@ _LABELS = {
     ("buckets", "leaves"): "leaves of buckets",
     ("buckets", "bounds"): "bounds of buckets",
 }
-_NOT_COMPARED = ("original", "left_out", "segments")
+_NOT_COMPARED = ("dataset", "original", "left_out", "segments")
 
 
 @runtime_checkable
@@ -52,17 +52,20 @@ class StreamIdentity:
         order: their order.
         steps: the steps that begin at positions.
         original: the digest that the records had before some were erased; None if none was.
+        name: what people call the records; it is not compared.
     """
 
     digest: str
     order: Order
     steps: Steps
     original: str | None = None
+    name: str = ""
 
     def state(self, position: int) -> dict[str, Any]:
         """Return the state of a sampler whose next step begins at a position."""
         return {
             "format": FORMAT,
+            **({"dataset": self.name} if self.name else {}),
             "digest": self.digest,
             "records": self.order.records,
             "order": {**self.order.described, **self._past(position)},
@@ -229,8 +232,15 @@ def _differences(
             differences += _differences(value, theirs if isinstance(theirs, dict) else {}, ignored, name)
         elif name not in ("format", "position") and value != theirs:
             label = _LABELS.get((within, name), name)
-            differences.append(f"{label} is {value!r} here and {_shown(theirs)} in the state")
+            here, there = (_called(state) if name == "digest" else "" for state in (mine, other))
+            differences.append(f"{label} is {value!r}{here} here and {_shown(theirs)}{there} in the state")
     return differences
+
+
+def _called(state: Mapping[str, Any]) -> str:
+    """Return what people call the records of a state, in brackets; an empty text if the state does not say it."""
+    name = state.get("dataset")
+    return f" ({name[:200]})" if isinstance(name, str) else ""
 
 
 def _shown(value: Any) -> str:

@@ -28,6 +28,7 @@ def test_a_state_says_what_its_position_counts_in() -> None:
     next(found)
     assert found.get_state() == {
         "format": 1,
+        "dataset": "numbers",
         "digest": cachelayer.wrap(range(10), identity="numbers").digest,
         "records": 10,
         "order": {"kind": "exact", "version": 1, "seed": 7, "shuffle": True, "reshuffle": True},
@@ -49,7 +50,11 @@ def test_batch_epochs_remainder_shards_and_start_are_not_compared() -> None:
 @pytest.mark.parametrize(
     ("target", "changes", "message"),
     [
-        ({"identity": "others"}, {}, "digest is '[0-9a-f]{64}' here and '[0-9a-f]{64}' in the state"),
+        (
+            {"identity": "others"},
+            {},
+            r"digest is '[0-9a-f]{64}' \(others\) here and '[0-9a-f]{64}' \(numbers\) in",
+        ),
         ({"records": 11}, {}, "records is 11 here and 10 in the state"),
         ({"seed": 8}, {}, "seed is 8 here and 7 in the state"),
         ({"shuffle": False, "seed": None}, {}, "shuffle is False here and True in the state"),

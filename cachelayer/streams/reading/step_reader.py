@@ -64,7 +64,8 @@ class StepReader:
     def identity(self) -> StreamIdentity:
         """The records and the order that positions of the stream refer to."""
         records = self.records
-        return StreamIdentity(records.rows_digest, self.options.order, self.options.steps, records.original_digest)
+        order, steps = self.options.order, self.options.steps
+        return StreamIdentity(records.rows_digest, order, steps, records.original_digest, records.facts.name)
 
     @cached_property
     def read_rows(self) -> StepRows:
