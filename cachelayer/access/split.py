@@ -7,6 +7,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from numbers import Real
 from typing import Any
@@ -16,13 +17,15 @@ import numpy as np
 from cachelayer.access.dataset import Selected
 from cachelayer.access.field_values import values_of
 from cachelayer.arguments import required
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.records.leaf_names import field_names
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
 from cachelayer.streams.order.permutation import places_of
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.user_warnings import warn
+from cachelayer.versions.log import Log
+from cachelayer.versions.stored_version import StoredVersion
 
 # Records that are dealt at a time.
 _AT_ONCE = 1 << 20
@@ -55,16 +58,32 @@ def split(view: Selected, shares: Mapping[str, float], seed: int | None, by: Any
 
 
 def warn_of_new_numbers(view: Selected) -> None:
-    """Warn if a view is of records that were written anew from others, whose numbers they do not have."""
+    """Warn if the records of a view may have been split under other numbers: in another version that has them too."""
     leaves = view.base.leaves
     home = None if leaves is None else leaves.home
-    base = {} if home is None else home.manifest.provenance.get("base") or {}
-    if home is not None and base.get("references"):
+    if home is None:
+        return
+    base, other = home.manifest.provenance.get("base") or {}, ""
+    if base.get("references"):
+        other = "its records were written from those of another version"
+    elif not base and (earlier := _built_before(home)):
+        other = f"it was built by itself, and so was {home.dataset_id}@{earlier}"
+    if other:
         warn(
-            f"split() deals {home.name} anew: its records were written from those of another version, under other "
-            "numbers, so that some go to another part than there. Pass by=, a field that tells records apart, to both "
-            "splits, or split the other version and write its parts"
+            f"split() deals the records of {home.name} by their numbers in it, and {other}: a record of both may go to "
+            "train in one and to val in the other. Pass by=, a field that tells records apart, to both splits; "
+            "derive() and append() keep the numbers"
         )
+
+
+def _built_before(home: StoredVersion) -> str | None:
+    """Return the first version of the dataset, unless it is this one or holds the same records."""
+    # No warning is worth an error.
+    with suppress(StorageError):
+        versions = Log(home.store, home.dataset_id).head().versions
+        first = next(iter(versions.values()), home.info)
+        return None if first.digest == home.info.digest else first.version
+    return None
 
 
 def _parts_of(numbers: Ints, segments: Sequence[int], fractions: Sequence[float], key: int) -> Ints:

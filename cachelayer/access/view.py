@@ -281,12 +281,17 @@ class View(Generic[T]):
             InvalidArgumentError: if the shares or the seed are invalid, or there is no such field.
 
         Warns:
-            CacheLayerWarning: if the version was written anew from another, so that records have other numbers, and
-                ``by`` is not passed.
+            CacheLayerWarning: if another version may have the same records under other numbers, since it was written,
+                or built, by itself, and ``by`` is not passed.
         """
-        selections = split(self._records, shares, seed, by)
+        parts = self._split(shares, seed=seed, by=by)
         if by is None:
             warn_of_new_numbers(self._records)
+        return parts
+
+    def _split(self, shares: Mapping[str, float], *, seed: int | None = None, by: Any = None) -> dict[str, Self]:
+        """Return what :meth:`split` does; without a warning, for a reference that pins the records of a part."""
+        selections = split(self._records, shares, seed, by)
         arguments, options = (literal(shares),), {"seed": literal(seed)}
         if by is not None:
             options["by"] = literal(by)

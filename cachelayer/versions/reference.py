@@ -63,7 +63,7 @@ class Reference:
         if isinstance(text, str):
             if version is None:
                 url, rest, calls, pin = _places(text)
-            place = "/".join([*([url] if url not in ("", "/") else []), rest])
+            place = rest if url in ("", "/") else f"{url}/{rest}"
             refuse_credentials(place)
             if url:
                 refuse_query(place)

@@ -70,7 +70,8 @@ class ViewCall:
         if not self.method:
             return view[self.arguments[0]]
         try:
-            result = getattr(view, self.method)(*self.arguments, **self.options)
+            method = "_split" if self.method == "split" else self.method
+            result = getattr(view, method)(*self.arguments, **self.options)
             return result if self.part is None else result[self.part]
         except CacheLayerError:
             raise

@@ -226,11 +226,15 @@ def test_what_writes_records_anew_warns_and_keeps_parts_by_a_field(storage: Stor
         "filtered": storage.rewrite("other", v2.where("n > 100"), "v1"),
         "built": Storage(tmp_path).submit(v2.where("n % 2 == 0"), "d", "v1"),
         "streamed": Storage(tmp_path).submit(v2.stream(shuffle=True, seed=1), "d", "v2"),
+        "built by itself": storage.submit(rows(0, 700)[::-1], "d", "again"),
     }
     by_user, by_both = part_of(v2, by="user"), part_of(v2, by=["user", "day"])
     for ref in new.values():
         with pytest.warns(cachelayer.CacheLayerWarning, match="by="):
             assert part_of(ref) != part_of(v2)
+        with pytest.warns(cachelayer.CacheLayerWarning, match="by="):
+            val = ref.split({"train": 0.9, "val": 0.1}, seed=3)["val"]
+        assert cachelayer.open(val.reference).digest == val.digest
         assert part_of(ref, by="user").items() <= by_user.items()
         assert part_of(ref, by=["day", "user"]).items() <= by_both.items()
 

@@ -175,11 +175,16 @@ def _inverse_network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
     m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - low_bits, 64 - high_bits))
+    scratch, shifted = np.empty_like(words), np.empty_like(words)
     for key in reversed(keys):
         # Before the round, high was low, and low was high ^ hash(low + key).
         low, high = high, low
-        hashed = (low + np.array(key, np.uint64)) * m1
-        hashed = (hashed ^ (hashed >> half)) * m2
-        high = high ^ (hashed >> cut)
+        np.add(low, np.array(key, np.uint64), out=scratch)
+        np.multiply(scratch, m1, out=scratch)
+        np.right_shift(scratch, half, out=shifted)
+        np.bitwise_xor(scratch, shifted, out=scratch)
+        np.multiply(scratch, m2, out=scratch)
+        np.right_shift(scratch, cut, out=scratch)
+        np.bitwise_xor(high, scratch, out=high)
         cut, next_cut = next_cut, cut
     return (high << np.uint64(low_bits)) | low
