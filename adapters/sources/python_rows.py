@@ -91,7 +91,8 @@ def spec_of_values(values: Iterable[Any], path: str, depth: int = 0) -> Tree:
             hint = "Its length would be lost: leave it out."
             raise ElementError("keys in a dict within a list", "dicts without keys", path=path, hint=hint)
         present = [value for value in present if isinstance(value, Mapping)]
-        return {key: spec_of_values([row.get(key) for row in present], f"{path}[{key!r}]", depth) for key in keys}
+        named = ((tree.builtin(key), [row.get(key) for row in present]) for key in keys)
+        return {key: spec_of_values(values, f"{path}[{key!r}]", depth) for key, values in named}
     if _is_list(first) or _is_texts(first):
         items = chain.from_iterable(value for value in present if _is_list(value) or np.ndim(value))
         return spec_of_values(items, path, depth + 1)
@@ -112,7 +113,8 @@ def _leaf_spec(first: Any, values: list[Any], path: str, depth: int) -> Tree:
         return _nested_spec(own.dtype, depth + array.ndim)
     first = _as_time(first)
     if isinstance(first, int) and not isinstance(first, bool):
-        numbers = [value for value in values if type(value) in (int, float)]
+        numbers = [tree.builtin(value) for value in values if isinstance(value, (int, float))]
+        numbers = [value for value in numbers if type(value) is not bool]
         is_float = any(type(value) is float for value in numbers)
         dtype: Any = np.float64 if is_float else np.uint64 if max(numbers) >= 2**63 else np.int64
     elif isinstance(first, (str, bytes)):

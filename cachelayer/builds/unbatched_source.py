@@ -124,7 +124,7 @@ def with_string_columns(value: Tree, path: str = "") -> Tree:
         return {key: with_string_columns(child, f"{path}[{key!r}]") for key, child in value.items()}
     if not isinstance(value, (list, tuple)):
         return value
-    if value and {type(item) for item in value} in ({str}, {bytes}):
+    if value and any(all(isinstance(item, kind) for item in value) for kind in (str, bytes)):
         return np.fromiter(value, dtype=object, count=len(value))
     if isinstance(value, list) and value and all(map(_is_text_list, value)):
         raise ElementError(

@@ -16,7 +16,7 @@ from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
 from cachelayer.records.infer import as_leaf
 from cachelayer.records.spec import LeafSpec, Shape
-from cachelayer.records.tree import describe
+from cachelayer.records.tree import builtin, describe
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
@@ -42,7 +42,7 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     dtype = np.dtype(spec.dtype)
     if dtypes.little_endian(leaf.dtype) != dtype:
         weak = isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
-        if not (weak and _holds(dtype, value)) and not _widens(leaf.dtype, dtype):
+        if not (weak and _holds(dtype, builtin(value))) and not _widens(leaf.dtype, dtype):
             raise _mismatch(spec, value, leaf, row)
         leaf = leaf.astype(dtype)
     if not fits_shape(spec.shape, leaf.shape):

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
 from cachelayer.records.values import NoArray, Ragged, Sparse
@@ -266,12 +267,11 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
             raise InvalidTypeError("a masked array would lose its mask: use filled(), or None, or a second array")
         # Arrays of dtype StringDType keep their strings outside of the array.
         return value.astype(object) if value.dtype.kind == "T" else value
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, str):
-        return str(value)
+    if isinstance(value, (bytes, str)):
+        leaf: bytes | str = tree.builtin(value)
+        return leaf
     if isinstance(value, (bool, int, float, complex, np.generic)):
-        array = np.asarray(value)
+        array = np.asarray(tree.builtin(value))
         if array.dtype == object:
             raise InvalidTypeError(f"{value} does not fit into 64 bits")
         return array

@@ -448,7 +448,7 @@ def _joined_values(dtype: DType, parts: Arrays) -> NDArray[Any]:
 
 def _bytes_of(strings: Sequence[Any]) -> Arrays:
     """Return the byte lengths of strings, and their bytes; str is UTF-8, with lone surrogates kept."""
-    raw = [item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item for item in strings]
+    raw = [str.encode(item, "utf-8", "surrogatepass") if isinstance(item, str) else item for item in strings]
     return np.fromiter(map(len, raw), np.int64, len(raw)), np.frombuffer(b"".join(raw), U8)
 
 

@@ -11,10 +11,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.spec import LeafSpec
 
 Tree = Any
+_BUILTINS = frozenset({bool, int, float, complex, str, bytes, type(None)})
+
+
+def builtin(value: Any) -> Any:
+    """Return the value that an instance of a subclass of Python's own types is, such as a member of a ``(str, Enum)``.
+
+    ``str()`` of such an instance may be another text. Other values stay as they are.
+    """
+    if type(value) in _BUILTINS or isinstance(value, np.generic):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes):
+        return bytes(memoryview(value))
+    for kind in (int, float, complex):
+        if isinstance(value, kind):
+            return kind.__pos__(value)
+    return value
 
 
 def is_namedtuple(value: Any) -> bool:
@@ -61,7 +81,7 @@ def children(node: Tree) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(node, Mapping):
         for key, child in node.items():
-            yield f"[{key!r}]", child
+            yield f"[{builtin(key)!r}]", child
     elif is_namedtuple(node):
         for field, child in zip(node._fields, node, strict=True):
             yield f".{field}", child
@@ -82,7 +102,8 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
         for key in tree:
             if not isinstance(key, str):
                 raise ElementError("str keys", f"key {key!r} of type {type(key).__name__}", path=path)
-        return {str(key): map_structure(child, leaf, f"{path}[{key!r}]") for key, child in tree.items()}
+        named = ((builtin(key), child) for key, child in tree.items())
+        return {key: map_structure(child, leaf, f"{path}[{key!r}]") for key, child in named}
     if is_namedtuple(tree):
         cls = namedtuple_class(type(tree).__name__, tuple(tree._fields))
         return cls(*(map_structure(child, leaf, path + step) for step, child in children(tree)))
