@@ -26,7 +26,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.layout import Column, Flat
 from cachelayer.records.leaves import ArrayLeaf, RaggedLeaf, SparseLeaf, leaf_of
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 
 try:
@@ -308,6 +308,8 @@ def _check_declared(own: Tree, declared: Tree) -> None:
     except CacheLayerError as error:
         raise InvalidArgumentError(f"element_spec does not fit this tf.data.Dataset: {error}") from error
     for (path, leaf), other in zip(tree.leaves(own), wanted, strict=True):
+        if isinstance(other, EncodedSpec) and leaf.dtype is bytes and not leaf.shape:
+            continue
         same = (
             type(leaf) is type(other)
             and leaf.dtype == other.dtype

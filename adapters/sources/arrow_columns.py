@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import dtypes, tree
+from cachelayer.records.codec import codec_for
 from cachelayer.records.layout import Column, Flat, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
 
@@ -115,6 +116,8 @@ def check_declared(own: Tree, declared: Tree) -> None:
 
 
 def _fits(own: Any, wanted: LeafSpec) -> bool:
+    if isinstance(wanted, EncodedSpec) and isinstance(own, LeafSpec):
+        return own.dtype in (bytes, str) and not own.shape
     if not isinstance(own, LeafSpec) or own.dtype != wanted.dtype or len(own.shape) != len(wanted.shape):
         return False
     if not isinstance(wanted, ArraySpec):
@@ -245,6 +248,8 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     values = lists.values.storage if isinstance(lists.values, pa.ExtensionArray) else lists.values
     if is_text(values.type):
         _check_text(path, values)
+        if isinstance(spec, EncodedSpec):
+            return codec_for(spec).columns(values.to_pylist())[0]
     if not lists.levels:
         nulls = _nulls_of(values)
         if dtypes.is_string(spec.dtype):

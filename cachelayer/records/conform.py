@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+import fsspec
 import ml_dtypes
 import numpy as np
 
+from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
 from cachelayer.records.infer import as_leaf
-from cachelayer.records.spec import LeafSpec, Shape
+from cachelayer.records.spec import EncodedSpec, LeafSpec, Shape
 from cachelayer.records.tree import builtin, describe
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
@@ -27,8 +30,11 @@ _VARYING = "Declare this leaf in element_spec=, with None for what varies: the f
 def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     """Return a value as the spec stores it: an array of its dtype and a shape that it allows, or bytes or str.
 
-    A Python number takes the dtype of the spec if that holds it exactly. An array must have the dtype.
+    The name of a file stands for its bytes if the spec is one of files. A Python number takes the dtype of the spec if
+    that holds it exactly. An array must have the dtype.
     """
+    if isinstance(spec, EncodedSpec) and isinstance(value, (str, os.PathLike)):
+        return _file_bytes(spec, os.fspath(builtin(value)), row)
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
     try:
@@ -48,6 +54,18 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     if not fits_shape(spec.shape, leaf.shape):
         raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING)
     return dtypes.canonical_bytes(leaf).reshape(leaf.shape)
+
+
+def _file_bytes(spec: LeafSpec, name: str, row: int) -> bytes:
+    """Return the bytes of the file at a path or URL."""
+    try:
+        with fsspec.open(os.path.expanduser(name), "rb") as file:  # noqa: PTH111 - it may be a URL
+            data: bytes = file.read()
+    except Exception as error:
+        reason = without_credentials_in(f"{type(error).__name__}: {error}")
+        got = f"the name {without_credentials(name)!r}, which cannot be read ({reason})"
+        raise ElementError(f"{spec.describe()}, or the name of one", got, record=row) from error
+    return data
 
 
 def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:

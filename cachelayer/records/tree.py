@@ -25,13 +25,13 @@ def builtin(value: Any) -> Any:
 
     ``str()`` of such an instance may be another text. Other values stay as they are.
     """
-    if type(value) in _BUILTINS or isinstance(value, np.generic):
+    if type(value) in _BUILTINS:
         return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bytes):
         return bytes(memoryview(value))
-    for kind in (int, float, complex):
+    for kind in (int, float, complex) if not isinstance(value, np.generic) else ():
         if isinstance(value, kind):
             return kind.__pos__(value)
     return value
