@@ -249,7 +249,10 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     if is_text(values.type):
         _check_text(path, values)
         if isinstance(spec, EncodedSpec):
-            return codec_for(spec).columns(values.to_pylist())[0]
+            try:
+                return codec_for(spec).columns(values.to_pylist())[0]
+            except ElementError as error:
+                raise error.at(path=path) from error.__cause__
     if not lists.levels:
         nulls = _nulls_of(values)
         if dtypes.is_string(spec.dtype):

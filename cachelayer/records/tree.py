@@ -31,7 +31,8 @@ def builtin(value: Any) -> Any:
         return str.__str__(value)
     if isinstance(value, bytes):
         return bytes(memoryview(value))
-    for kind in (int, float, complex) if not isinstance(value, np.generic) else ():
+    numbers: tuple[Any, ...] = (int, float, complex)
+    for kind in numbers if not isinstance(value, np.generic) else ():
         if isinstance(value, kind):
             return kind.__pos__(value)
     return value
