@@ -97,6 +97,7 @@ class TableSource:
         self.length: int | None = length
         self.element_spec: Tree | None = element_spec
         self.metadata = metadata or {}
+        self.nbytes = nbytes
         self._size = batch_records(nbytes / max(1, length))
         self._fetch = fetch
         self._columns_of = columns_of
@@ -111,8 +112,8 @@ class TableSource:
             for first in range(0, len(some), size):
                 yield TableRows(some[first : first + size], self._columns_of)
 
-    def take(self, numbers: Sequence[int]) -> Batch:
-        return TableRows(self._fetch(numbers), self._columns_of)
+    def take(self, rows: slice | Sequence[int]) -> Batch:
+        return TableRows(self._fetch(rows), self._columns_of)
 
     def skipped(self, records: int) -> Self:
         """Return this source without its first records."""
@@ -271,7 +272,8 @@ def columns_of(
         found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves)))
         return [column_of(path, leaf, found[path]) for path, leaf in tree.leaves(spec)]
     except ElementError as error:
-        raise error.at(place=name) from error.__cause__
+        error.hint = f"{error.hint} It is in {name}.".strip() if name else error.hint
+        raise
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -344,11 +346,6 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
             named = pc.is_inf(array.cast(pa.float64()))
         if pc.any(pc.and_(infinite, pc.invert(named))).as_py():
             raise pa.ArrowInvalid(f"the number is too large for {kind}")
-        is_zero = pc.equal(cast.cast(pa.float64()), 0.0)
-        if is_text(array.type) and pc.any(is_zero).as_py():
-            has_digit = pc.match_substring_regex(array, "^[^eE]*[1-9]")
-            if pc.any(pc.and_(is_zero, has_digit)).as_py():
-                raise pa.ArrowInvalid(f"the number is too small for {kind}, which would make it 0")
         return cast
     # A date loses the time of a moment, and a flag is any number but 0.
     may_lose = (kinds.is_boolean(kind) or kinds.is_temporal(kind)) and not is_text(array.type)

@@ -48,8 +48,8 @@ class ArraySource:
         )
         self.length: int | None = next(iter(lengths.values()))
         self._rows = RowBatch(columns, self.length)
-        nbytes = sum(_values(column).nbytes for _, column in found)
-        self._batch = batch_records(nbytes / max(1, self.length), MAX_STACKED_RECORDS)
+        self.nbytes = sum(_values(column).nbytes for _, column in found)
+        self._batch = batch_records(self.nbytes / max(1, self.length), MAX_STACKED_RECORDS)
         self._first = 0
 
     def skipped(self, records: int) -> ArraySource:
@@ -62,8 +62,8 @@ class ArraySource:
         stop = len(self._rows) if limit is None else min(len(self._rows), self._first + limit)
         return self._rows.cut(self._first, stop, self._batch)
 
-    def take(self, numbers: Sequence[int]) -> Batch:
-        return self._rows.take(np.asarray(numbers))
+    def take(self, rows: slice | Sequence[int]) -> Batch:
+        return self._rows.take(rows if isinstance(rows, slice) else np.asarray(rows))
 
 
 def columns_of(obj: Any) -> Tree | None:

@@ -10,13 +10,11 @@ from typing import Any, Self
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.parts import Parts, divide
+from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source, as_source
-from cachelayer.builds.source_facts import elements_of
-from cachelayer.builds.source_files import FileFacts, files_of, identity_of_files
+from cachelayer.builds.source_files import FileFacts, files_of
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
-from cachelayer.provenance.contents import stored_values
-from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json, tree
 from cachelayer.records.infer import completed, may_lack_keys
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
@@ -34,9 +32,9 @@ class BuildJob:
         source: the source.
         options: the options.
         parts: its parts, if it can be divided.
-        plan: what is built and how, as JSON values; another build goes on after this one, or helps, only if its plan is
-            equal.
-        identity: what distinguishes the source, besides its elements.
+        recipe: what the version is built from.
+        plan: the recipe, and what decides the shards, as JSON values; another build goes on after this one, or helps,
+            only if its plan is equal.
         length: the number of elements, if it is known.
         files: the listings of the files that the source reads.
     """
@@ -44,8 +42,8 @@ class BuildJob:
     source: Source
     options: BuildOptions
     parts: Parts | None
+    recipe: Recipe
     plan: Mapping[str, Any]
-    identity: Mapping[str, Any]
     length: int | None
     files: Sequence[FileFacts]
 
@@ -53,7 +51,7 @@ class BuildJob:
     def of(
         cls,
         obj: Any,
-        origin: Origin,
+        recipe: Recipe,
         options: BuildOptions,
         base: StoredVersion | None = None,
         spec: Tree | None = None,
@@ -62,7 +60,7 @@ class BuildJob:
 
         Args:
             obj: the user's source.
-            origin: the code and values that make it.
+            recipe: what is known of it before.
             options: the options.
             base: the version that is extended; None for none.
             spec: the spec that the elements must have to extend it; None for any.
@@ -70,8 +68,12 @@ class BuildJob:
         source, how = _source(obj, options, base, spec)
         parts, how = divide(source, how)
         known = how.element_spec if how.element_spec is not None else source.element_spec
-        decides = {
-            **options.plan,
+        files = files_of(source)
+        recipe = recipe.completed(source, files)
+        plan = {
+            **recipe.facts,
+            "compression": options.compression.zstd_level,
+            "shard_bytes": options.shard_bytes,
             "base": None if base is None else base.info.digest,
             "source": source.kind,
             "records of the source": getattr(source, "plan", None),
@@ -79,10 +81,8 @@ class BuildJob:
             "length": source.length,
             "element spec": None if known is None else spec_json.to_json(known),
         }
-        files = files_of(source)
-        identity = {**identity_of_files(files), **elements_of(source)}
-        plan = json.loads(json.dumps({**decides, "identity": stored_values(identity), **origin.identity()}))
-        return cls(source, how, parts, plan, identity, how.expected(source.length), files)
+        plan = json.loads(json.dumps(plan))
+        return cls(source, how, parts, recipe, plan, how.expected(source.length), files)
 
 
 def _source(

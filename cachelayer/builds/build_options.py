@@ -109,17 +109,6 @@ class BuildOptions:
             kept={"description": description, "metadata": checked_metadata(metadata)},
         )
 
-    @property
-    def plan(self) -> dict[str, Any]:
-        """The options that decide the shards, as JSON: only a build with equal ones can resume."""
-        return {
-            "compression": self.compression.zstd_level,
-            "shard_bytes": self.shard_bytes,
-            "max_records": self.max_records,
-            "unbatch": self.unbatch,
-            "on_error": self.on_error,
-        }
-
     def lean(self, workers: int) -> Self:
         """Return what other processes need of the options to build parts."""
         return replace(self, kept={}, engine=None, workers=workers)

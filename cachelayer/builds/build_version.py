@@ -19,10 +19,10 @@ from cachelayer.builds.child_processes import building, marking_children, refuse
 from cachelayer.builds.extensions import Extension
 from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges
+from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.shared_build import Hosts, PartTask, refuse_twins, run, unclaimed
 from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of, versions_read
-from cachelayer.builds.source_facts import deciding_options, facts_of
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_shards import Built, Noting, write_parts, write_whole
 from cachelayer.engines import Engine, engine_of
@@ -30,9 +30,9 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceEr
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Progress, Waiting, notice
-from cachelayer.provenance.contents import HERE_AND_THERE, differences, stored_values
 from cachelayer.provenance.environment import commit_of, environment, event, now
-from cachelayer.provenance.origin import Origin
+from cachelayer.provenance.stored_values import Wording, differences
+from cachelayer.provenance.walker import code_file
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of
@@ -54,7 +54,7 @@ class VersionBuild:
         copies: keeps local copies of the new shards if the store is not local; None for none.
         version: the name of the version.
         source: the user's source; a function is called when the build begins.
-        origin: the code and values that make the source.
+        recipe: what the version is built from.
         options: the options.
         extension: what the version adds to another one; None for a version of its own.
     """
@@ -65,7 +65,7 @@ class VersionBuild:
         copies: CacheFolder | None,
         version: str,
         source: Any,
-        origin: Origin,
+        recipe: Recipe,
         options: BuildOptions,
         extension: Extension | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class VersionBuild:
         self._dataset_id = log.dataset_id
         self._version = version
         self._source = source
-        self._origin = origin
+        self._recipe = recipe
         self._options = options
         self._extension = extension
         self._name = f"{log.dataset_id}@{version}"
@@ -143,7 +143,7 @@ class VersionBuild:
         """Return the job; see :meth:`BuildJob.of`."""
         added = self._extension
         where = (None, None) if added is None else (added.base, added.spec)
-        return BuildJob.of(self._source, self._origin, self._options, *where)
+        return BuildJob.of(self._source, self._recipe, self._options, *where)
 
     def _is_published(self) -> bool:
         """Return whether there is a version, or a tag, of this name."""
@@ -223,7 +223,7 @@ class VersionBuild:
         for folder, plan in notes.others().items():
             claims = Claims(self._store, folder)
             if any(claims.is_alive(name) for name in self._store.names(folder) if name.endswith(CLAIM)):
-                differ = "; ".join(differences(plan, job.plan, HERE_AND_THERE))
+                differ = "; ".join(differences(plan, job.plan, Wording.AMONG_HOSTS))
                 raise InvalidArgumentError(
                     f"{self._name}: another host builds something else: {differ}. Pass the same source, made by the "
                     "same code, and the same options on all hosts; only hosts=(index, count) may differ between them"
@@ -323,7 +323,7 @@ class VersionBuild:
         """Raise if there are no records, unless the user allows that."""
         if built.shards or built.array is not None or self._options.allow_empty:
             return
-        made_by = self._origin.name if callable(self._origin.source) else None
+        made_by = self._recipe.name if callable(self._recipe.source_of_code) else None
         of = f"a source of {source.kind}" + (f", which {made_by}() made," if made_by else "")
         left_out = built.left_out
         if left_out.count:
@@ -341,22 +341,13 @@ class VersionBuild:
             **kept,
             "metadata": {**metadata_of(job.source), **kept["metadata"]},
             **built.left_out.provenance,
-            **self._origin.after_build().to_json(),
-            **commit_of(self._origin.source),
-            **({} if self._extension is not None else self._known_again(job)),
+            **job.recipe.provenance,
+            **commit_of(code_file(self._recipe.source_of_code)),
             **provenance_of(job.source),
             "source": job.source.kind,
             "time": now(),
             "duration_s": round(time.monotonic() - started, 3),
             **environment(),
-        }
-
-    def _known_again(self, job: BuildJob) -> dict[str, Any]:
-        """Return what the version records of the source, so that a later call can recognise it."""
-        identity = {**job.identity, **facts_of(self._source, self._options)}
-        return {
-            **({"identity": stored_values(identity)} if identity else {}),
-            "options": deciding_options(self._options),
         }
 
 

@@ -86,11 +86,15 @@ class Skippable(Protocol):
 
 
 @runtime_checkable
-class Table(Protocol):
-    """A source that can give any of its rows at once, at little cost, and without running code of the user."""
+class Table(Source, Protocol):
+    """A source in memory that gives any of its rows at once, at little cost, and without running code of the user."""
 
-    def take(self, numbers: Sequence[int]) -> Batch:
-        """Return the rows of these numbers, in this order."""
+    @property
+    def nbytes(self) -> int:
+        """The approximate size of all rows."""
+
+    def take(self, rows: slice | Sequence[int]) -> Batch:
+        """Return the rows of a range, or of some numbers in their order."""
 
 
 @dataclass(frozen=True)

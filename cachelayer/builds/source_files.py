@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
+from cachelayer.provenance.stored_values import hashed, stored
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -92,18 +92,19 @@ class FileFacts:
 
 def files_of(source: object) -> Sequence[FileFacts]:
     """Return the current listings of the files that a source reads; empty for a source that reads none."""
-    # Ask the type first: objects of other libraries may answer to any name.
     look = getattr(source, "file_facts", None) if hasattr(type(source), "file_facts") else None
     return list(look()) if look is not None else []
 
 
-def local_identity(source: object) -> dict[str, Any]:
-    """Return what identifies the files of this host that a source reads; empty for any other source."""
-    return identity_of_files(files_of(source)) if getattr(source, "is_local", None) is True else {}
+def local_files(source: object) -> Sequence[FileFacts]:
+    """Return the current listings of the files of this host that a source reads; empty for any other source."""
+    # Ask the type first: objects of other libraries may answer to any name.
+    has_files = hasattr(type(source), "file_facts")
+    return files_of(source) if has_files and getattr(source, "is_local", None) is True else []
 
 
 def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
-    """Return what identifies some files, as JSON.
+    """Return what identifies some files, as it is stored.
 
     Names and times are separate entries: a copy on another host has other times, and lies in another folder.
     """
@@ -117,8 +118,8 @@ def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
     }
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+def _digest(value: Any) -> Any:
+    return stored(hashed(json.dumps(value).encode()))
 
 
 def refuse_changed(before: Sequence[FileFacts], source: object) -> None:

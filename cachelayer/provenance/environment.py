@@ -6,7 +6,6 @@ import getpass
 import json
 import os
 import platform
-import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -17,20 +16,17 @@ from typing import Any
 
 from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.fingerprint import code_file
 from cachelayer.provenance.function_code import is_users
 
 ENTRY_POINTS = "cachelayer.sources"
 """The group of entry points that lists the adapters of sources, each under the name of its framework."""
 PATH_ENTRY_POINTS = "cachelayer.paths"
 """The group of entry points that lists what reads files by their path."""
-_COMMIT = re.compile(r"# branch\.oid ([0-9a-f]{40,64})", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
 _FRAMEWORKS = (
     "datasets", "grain", "jax", "keras", "pandas", "polars", "pyarrow", "tensorflow", "tensorflow_datasets", "torch"
 )  # fmt: skip
 """Libraries that may have made a source."""
-_GIT_SECONDS = 10
 
 
 def now() -> str:
@@ -74,38 +70,38 @@ def _version(library: str) -> str:
         return str(getattr(sys.modules.get(library), "__version__", "unknown"))
 
 
-def commit_of(source: object) -> dict[str, Any]:
+def commit_of(file: str) -> dict[str, Any]:
     """Return the git commit of the user's file that defines a source, or else of the main program.
 
-    If the user wrote neither, both values are None: the commit of a library says nothing about the data.
+    If the user wrote neither, it is None: the commit of a library says nothing about the data.
     """
     program = getattr(sys.modules["__main__"], "__file__", None) or ""
-    files = [code_file(source), program if is_users(program) else ""]
-    return checkout(Path(next(filter(os.path.isfile, files), "")))
+    files = [file, program if is_users(program) else ""]
+    known = next(filter(os.path.isfile, files), None)
+    return {"git_commit": None if known is None else checked_out(Path(known).resolve())}
 
 
-def checkout(file: Path) -> dict[str, Any]:
-    """Return the commit of the git checkout that a file lies in, and whether the checkout is dirty.
+def checked_out(file: Path) -> str | None:
+    """Return the commit of the git checkout that a file lies in, as its files say; None if they do not.
 
-    It is dirty if it has changed files, or does not track this one. Both values are None without a checkout or git.
+    No process is started: that would take longer than to build a small version.
     """
-    status = _git(file, "status", "--porcelain=v2", "--branch", "--untracked-files=no") if file.name else None
-    commit = _COMMIT.search(status or "")
-    if status is None or commit is None:
-        return {"git_commit": None, "git_dirty": None}
-    is_changed = any(not line.startswith("#") for line in status.splitlines())
-    is_tracked = _git(file, "ls-files", "--error-unmatch", "--", file.name) is not None
-    return {"git_commit": commit[1], "git_dirty": is_changed or not is_tracked}
-
-
-def _git(file: Path, *command: str) -> str | None:
-    """Return what a git command prints in the folder of a file; None if it fails."""
-    import subprocess
-
-    line = ["git", "--no-optional-locks", "-C", str(file.parent), *command]
+    git = next((folder / ".git" for folder in file.parents if (folder / ".git").exists()), None)
     try:
-        return subprocess.run(line, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True).stdout  # noqa: S603
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        if git is not None and git.is_file():
+            # A worktree has its own head, and shares the branches of another folder.
+            git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+        head = "" if git is None else (git / "HEAD").read_text().strip()
+        if git is None or not head.startswith("ref:"):
+            return head or None
+        shared = git / "commondir"
+        folder = git / shared.read_text().strip() if shared.exists() else git
+        branch = head.removeprefix("ref:").strip()
+        if (folder / branch).exists():
+            return (folder / branch).read_text().strip()
+        packed = (folder / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {branch}")), None)
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -24,17 +24,33 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The release of Python whose code is hashed."""
 
 
+class Import(NamedTuple):
+    """An import inside a function: ``from ..module import names``, or ``import module`` without names."""
+
+    level: int
+    module: str
+    names: tuple[str, ...]
+
+
 class Names(NamedTuple):
-    """The names that a function reads from its module, that it assigns to around it, and of attributes of anything."""
+    """The names that code uses.
 
-    read: frozenset[str]
-    stored: frozenset[str]
-    attributes: frozenset[str]
+    Args:
+        read: those that it reads from its module.
+        stored: those that it assigns to around it.
+        attributes: the attributes of anything that it asks for.
+        imports: what it imports when it runs.
+    """
+
+    read: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    imports: frozenset[Import] = frozenset()
 
 
-def code_hash(function: FunctionType) -> str:
-    """Return a hash of a function's code, the same in every process of a release, in 12 hexadecimal digits."""
-    return hashlib.sha256(repr(_facts(function.__code__)).encode()).hexdigest()[:12]
+def code_hash(code: CodeType) -> str:
+    """Return a hash of code, the same in every process of a release, in 12 hexadecimal digits."""
+    return hashlib.sha256(repr(_facts(code)).encode()).hexdigest()[:12]
 
 
 def _facts(code: CodeType) -> list[Any]:
@@ -60,7 +76,9 @@ def _constant(value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def names_of(code: CodeType) -> Names:
-    read, stored, attributes = set(), set(), set()
+    """Return the names that code uses, also in the functions that it defines."""
+    read, stored, attributes, imports = set[str](), set[str](), set[str](), set[Import]()
+    arguments: list[Any] = []
     for instruction in dis.get_instructions(code):
         name = instruction.argval
         match instruction.opname:
@@ -72,8 +90,16 @@ def names_of(code: CodeType) -> Names:
                 stored.add(name)
             case "LOAD_ATTR" | "LOAD_METHOD":
                 attributes.add(name)
+            case "IMPORT_NAME":
+                imports.add(Import(arguments[-2], name, arguments[-1] or ()))
+        if instruction.opname != "EXTENDED_ARG":
+            arguments.append(name)
+    if "getattr" in read:
+        # Which attribute it asks for is a text among the constants more often than not.
+        attributes.update(each for each in code.co_consts if isinstance(each, str))
     inner = [names_of(each) for each in code.co_consts if isinstance(each, CodeType)]
-    return Names(*(frozenset().union(*names) for names in zip((read, stored, attributes), *inner, strict=True)))
+    groups = zip((read, stored, attributes, imports), *inner, strict=True)
+    return Names(*(frozenset[Any]().union(*group) for group in groups))
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,16 +11,17 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_version import VersionBuild
 from cachelayer.builds.extensions import Extension
-from cachelayer.builds.sharded_source import Sharded
+from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.shared_build import Hosts
 from cachelayer.builds.source import sources_by_split
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError
 from cachelayer.objects import paths
-from cachelayer.provenance.origin import Origin
 from cachelayer.storage.catalog import Catalog
-from cachelayer.storage.staleness import OnChange, check_source, warn_of_incomparable
+from cachelayer.storage.staleness import OnChange, check_recipe, warn_of_incomparable, warn_of_varying_values
 from cachelayer.versions.log import Log
+from cachelayer.versions.reference import AUTO
+from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True)
@@ -33,39 +35,75 @@ class Builder:
         source: Any,
         dataset_id: str,
         version: str,
-        record: Iterable[str],
+        recipe: Recipe,
         options: BuildOptions,
         extension: Extension | None = None,
-        origin: Origin | None = None,
     ) -> DataRef[Any]:
         """Build a version and publish it, even if others build it too: an extension of another, if there is one."""
-        log, origin = Log(self.catalog.store, dataset_id), origin_of(source, record) if origin is None else origin
-        build = VersionBuild(log, self.catalog.copies, version, source, origin, options, extension)
-        return self.catalog.ref(build.submit())
+        log = Log(self.catalog.store, dataset_id)
+        with self._resuming(log, version, recipe) as resumed:
+            build = VersionBuild(log, self.catalog.copies, version, source, resumed, options, extension)
+            return self.catalog.ref(build.submit())
 
     def cache(
         self,
         source: Any,
         dataset_id: str,
         version: str,
-        origin: Origin,
+        recipe: Callable[[], Recipe],
         options: BuildOptions,
         on_change: OnChange,
         hosts: tuple[int, int] | None,
     ) -> DataRef[Any]:
-        """Return a version, built if it does not exist; see :meth:`Storage.cache`."""
-        ref, is_new = self.find_or_build(source, dataset_id, version, origin, options, hosts)
+        """Return a version, built if it does not exist; see :meth:`Storage.cache`.
+
+        Args:
+            recipe: returns what it is built from; with ``on_change="ignore"`` this is not looked at.
+        """
+        log = Log(self.catalog.store, dataset_id)
+        known = self.catalog.find(log, version) if on_change == "ignore" else None
+        if known is not None:
+            return known
+        made = recipe()
+        ref, is_new = self.find_or_build(source, dataset_id, version, made, options, hosts)
         if not is_new:
-            check_source(ref, origin, options, on_change)
-        warn_of_incomparable(ref, origin, on_change)
+            check_recipe(ref, made, on_change)
+        warn_of_incomparable(ref, made, on_change)
         return ref
+
+    def call(
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        recipe: Recipe,
+        options: BuildOptions,
+        on_change: OnChange,
+        hosts: tuple[int, int] | None,
+    ) -> DataRef[Any]:
+        """Return the version of a call of a function, built if it does not exist; see :meth:`Storage.cacheable`."""
+        if version == recipe.automatic_name:
+            self._warn_of_varying_values(dataset_id, version, recipe)
+        ref, is_new = self.find_or_build(source, dataset_id, version, recipe, options, hosts)
+        if not is_new:
+            check_recipe(ref, recipe, on_change)
+        warn_of_incomparable(ref, recipe, on_change)
+        return ref
+
+    def _warn_of_varying_values(self, dataset_id: str, version: str, recipe: Recipe) -> None:
+        """Warn if a new version differs from the last one that was named by its recipe in a value alone."""
+        head = Log(self.catalog.store, dataset_id).head()
+        automatic = [name for name in head.versions if name.startswith(f"{AUTO}-")]
+        if version not in head.versions and automatic:
+            last = StoredVersion(self.catalog.store, dataset_id, head.versions[automatic[-1]])
+            warn_of_varying_values(f"{dataset_id}@{version}", recipe, last.name, last.manifest.provenance)
 
     def find_or_build(
         self,
         source: Any,
         dataset_id: str,
         version: str,
-        origin: Origin,
+        recipe: Recipe,
         options: BuildOptions,
         hosts: tuple[int, int] | None,
         extension: Extension | None = None,
@@ -73,9 +111,10 @@ class Builder:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
         log, checked = Log(self.catalog.store, dataset_id), None if hosts is None else Hosts.checked(hosts)
         while (ref := self.catalog.find(log, version)) is None:
-            build = VersionBuild(log, self.catalog.copies, version, source, origin, options, extension)
             try:
-                built = build.build(checked)
+                with self._resuming(log, version, recipe) as resumed:
+                    build = VersionBuild(log, self.catalog.copies, version, source, resumed, options, extension)
+                    built = build.build(checked)
             except AlreadyExistsError:
                 if self.catalog.find(log, version) is None:
                     # The error is not about this version: the source itself raised it.
@@ -84,6 +123,16 @@ class Builder:
                 if built is not None:
                     return self.catalog.ref(built), True
         return ref, False
+
+    @contextmanager
+    def _resuming(self, log: Log, version: str, recipe: Recipe) -> Iterator[Recipe]:
+        """Yield the recipe of a build that may go on after one that failed in this process."""
+        name = f"{log.store.url}/{log.dataset_id}@{version}"
+        try:
+            yield recipe.going_on(name)
+        except BaseException:
+            recipe.note_failure(name)
+            raise
 
 
 def build_splits(source: Any, dataset_id: str, build: Callable[[Any, str], DataRef[Any]]) -> DataRef[Any]:
@@ -104,8 +153,3 @@ def build_splits(source: Any, dataset_id: str, build: Callable[[Any, str], DataR
         return build(source, dataset_id)
     ids = {split: paths.check_name("dataset id", f"{dataset_id}.{split}") for split in splits}
     return cast(DataRef[Any], {split: build(splits[split], ids[split]) for split in splits})
-
-
-def origin_of(source: Any, record: Iterable[str]) -> Origin:
-    """Return the origin of a source: the code, arguments and files that it comes from, as far as they are known."""
-    return Origin.of(source.function if isinstance(source, Sharded) else source, record)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.recipe import Recipe, check_parameters, name_of
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source_facts import deciding_options
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.provenance.origin import Origin, check_parameters, name_of
 from cachelayer.versions.reference import AUTO, check_new_version
 
 P = ParamSpec("P")
-Cache = Callable[[Callable[[], Any], str, Origin], DataRef[Any]]
-"""Returns a version, given a function that makes its source, its name, and what is recorded of the call."""
+Cache = Callable[[Callable[[], Any], str, Recipe], DataRef[Any]]
+"""Returns a version, given a function that makes its source, its name, and the recipe of the call."""
 
 
 class Cacheable(Protocol):
@@ -48,18 +45,18 @@ def cacheable(
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
-            origin = Origin.of(call, record, is_call=True)
+            recipe = Recipe.of(call, options, record, is_call=True)
             if version == AUTO:
-                return cache(call, _automatic(origin, options), origin)
+                return cache(call, _automatic(recipe), recipe)
             if callable(version):
                 name, how = version(*args, **kwargs), f"that {name_of(version)} returns"
             elif _is_format(version):
-                name, how = _formatted(version, origin), f"that {version!r} gives"
+                name, how = _formatted(version, recipe), f"that {version!r} gives"
             else:
-                return cache(call, version, origin)
+                return cache(call, version, recipe)
             if name == AUTO:
                 raise InvalidNameError(f"version {name!r} {how}: choose another name")
-            return cache(call, paths.check_name(f"version {how}:", name), origin)
+            return cache(call, paths.check_name(f"version {how}:", name), recipe)
 
         return cached
 
@@ -70,23 +67,21 @@ def _is_format(version: object) -> bool:
     return isinstance(version, str) and ("{" in version or "}" in version)
 
 
-def _automatic(origin: Origin, options: BuildOptions) -> str:
-    code = origin.code
-    unknown = [part for part in code.incomparable if part.startswith("argument ")]
-    if unknown or not code.functions:
+def _automatic(recipe: Recipe) -> str:
+    unknown = [part for part in recipe.account.not_compared if part.startswith("argument ")]
+    if unknown or not recipe.account.functions:
         raise InvalidArgumentError(
-            f'version="{AUTO}": changes to {", ".join(unknown) or origin.name} would go unnoticed. Decorate a function '
+            f'version="{AUTO}": changes to {", ".join(unknown) or recipe.name} would go unnoticed. Decorate a function '
             "of your own, and pass arguments such as a path or an array; or name the version"
         )
-    made = {"code": code[:4], **deciding_options(options)}
-    return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
+    return recipe.automatic_name
 
 
-def _formatted(text: str, origin: Origin) -> str:
+def _formatted(text: str, recipe: Recipe) -> str:
     try:
-        return Formatter().vformat(text, (), origin.values)
+        return Formatter().vformat(text, (), recipe.values)
     except (KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"version {text!r} cannot be formatted with the arguments of {origin.name}, which are "
-            f"{', '.join(origin.values) or 'none'}: {error!r}"
+            f"version {text!r} cannot be formatted with the arguments of {recipe.name}, which are "
+            f"{', '.join(recipe.values) or 'none'}: {error!r}"
         ) from error

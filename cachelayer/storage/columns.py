@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_sources import FunctionColumns, columns_by_key, key_array
 from cachelayer.builds.extensions import AddingColumns
+from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import as_source
-from cachelayer.errors import InvalidArgumentError
-from cachelayer.provenance.origin import Origin
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.records import tree
-from cachelayer.storage.builder import Builder, origin_of
+from cachelayer.storage.builder import Builder
 
 _AT_ONCE = 1 << 16
 
@@ -39,14 +40,34 @@ def add_columns(
         raise InvalidArgumentError("on= is the key of a table: leave it out for a function")
     if batched and not is_function:
         raise InvalidArgumentError("batched=True is for a function of batches: leave it out for columns")
-    source, origin = columns, Origin()
+    recipe = Recipe.of(columns, options)
+    how = {"batched": batched, "on": on, "replace": replaces}
+    recipe = replace(recipe, options={**recipe.options, **how})
+    source = columns
     if is_function:
-        source, origin = FunctionColumns(base, columns, batched=batched), origin_of(columns, ())
+        source = FunctionColumns(base, columns, batched=batched)
     elif on is not None:
         source = columns_by_key(as_source(columns, element_spec=options.element_spec), _keys_of(base, on), on)
     if hosts is None:
-        return builder.submit(source, base.dataset_id, new, (), options, extension, origin)
-    return builder.find_or_build(source, base.dataset_id, new, origin, options, hosts, extension)[0]
+        return builder.submit(source, base.dataset_id, new, recipe, options, extension)
+    ref, is_new = builder.find_or_build(source, base.dataset_id, new, recipe, options, hosts, extension)
+    if not is_new:
+        _refuse_other(ref, base, recipe)
+    return ref
+
+
+def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None:
+    """Raise if a version was made of another base, or by something else than these columns."""
+    built, name = ref.provenance, f"{ref.dataset_id}@{ref.dataset_version}"
+    made_of = built.get("base") or {}
+    if "batched" not in (built.get("options") or {}):
+        differ = ["no columns were added to make it"]
+    elif made_of.get("digest") != base.digest:
+        differ = [f"it was made of {made_of.get('version')}, sha256:{str(made_of.get('digest'))[:12]}"]
+    else:
+        differ = [phrase for phrases in recipe.changes(built).values() for phrase in phrases]
+    if differ:
+        raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
 
 
 def _keys_of(base: DataRef[Any], on: str) -> Any:

@@ -11,9 +11,9 @@ from cachelayer.access.stored_records import StoredRecords
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.ordered_records import OrderedRecords
+from cachelayer.builds.recipe import Recipe
 from cachelayer.engines import Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
-from cachelayer.provenance.origin import Origin
 from cachelayer.storage.builder import Builder
 from cachelayer.user_warnings import warn
 
@@ -61,7 +61,7 @@ def rewrite(
         lambda: _ordered(name, records, view._records.references, seed, made_by),
         dataset_id,
         version,
-        Origin(),
+        Recipe(),
         options,
         hosts,
     )

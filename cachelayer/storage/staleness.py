@@ -1,24 +1,19 @@
-"""Compare an existing version with the source that is passed now: it may have been built from another one."""
+"""Compare an existing version with the recipe that is passed now: it may have been built from something else."""
 
 from __future__ import annotations
 
-import socket
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.source_facts import facts_of, option_changes
-from cachelayer.builds.source_files import local_identity
+from cachelayer.builds.recipe import Recipe
 from cachelayer.errors import (
     ArgumentsMismatchError,
-    CacheLayerError,
     CacheLayerWarning,
     InvalidArgumentError,
     StaleVersionError,
     StaleVersionWarning,
 )
-from cachelayer.provenance.contents import OF_BOTH, differences, stored_values
-from cachelayer.provenance.origin import Origin
 from cachelayer.user_warnings import warn
 
 OnChange = Literal["warn", "error", "ignore"]
@@ -39,60 +34,66 @@ def checked_on_change(on_change: Any) -> OnChange:
     return on_change  # type: ignore[no-any-return]
 
 
-def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_change: OnChange) -> None:
-    """Compare an existing version with the source that it would be built from now.
+def check_recipe(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
+    """Compare an existing version with the recipe that it would be built by now.
 
-    This compares only what is cheap to know: it calls no function and iterates nothing. It skips versions that were
-    made from another version.
+    Raises:
+        ArgumentsMismatchError: if a function was called with other arguments.
+        StaleVersionError: if anything else differs, with ``on_change="error"``.
     """
     built = ref.provenance
-    if "base" in built:
-        return
-    arguments = origin.argument_changes(built)
-    if arguments and origin.is_call:
+    base = built.get("base")
+    arguments = recipe.argument_changes(built) if base is None else []
+    if arguments and recipe.is_call:
         raise ArgumentsMismatchError(
             f"{_name(ref)} was built with other arguments: {'; '.join(arguments)}. "
             "Choose another version name for other arguments"
         )
     if on_change == "ignore":
         return
-    groups = {
-        "by other code or values": origin.code_changes(built),
-        "with other options": option_changes(built, options),
-        "from another source": [
-            *(f"argument {change}" for change in arguments),
-            *_source_changes(ref, origin.source, options),
-        ],
-    }
-    what = ", ".join(f"{how}: {'; '.join(changes)}" for how, changes in groups.items() if changes)
+    if base is not None:
+        what = f"from the version {base.get('version')}, not from a source"
+    else:
+        changes = recipe.changes(built).items()
+        what = ", ".join(f"{how}: {'; '.join(phrases)}" for how, phrases in changes if phrases)
     if what and on_change == "error":
         raise StaleVersionError(f"{_name(ref)} was built {what}. {_REMEDY}")
     if what:
         _warn_once(ref, f"was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
+    if recipe.unread:
+        _warn_once(ref, f"is used without comparing all of its source, because that failed: {recipe.unread}")
 
 
-def warn_of_incomparable(ref: DataRef[Any], origin: Origin, on_change: OnChange) -> None:
-    """Warn, once in a process, of what makes a version and cannot be compared when it is asked for again."""
-    if origin.code.incomparable and on_change != "ignore":
+def warn_of_incomparable(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
+    """Warn, once in a process, of what makes a version and is not compared when it is asked for again."""
+    if on_change == "ignore":
+        return
+    if recipe.account.not_compared:
         _warn_once(
             ref,
-            f"is compared without this, so changes to it go unnoticed: {', '.join(origin.code.incomparable)}. Make an "
-            "object without comparable content inside the function, or pass plain values",
+            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.account.not_compared)}. Make "
+            "an object without comparable content inside the function, or pass plain values",
         )
+    if recipe.sampled_rows:
+        _warn_once(ref, f"is compared by a sample of its source, {recipe.sampled_rows}: changes to others go unnoticed")
 
 
-def _source_changes(ref: DataRef[Any], source: Any, options: BuildOptions) -> list[str]:
-    built = ref.provenance
-    try:
-        identity = local_identity(source)
-        if built.get("host") != socket.gethostname():
-            # Copies of the same files on another host have other modification times.
-            identity.pop("files_modified", None)
-        now = stored_values({**identity, **facts_of(source, options)})
-        return differences(built.get("identity") or {}, now, OF_BOTH)
-    except CacheLayerError as error:
-        _warn_once(ref, f"is used without comparing all of its source, because that failed: {error}")
-        return []
+def warn_of_varying_values(name: str, recipe: Recipe, last: str, built: Mapping[str, Any]) -> None:
+    """Warn if a version that is named by its recipe is new although code, arguments and options are those of the last.
+
+    Args:
+        name: the version that is going to be built.
+        recipe: its recipe.
+        last: the version that was built last.
+        built: its provenance.
+    """
+    varying = recipe.varying_values(built)
+    if varying:
+        warn(
+            f"{name} is built although {last} has the same code and arguments: {'; '.join(varying)}. What differs in "
+            "each run, such as a uuid or a time, makes a new version in each run: make it inside the function, or name "
+            "the version"
+        )
 
 
 def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
@@ -39,9 +40,9 @@ from cachelayer.versions.verify import VerifyReport, check
 # What builds is imported when something is built: most processes only read.
 if TYPE_CHECKING:
     from cachelayer.builds.build_options import SubmitOptions
+    from cachelayer.builds.recipe import Recipe
     from cachelayer.builds.sharded_source import Sharded
     from cachelayer.engines import Engine
-    from cachelayer.provenance.origin import Origin
     from cachelayer.storage.builder import Builder
     from cachelayer.storage.cacheable import Cacheable
     from cachelayer.storage.staleness import OnChange
@@ -416,12 +417,16 @@ class Storage:
             StorageError: if the disk is full or fails.
         """
         from cachelayer.builds.build_options import BuildOptions
+        from cachelayer.builds.recipe import Recipe
         from cachelayer.storage.builder import build_splits
 
         dataset_id, name = self._new_name(dataset_id, version)
         checked = BuildOptions.of(options, "version", "record")
-        submit = self._builder.submit
-        return build_splits(source, dataset_id, lambda split, name_of: submit(split, name_of, name, record, checked))
+
+        def submit(split: Any, split_id: str) -> DataRef[Any]:
+            return self._builder.submit(split, split_id, name, Recipe.of(split, checked, record), checked)
+
+        return build_splits(source, dataset_id, submit)
 
     def append(
         self,
@@ -453,6 +458,7 @@ class Storage:
         """
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.builds.extensions import Appending
+        from cachelayer.builds.recipe import Recipe
         from cachelayer.storage.builder import build_splits
 
         reference = self._reference(dataset_id, base, "base").required("base")
@@ -461,7 +467,8 @@ class Storage:
 
         def append(split: Any, split_id: str) -> DataRef[Any]:
             before = self._catalog.fetch(replace(reference, dataset_id=split_id))._base.version
-            return self._builder.submit(split, split_id, name, record, checked, Appending(before, fill or {}))
+            recipe, extension = Recipe.of(split, checked, record), Appending(before, fill or {})
+            return self._builder.submit(split, split_id, name, recipe, checked, extension)
 
         return build_splits(required("source", source), reference.dataset_id, append)
 
@@ -720,7 +727,8 @@ class Storage:
             CacheLayerWarning: if something cannot be compared, such as an open file.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.storage.builder import build_splits, origin_of
+        from cachelayer.builds.recipe import Recipe
+        from cachelayer.storage.builder import build_splits
         from cachelayer.storage.staleness import checked_on_change
 
         checked = BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack")
@@ -729,8 +737,8 @@ class Storage:
         reaction = checked_on_change(on_change)
 
         def cache(split: Any, split_id: str) -> DataRef[Any]:
-            origin = origin_of(split, record)
-            ref = self._builder.cache(split, split_id, name, origin, checked, reaction, hosts)
+            recipe = partial(Recipe.of, split, checked, record)
+            ref = self._builder.cache(split, split_id, name, recipe, checked, reaction, hosts)
             if packing is not None:
                 ref.packed(**packing)
             return ref
@@ -770,7 +778,7 @@ class Storage:
                 options.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.provenance.origin import checked_record
+        from cachelayer.builds.recipe import checked_record
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
@@ -778,9 +786,9 @@ class Storage:
         reference = self._catalog.own(Reference.split(dataset_id, version).required())
         reaction, names = checked_on_change(on_change), checked_record(record)
 
-        def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:
+        def cache(source: Callable[[], Any], name: str, recipe: Recipe) -> DataRef[Any]:
             name = check_new_version(name)
-            return self._builder.cache(source, reference.dataset_id, name, origin, checked, reaction, hosts)
+            return self._builder.call(source, reference.dataset_id, name, recipe, checked, reaction, hosts)
 
         return cacheable(cache, reference.name, checked, names)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sys
@@ -35,15 +36,13 @@ class Listed(Sequence[Any]):
     """A sequence that may fail, and notes which of its elements it was asked for.
 
     Args:
-        fails_after: after how many calls it fails; None for never.
+        fails_after: after how many calls it fails, once each.
         length: number of elements.
         order: gives the row of an element.
     """
 
-    def __init__(
-        self, fails_after: int | None = None, length: int = RECORDS, order: Callable[[int], int] = int
-    ) -> None:
-        self.fails_after, self.length, self.order = fails_after, length, order
+    def __init__(self, *fails_after: int, length: int = RECORDS, order: Callable[[int], int] = int) -> None:
+        self.fails_after, self.length, self.order = [*fails_after], length, order
         self.asked: list[int] = []
 
     def __len__(self) -> int:
@@ -53,7 +52,8 @@ class Listed(Sequence[Any]):
         if not 0 <= number < self.length:
             raise IndexError(number)
         self.asked.append(number)
-        if len(self.asked) == self.fails_after:
+        if self.fails_after and len(self.asked) == self.fails_after[0]:
+            self.fails_after.pop(0)
             raise OSError("the disk of the source went away")
         return row(self.order(number))
 
@@ -102,8 +102,8 @@ def test_a_source_that_can_seek_is_asked_for_the_records_that_are_left(
 
 
 def test_a_record_that_fails_is_named_by_its_number_after_resuming_too(storage: Storage) -> None:
-    fail(storage, Listed(4000))
-    bad = Listed(1000)
+    bad = Listed(4000, 5000)
+    fail(storage, bad)
     with pytest.raises(cachelayer.SourceError) as caught:
         cache(storage, bad)
     assert bad.asked[-1] > 4000
@@ -259,3 +259,81 @@ def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
         storage.submit(source, "rows", version)
     assert wrote
     assert not [name for name in wrote if "_builds" in name]
+
+
+SCALES = [1]
+OFFSETS = np.zeros(3)
+
+
+class Scaled:
+    """Gives numbers times its scale, and fails once when it is told to."""
+
+    def __init__(self, scale: int, fails: list[int], settings: Any = None) -> None:
+        self.scale, self.fails, self.settings = scale, fails, settings
+
+    def __len__(self) -> int:
+        return 2000
+
+    def __getitem__(self, number: int) -> Any:
+        if not 0 <= number < 2000:
+            raise IndexError(number)
+        if [number] == self.fails:
+            raise OSError(self.fails.pop())
+        return {"x": number * self.scale * SCALES[0] + int(OFFSETS[0])}
+
+
+class Settings:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def of_parts(source: Scaled) -> Any:
+    return cachelayer.sharded(functools.partial(part_of, source), 20)
+
+
+def part_of(source: Scaled, index: int, count: int) -> Any:
+    return [source[number] for number in range(index * 100, index * 100 + 100)]
+
+
+def scaled(scale: int, fails: list[int], settings: Any = None) -> Scaled:
+    return Scaled(scale, fails, settings)
+
+
+WAYS: dict[str, Callable[[Scaled], Any]] = {
+    "sequence": lambda source: source,
+    "function": lambda source: lambda: source,
+    "generator": lambda source: lambda: (source[number] for number in range(2000)),
+    "method": lambda source: functools.partial(map, source.__getitem__, range(2000)),
+    "parts": of_parts,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("change", ["attribute", "nested", "list", "array"])
+def test_a_build_goes_on_only_after_one_of_the_same_values(
+    storage: Storage, way: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, options = WAYS[way], {"shard_bytes": 2_000}
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(make(Scaled(1, [1500], Settings("a"))), "rows", "v1", **options)
+    assert noted(storage)
+    after = Scaled(2 if change == "attribute" else 1, [], Settings("b" if change == "nested" else "a"))
+    if change == "list":
+        monkeypatch.setattr(sys.modules[__name__], "SCALES", [3])
+    if change == "array":
+        monkeypatch.setattr(sys.modules[__name__], "OFFSETS", np.array([7.0, 0, 0]))
+    named = {"attribute": "scale", "nested": "name", "list": "SCALES", "array": "OFFSETS"}[change]
+    with pytest.warns(cachelayer.CacheLayerWarning, match=f"built from its beginning.*{named}"):
+        ref = storage.cache(make(after), "rows", "v1", **options)
+    assert [row["x"] for row in ref] == [after[number]["x"] for number in range(2000)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_build_goes_on_although_the_failed_one_has_changed_the_source(storage: Storage, way: str) -> None:
+    source, options = Scaled(1, [1500], Settings("a")), {"shard_bytes": 2_000}
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(WAYS[way](source), "rows", "v1", **options)
+    finished = noted(storage)
+    ref = storage.cache(WAYS[way](source), "rows", "v1", **options)
+    assert finished
+    assert {*finished} <= {*shards(ref)}

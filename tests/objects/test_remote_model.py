@@ -19,10 +19,10 @@ from samples import examples
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_version import VersionBuild
+from cachelayer.builds.recipe import Recipe
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
-from cachelayer.provenance.origin import Origin
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, arrives=arrives)
-        build = VersionBuild(Log(store, "d"), None, version, numbers, Origin(), BuildOptions.checked())
+        build = VersionBuild(Log(store, "d"), None, version, numbers, Recipe(), BuildOptions.checked())
         with suppress(Killed):
             build.submit() if how == "submit" else build.build()
         if version in Log(self.store, "d").head().versions:

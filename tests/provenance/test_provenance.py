@@ -14,18 +14,20 @@ import pytest
 from repository import ROOT
 
 import cachelayer
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.recipe import Recipe, name_of
 from cachelayer.cli.this_machine import pictures
-from cachelayer.provenance.contents import HERE_AND_THERE, described, differences, shown, stored
-from cachelayer.provenance.environment import checkout, commit_of
-from cachelayer.provenance.origin import Origin, name_of
+from cachelayer.provenance.environment import checked_out, commit_of
+from cachelayer.provenance.stored_values import Wording, differences, shown, stored
+from cachelayer.provenance.walker import code_file, described
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
     """A function with parameters of every kind."""
 
 
-def call(function: Any, *args: Any, record: tuple[str, ...] = (), **kwargs: Any) -> Origin:
-    return Origin.of(functools.partial(function, *args, **kwargs), record, is_call=True)
+def call(function: Any, *args: Any, record: tuple[str, ...] = (), **kwargs: Any) -> Recipe:
+    return Recipe.of(functools.partial(function, *args, **kwargs), BuildOptions.checked(), record, is_call=True)
 
 
 def test_arguments_are_bound_by_name_with_defaults_and_those_of_partial_functions() -> None:
@@ -84,10 +86,10 @@ def test_what_is_recorded_in_clear_loses_users_passwords_and_queries_of_urls(url
 def test_changes_name_both_values_if_both_are_known() -> None:
     def rows(a: int, b: Any = None, name: str = "x") -> None: ...
 
-    def made(*args: Any, record: tuple[str, ...] = ()) -> Origin:
+    def made(*args: Any, record: tuple[str, ...] = ()) -> Recipe:
         return call(rows, *args, record=record)
 
-    built, clear = made(1, None, "y").to_json(), made(1, None, "y", record=("name",)).to_json()
+    built, clear = made(1, None, "y").facts, made(1, None, "y", record=("name",)).facts
     assert made(2).argument_changes({}) == made(2).argument_changes({"arguments": {"a": 2, "old": 2}}) == []
     assert made(2, [3], "y").argument_changes(built) == ["a was 1 and is 2", "b was None and is [3]"]
     assert made(1).argument_changes(built) == ["name changed"]
@@ -99,11 +101,11 @@ def test_changes_name_both_values_if_both_are_known() -> None:
 def test_differences_between_two_plans_are_named_with_both_values() -> None:
     one = {"shard_bytes": 100, "code": {"functions": {"rows": "hash:a", "helper": "hash:b"}}, "arguments": {"size": 3}}
     other = {"shard_bytes": 200, "code": {"functions": {"rows": "hash:c"}}, "arguments": {"size": 4, "text": "x" * 999}}
-    found = differences(one, other, HERE_AND_THERE)
+    found = differences(one, other, Wording.AMONG_HOSTS)
     expected = ["shard_bytes is 100 here and 200 there", "rows differs", "helper is only here"]
     assert found == [*expected, "arguments.size is 3 here and 4 there", "arguments.text is only there"]
-    assert differences(one, one, HERE_AND_THERE) == []
-    [cut] = differences({"a": "x" * 1000}, {"a": "y" * 1000}, HERE_AND_THERE)
+    assert differences(one, one, Wording.AMONG_HOSTS) == []
+    [cut] = differences({"a": "x" * 1000}, {"a": "y" * 1000}, Wording.AMONG_HOSTS)
     assert len(cut) < 250
 
 
@@ -125,16 +127,19 @@ def git(folder: Path, *command: str) -> str:
     return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_of_a_checkout_is_known_and_whether_it_was_changed(repository: Path) -> None:
+def test_the_commit_of_a_checkout_is_known_wherever_git_keeps_it(repository: Path, tmp_path: Path) -> None:
     file, head = repository / "inner" / "code.py", git(repository, "rev-parse", "HEAD")
-    assert checkout(file) == {"git_commit": head, "git_dirty": False}
-    (repository / "data.bin").write_bytes(b"what a program writes")
-    assert checkout(file) == {"git_commit": head, "git_dirty": False}
-    new = repository / "new.py"
-    new.write_text("def rows(): return [3]\n")
-    assert checkout(new) == {"git_commit": head, "git_dirty": True}
-    file.write_text("def rows(): return [1]\n")
-    assert checkout(file) == {"git_commit": head, "git_dirty": True}
+    assert checked_out(file) == head
+    git(repository, "pack-refs", "--all")
+    assert checked_out(file) == head
+    other = tmp_path / "other"
+    git(repository, "worktree", "add", "-q", "-b", "another", str(other))
+    git(other, "commit", "-q", "--allow-empty", "-m", "second")
+    assert checked_out(other / "inner" / "code.py") == git(other, "rev-parse", "HEAD") != head
+    git(repository, "checkout", "-q", "--detach")
+    assert checked_out(file) == head
+    (repository / ".git" / "HEAD").write_text("ref: refs/heads/gone")
+    assert checked_out(file) is None
 
 
 def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Path, tmp_path: Path) -> None:
@@ -143,7 +148,6 @@ def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Pat
     storage = cachelayer.Storage(tmp_path / "storage")
     for ref in (storage.cache(names["rows"], "d", "cached"), storage.cacheable("d", "called")(names["rows"])()):
         assert ref.provenance["git_commit"] == git(repository, "rev-parse", "HEAD")
-        assert ref.provenance["git_dirty"] is False
         assert ref.provenance["function"] == "code.rows"
         assert ref.provenance["code"]["functions"].keys() == {"rows"}
 
@@ -151,14 +155,14 @@ def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Pat
 def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = {"git_commit": None, "git_dirty": None}
+    nothing = {"git_commit": None}
     head = git(repository, "rev-parse", "HEAD")
     library, program = Path(cachelayer.__file__), repository / "inner" / "code.py"
     for source in ([1, 2], len, pictures, functools.partial(pictures, 3)):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(library), raising=False)
-        assert commit_of(source) == nothing
+        assert commit_of(code_file(source)) == nothing
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(program), raising=False)
-        assert commit_of(source) == {"git_commit": head, "git_dirty": False}
+        assert commit_of(code_file(source)) == {"git_commit": head}
 
 
 def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None:
@@ -169,4 +173,4 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
     page = (ROOT / "docs" / "format.md").read_text()
     fields = re.findall(r"^- (.*?):", page.split("### Provenance")[1].split("\n## ")[0], re.MULTILINE)
     documented = {name for names in fields for name in re.findall(r"`(\w+)`", names)}
-    assert set(make(3).provenance) == documented - {"base", "erasures", "left_out"}
+    assert set(make(3).provenance) == documented - {"base", "erasures", "left_out", "compared_in_part", "not_compared"}

@@ -14,7 +14,8 @@ import pytest
 from user_code import load_code
 
 import cachelayer
-from cachelayer.provenance.origin import Origin
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.recipe import Recipe
 
 
 def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) -> None:
@@ -191,10 +192,13 @@ def test_functions_are_not_compared_with_those_of_another_release_of_python(
     storage: cachelayer.Storage, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = storage.cacheable("rows", "v1")(load()["rows"])(3).provenance
-    assert Origin.of(load(("n * SIZE", "n"))["rows"]).code_changes(built)
-    assert not Origin.of(load(("return n *", "return n * 1 *"))["rows"]).code_changes(
-        {**built, "code": {**built["code"], "python": "3.10"}}
-    )
+
+    def recipe_of(*changes: tuple[str, str]) -> Recipe:
+        return Recipe.of(load(*changes)["rows"], BuildOptions.checked())
+
+    assert recipe_of(("n * SIZE", "n")).code_changes(built)
+    before = {**built, "code": {**built["code"], "python": "3.10"}}
+    assert not recipe_of(("return n *", "return n * 1 *")).code_changes(before)
 
 
 def test_auto_with_what_cannot_be_told_apart_is_refused(storage: cachelayer.Storage) -> None:

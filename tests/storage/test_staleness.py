@@ -149,15 +149,16 @@ def test_a_frame_with_other_values_or_columns_is_noticed(storage: Storage, libra
     columns = {"x": np.arange(N), "y": np.arange(N) / 2}
     built = storage.cache(make(columns), "d", "v1")
     assert storage.cache(make(columns), "d", "v1", on_change="error").digest == built.digest
-    for other in (
-        {**columns, "x": np.where(columns["x"] == N - 1, 0, columns["x"])},
-        {**columns, "y": columns["y"] + 1},
-        {**columns, "y": columns["y"].astype("f4")},
-        {**columns, "z": columns["x"]},
-        {"x": columns["x"]},
-        {**columns, "x": [None] * N},
-    ):
-        with pytest.raises(StaleVersionError, match="elements changed"):
+    others: list[tuple[dict[str, Any], str]] = [
+        ({**columns, "x": np.where(columns["x"] == N - 7, 0, columns["x"])}, "column x changed"),
+        ({**columns, "y": columns["y"] + 1}, "column y changed"),
+        ({**columns, "y": columns["y"].astype("f4")}, "column y changed"),
+        ({**columns, "z": columns["x"]}, r"columns was \['x', 'y'\] and is \['x', 'y', 'z'\]"),
+        ({"x": columns["x"]}, r"columns was \['x', 'y'\] and is \['x'\]"),
+        ({**columns, "x": [None] * N}, "column"),
+    ]
+    for other, expected in others:
+        with pytest.raises(StaleVersionError, match=expected):
             storage.cache(make(other), "d", "v1", on_change="error")
 
 
@@ -172,7 +173,7 @@ def test_the_same_table_in_other_memory_is_no_change(storage: Storage, tmp_path:
         storage.cache(same, "table", "v1", on_change="error")
     for same in (datasets.load_from_disk(tmp_path / "saved"), dataset.with_format("numpy"), dataset.select(range(N))):
         storage.cache(same, "dataset", "v1", on_change="error")
-    with pytest.raises(StaleVersionError, match="elements changed"):
+    with pytest.raises(StaleVersionError, match="column x changed; column words changed"):
         storage.cache(dataset.select(range(N)[::-1]), "dataset", "v1", on_change="error")
 
 
@@ -224,11 +225,24 @@ def test_what_is_the_same_is_no_change(storage: Storage) -> None:
     for value in (threading.Lock(), threading.Event()):
         for _ in range(2):
             storage.cache(closed(value), "d", type(value).__name__, on_change="error")
-    # What versions are made of is not compared.
-    storage.append("d", "v1", "v2", [np.int64(3)])
-    storage.derive("d", "v1", "v3", keep=[0])
-    for version in ("v2", "v3"):
-        storage.cache([7, 8, 9, 10], "d", version, on_change="error")
+
+
+def test_a_version_that_was_made_from_another_is_not_what_a_source_would_give(storage: Storage) -> None:
+    storage.submit([{"x": number} for number in range(3)], "d", "v1")
+    storage.append("d", "v1", "appended", [{"x": 7}])
+    storage.derive("d", "v1", "derived", keep=[0])
+    storage.rewrite("d", "v1", "rewritten")
+    storage.add_columns("d", "v1", "with-columns", {"y": np.arange(3)})
+    storage.copy("d", "derived", storage, new="copied")
+    for version in ("appended", "derived", "rewritten", "with-columns", "copied"):
+        for source in ([{"x": 9}], rows):
+            with pytest.raises(StaleVersionError, match="built from the version v1, not from a source"):
+                storage.cache(source, "d", version, on_change="error")
+            storage.cache(source, "d", version, on_change="ignore")
+        with pytest.warns(StaleVersionWarning, match="from the version v1"):
+            storage.cache(rows, "d", version)
+        with pytest.raises(StaleVersionError, match="from the version v1"):
+            storage.cacheable("d", version, on_change="error")(rows)()
 
 
 @pytest.mark.parametrize(
@@ -237,7 +251,7 @@ def test_what_is_the_same_is_no_change(storage: Storage) -> None:
         ({"max_records": 3}, "max_records was None and is 3"),
         ({"unbatch": True}, "unbatch was False and is True"),
         ({"on_error": "skip"}, "on_error was 'raise' and is 'skip'"),
-        ({"element_spec": np.int32}, "element_spec changed"),
+        ({"element_spec": np.int32}, "element_spec was None and is .*int32"),
     ],
 )
 def test_options_that_decide_the_records_are_compared(storage: Storage, options: Any, expected: str) -> None:

@@ -67,16 +67,16 @@ class Watched:
     """A source that notes how many elements it gave, and may fail.
 
     Args:
-        fails_after: how many it gives before it fails.
+        fails_after: how many it gives before it fails, once; empty for never.
     """
 
-    def __init__(self, source: Source, fails_after: int | None = None) -> None:
+    def __init__(self, source: Source, fails_after: tuple[int, ...] = ()) -> None:
         self.kind = source.kind
         self.element_spec = source.element_spec
         self.length = source.length
         self.given = [0]
         self._source = source
-        self._fails_after = fails_after
+        self._fails_after = [*fails_after]
 
     def rest(self, records: int) -> Watched:
         rest = copy(self)
@@ -85,7 +85,8 @@ class Watched:
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         for batch in self._source.batches(limit):
-            if self._fails_after is not None and self.given[0] >= self._fails_after:
+            if self._fails_after and self.given[0] >= self._fails_after[0]:
+                self._fails_after.pop()
                 raise SourceError("the source went away")
             yield batch
             self.given[0] += len(batch)
@@ -104,7 +105,9 @@ def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_by
     assert len(whole._base.version.manifest.shards) >= 8
     storage = Storage(folder / "resumed")
     with pytest.raises(SourceError, match="went away"):
-        storage.cache(Watched(as_source(make()), records // 2), "d", "v1", shard_bytes=shard_bytes, on_change="ignore")
+        storage.cache(
+            Watched(as_source(make()), (records // 2,)), "d", "v1", shard_bytes=shard_bytes, on_change="ignore"
+        )
     again = Watched(as_source(make()))
     ref = storage.cache(again, "d", "v1", shard_bytes=shard_bytes, on_change="ignore")
     assert ref.digest == whole.digest

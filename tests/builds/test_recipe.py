@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer.provenance.environment import commit_of
-from cachelayer.provenance.fingerprint import code_file
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.recipe import Recipe
 from cachelayer.provenance.function_code import is_users
-from cachelayer.provenance.origin import Origin
+from cachelayer.provenance.walker import code_file
 from cachelayer.versions.manifest import canonical_json
 
 
@@ -106,14 +106,15 @@ SOURCES: dict[str, Any] = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_whatever_a_source_is_what_is_known_of_it_is_json_and_the_same_again(name: str) -> None:
     source = SOURCES[name]
-    origin, again = Origin.of(source), Origin.of(source)
-    stored = canonical_json(origin.to_json())
-    assert stored
-    assert not again.code_changes(origin.to_json())
-    assert not again.argument_changes(origin.to_json())
-    assert origin.after_build().to_json() == origin.to_json()
-    assert commit_of(source).keys() == {"git_commit", "git_dirty"}
+    recipe, again = recipe_of(source), recipe_of(source)
+    assert canonical_json(recipe.provenance)
+    assert not any(again.changes(recipe.provenance).values())
+    assert {**recipe.provenance, **recipe.facts} == recipe.provenance
     assert isinstance(code_file(source), str)
+
+
+def recipe_of(source: Any) -> Recipe:
+    return Recipe.of(source, BuildOptions.checked())
 
 
 NOTEBOOK = """
@@ -131,10 +132,10 @@ def test_what_is_typed_into_a_notebook_is_known_by_its_code_and_an_object_by_its
         for number, text in enumerate((NOTEBOOK, "# a comment\n" + NOTEBOOK, NOTEBOOK.replace("3", "4")))
     )
     for make in (lambda cls: cls, lambda cls: cls("a")):
-        built = Origin.of(make(first)).to_json()
-        assert Origin.of(make(same)).code_changes(built) == []
-        assert Origin.of(make(other)).code_changes(built) == ["helper changed"]
-    assert Origin.of(same("b")).code_changes(Origin.of(first("a")).to_json()) == ["attribute name changed"]
+        built = recipe_of(make(first)).provenance
+        assert recipe_of(make(same)).code_changes(built) == []
+        assert recipe_of(make(other)).code_changes(built) == ["helper changed"]
+    assert recipe_of(same("b")).code_changes(recipe_of(first("a")).provenance) == ["attribute name changed"]
 
 
 def test_the_users_code_is_told_from_that_of_libraries() -> None:
