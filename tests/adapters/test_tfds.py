@@ -129,6 +129,7 @@ def cached(folder: Path, source: Any, **options: Any) -> Any:
     return Storage(folder / "cache").cache(source, "d", "v1", **options)
 
 
+@pytest.mark.filterwarnings("ignore:.*is compared without this")
 @pytest.mark.parametrize("form", ["array_record", "tfrecord"])
 def test_the_edges_of_what_tfds_keeps_come_out_as_they_are(tmp_path: Path, form: str) -> None:
     features = {name: feature for name, (feature, _) in NASTY.items()}
