@@ -12,7 +12,15 @@ import typer
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.cli import options
 from cachelayer.cli.app import command
-from cachelayer.cli.options import Pairs, only_dataset, open_address, open_storage, storage_options, versions_of
+from cachelayer.cli.options import (
+    Pairs,
+    fetch_rows,
+    only_dataset,
+    open_address,
+    open_storage,
+    storage_options,
+    versions_of,
+)
 from cachelayer.cli.output import FINDING, Answer, version_answer
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
@@ -112,7 +120,7 @@ def cp(whole: str, to: str, *, option: Pairs = None, to_option: Pairs = None) ->
 def mirror(reference: str, **reach: Any) -> Answer:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
     storage, text = open_address(reference, **reach)
-    copied = storage.fetch(text).mirror()
+    copied = fetch_rows(storage, text).mirror()
     shards, nbytes = counted(copied.shards, "shard"), size(copied.nbytes)
     here = f"{copied.local_shards:,} of {shards}, {size(copied.local_nbytes)} of {nbytes} are local: {copied.folder}"
     if copied.local_shards == copied.shards:
@@ -138,7 +146,7 @@ def rewrite(
     If the new version exists and was made in this way, nothing is written.
     """
     storage, text = open_address(reference, option, local_cache=local_cache)
-    before, base = versions_of(storage, text), storage.fetch(text)
+    before, base = versions_of(storage, text), fetch_rows(storage, text)
     ref = storage.rewrite(base.dataset_id, base, new, compression=compression, **rewriting)
     return version_answer(ref, "written", before)
 
@@ -183,7 +191,7 @@ def erase(
     Without --grace, gc deletes the old files.
     """
     storage, text = open_address(whole, option)
-    before, ref = versions_of(storage, text), storage.fetch(text)
+    before, ref = versions_of(storage, text), fetch_rows(storage, text)
     for chosen in numbers:
         if chosen.stop > len(ref):
             raise RecordIndexError(f"record {chosen.stop - 1}: {text} has {counted(len(ref), 'record')}")

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli.app import command
-from cachelayer.cli.options import Pairs, load, only_dataset, open_address, open_place, versions_of
+from cachelayer.cli.options import Pairs, fetch_rows, load, only_dataset, open_address, open_place, versions_of
 from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Answer, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
 from cachelayer.errors import CacheLayerError, MissingDependencyError
@@ -79,7 +79,7 @@ def log(dataset: str, *, option: Pairs = None) -> Answer:
 def show(reference: str, **reach: Any) -> Answer:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
     storage, text = open_address(reference, **reach)
-    ref = storage.fetch(text)
+    ref = fetch_rows(storage, text)
     tags = sorted(tag for tag, version in storage.tags(ref.dataset_id).items() if version == ref.dataset_version)
     manifest = ref._base.version.manifest
     about = {**version_document(ref), "tags": tags, "codec": manifest.codec}
@@ -119,7 +119,7 @@ def stats(reference: str, *, records: int | None = None, **reach: Any) -> Answer
 
 def _open(reference: str, option: Pairs = None, **where: Any) -> DataRef[Any]:
     storage, text = open_address(reference, option, **where)
-    return storage.fetch(text)
+    return fetch_rows(storage, text)
 
 
 def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:

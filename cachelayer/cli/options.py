@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import cloudpickle
 import typer
 
+from cachelayer.access.dataref import DataRef
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
@@ -284,6 +285,17 @@ def open_address(text: str, option: Pairs = None, **where: Any) -> tuple[Storage
             f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
         )
     return Storage(url, storage_options=storage_options(option), **where), text
+
+
+def fetch_rows(storage: Storage, text: str) -> DataRef[Any]:
+    """Return the version that a text names, or some of its records with all of their fields."""
+    ref: object = storage.fetch(text)
+    if not isinstance(ref, DataRef):
+        raise InvalidArgumentError(
+            f"{without_credentials(text)!r} is a {type(ref).__name__}: name a version, or records of one, by a slice, "
+            "where, select, exclude or split"
+        )
+    return ref
 
 
 def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | None]:

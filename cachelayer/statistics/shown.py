@@ -144,7 +144,9 @@ def statistics_html(statistics: Statistics) -> str:
 
 def _title(statistics: Statistics) -> str:
     read = f", {statistics.records_read:,} of them read" * (statistics.records_read < statistics.records)
-    name = statistics.reference.partition("@sha256:")[0].rpartition("/")[2]
+    version, _, rest = statistics.reference.partition("@sha256:")
+    # Behind the digest of the version are the calls that make a view of it.
+    name = version.rpartition("/")[2] + rest[64:]
     return f"{name}: {statistics.records:,} records{read}"
 
 

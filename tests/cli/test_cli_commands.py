@@ -68,6 +68,18 @@ def test_show_tells_everything_of_a_version(storage: cachelayer.Storage) -> None
     assert document("show", f"{storage.url}/d@sha256:{ref.digest[:20]}")["version"] == "v1"
 
 
+def test_commands_take_some_records_of_a_version_by_the_reference_of_a_view(storage: cachelayer.Storage) -> None:
+    view = storage.fetch("d@v1").where("label > 490").split({"a": 0.5, "b": 0.5}, seed=3)["b"][::2]
+    shown = document("show", view.reference)
+    assert (shown["records"], shown["reference"], shown["digest"]) == (len(view), view.reference, view.digest)
+    assert document("stats", view.reference)["records_read"] == len(view)
+    assert "d@v1.where('label > 490')" in invoke("stats", f"{storage.url}/d@v1.where('label > 490')").stdout
+    for wrong in (".fields('label')", ".sample('label', seed=1)", ".wher('x')", "[3]"):
+        for command in ("show", "head", "stats", "mirror"):
+            refused(command, f"{storage.url}/d@v1{wrong}")
+    refused("erase", f"{storage.url}/d@v1[5:]", "0", "--reason", "asked", "--yes")
+
+
 def test_log_tells_who_did_what(storage: cachelayer.Storage) -> None:
     events = document("log", f"{storage.url}/d")
     assert [(event["sequence"], event["kind"]) for event in events] == [(1, "publish"), (2, "publish"), (3, "tag")]
