@@ -184,15 +184,14 @@ def view(
     # Records are read in ranges: a look at a bucket downloads no shard.
     storage, name = open_place(place, option, local_cache_bytes=0)
     try:
-        from cachelayer.view.render import Shelf, version_path
+        from cachelayer.view.render import Shelf, path_of
         from cachelayer.view.server import PageServer
     except ImportError as error:
         raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
     shelf = Shelf(storage, None if detokenize is None else load(detokenize))
     path = "/"
     if name is not None:
-        ref = shelf.ref(name, None)
-        path = version_path(ref.dataset_id, ref.dataset_version)
+        path = path_of(shelf.ref(name, None))
     server = PageServer(shelf, **listening)
     url = server.url(path)
     # The browser shows the page, even if nobody reads the output.

@@ -302,7 +302,7 @@ def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | N
     """Open what a text names: a dataset or a version, as :func:`open_address` does, or else a storage."""
     with suppress(InvalidArgumentError, DatasetNotFoundError):
         storage, address = open_address(text, option, **where)
-        if not names_version(address):
+        if Reference.split(address).name is None:
             # It raises if there is no dataset, nor a build of one.
             storage.builds(Reference.split(address).dataset_id)
         return storage, address

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -20,6 +21,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import size
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
+from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -36,8 +38,29 @@ def _moment(text: str) -> str:
 
 
 def version_path(dataset_id: str, version: str) -> str:
-    """Return the path of the page of a version."""
-    return f"/d/{quote(dataset_id, safe='')}/{quote(version, safe=':')}"
+    """Return the path of the page of a version, or of a view of it: then calls follow its name."""
+    # A slash in a condition is no step of the path, also once the server has decoded it.
+    name = version.replace("%", "%25").replace("/", "%2F")
+    return f"/d/{quote(dataset_id, safe='')}/{quote(name, safe=':[]')}"
+
+
+def name_of(ref: DataRef[Any]) -> str:
+    """Return the name of a version; of a view the calls that make it follow."""
+    view = ref._records.name
+    return ref.dataset_version + "".join(map(str, () if view is None else view.calls))
+
+
+def path_of(ref: DataRef[Any]) -> str:
+    """Return the path of the page of a version or a view."""
+    return version_path(ref.dataset_id, name_of(ref))
+
+
+def number_in_version(ref: DataRef[Any], number: int) -> int:
+    """Return the number that a record of a view has in its version."""
+    base, kept = ref._records.selection.number(number), ref._base.version.kept
+    if isinstance(kept.numbers, range):
+        return kept.numbers.index(base)
+    return int(kept.rows_of(np.array([base]))[0])
 
 
 _TEMPLATES = Environment(
@@ -48,7 +71,10 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters.update(nbytes=size, ago=ago, count="{:,}".format, plain=_plain, moment=_moment, path=shown_path)
-_TEMPLATES.globals.update(version_path=version_path, line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
+_TEMPLATES.globals.update(
+    version_path=version_path, path_of=path_of, name_of=name_of, number_in_version=number_in_version
+)
+_TEMPLATES.globals.update(line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
 
 
 def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -74,18 +100,37 @@ class Shelf:
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
         self.storage = storage
         self._detokenize = detokenize
-        catalog = storage._catalog
-        self._open = lru_cache(64)(lambda dataset_id, info: catalog.ref(StoredVersion(catalog.store, dataset_id, info)))
+        self._open = lru_cache(64)(self._opened)
 
     def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
         """Return how records of a version are drawn, with at most so many pixels a side, and leaves."""
         return Look(side, leaves, self._detokenize, class_names(ref.metadata))
 
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:
-        """Return a version, by its name, a tag, ``latest`` or ``sha256:<digest prefix>``."""
+        """Return a version, or a view of its records.
+
+        Args:
+            dataset_id: the dataset.
+            version: the name of the version, a tag, ``latest`` or ``sha256:<digest prefix>``; calls that make a view
+                may follow. None if the first argument has it.
+        """
         catalog = self.storage._catalog
-        stored = catalog.resolve(catalog.own(Reference.parse(dataset_id, version)))
-        return self._open(stored.dataset_id, stored.info)
+        reference = Reference.parse(dataset_id if version is None else f"{dataset_id}@{unquote(version)}")
+        stored = catalog.resolve(catalog.own(reference.whole))
+        pin = f"@sha256:{reference.pin}" if reference.pin else ""
+        return self._open(stored.dataset_id, stored.info, "".join(map(str, reference.calls)) + pin)
+
+    def _opened(self, dataset_id: str, info: VersionInfo, calls: str) -> DataRef[Any]:
+        """Return a version, or the view of it that calls make, which are written as in a reference."""
+        catalog = self.storage._catalog
+        if not calls:
+            return catalog.ref(StoredVersion(catalog.store, dataset_id, info))
+        found = Reference.parse(f"{dataset_id}@{info.version}{calls}").view_of(self._open(dataset_id, info, ""))
+        if not isinstance(found, DataRef):
+            raise InvalidArgumentError(
+                f"{found!r}: the page shows views of records as they are stored: leave out what makes others of them"
+            )
+        return found
 
 
 def shelf_of(request: Request) -> Shelf:

@@ -138,6 +138,46 @@ def test_a_state_shows_the_batches_that_its_iterator_hands_out(
     assert cards(plain) == old.stream(64, **options).record_numbers(78).tolist()
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "[1000:4000:3]",
+        ".where('meta.score > 100 / 3')",
+        ".split({'train': 0.9, 'val': 0.1}, seed=3)['val']",
+        ".select([7, 3, 3, 4999])",
+    ],
+)
+def test_a_view_shows_numbers_of_the_version_with_its_own_beside_them(
+    client: Client, storage: cachelayer.Storage, calls: str
+) -> None:
+    if "kept" not in storage.versions("pets"):
+        storage.derive("pets@v1", new="kept", exclude=[0, 5, 1007])
+    for version in ("v1", "kept"):
+        view = storage.fetch(f"pets@{version}{calls}")
+        whole = storage.fetch(f"pets@{version}")
+        stream = view.stream(4, shuffle=True, seed=2, num_epochs=None)
+        iterator = iter(stream)
+        next(iterator)
+        state = quote(json.dumps(iterator.get_state()))
+        base = f"/d/pets/{quote(version + calls.replace('/', '%2F'))}"
+        text = client.shown(f"{base}/order?batch=4&step=1&state={state}")
+        numbers = stream.record_numbers(2).tolist()
+        expected = [span.record for number in numbers for span in view.sources(number)]
+        own = cards(text)
+        assert [whole.sources(number)[0].record for number in own] == expected
+        assert [whole[number]["x"] for number in own] == [view[number]["x"] for number in numbers]
+        assert [f">{number:,} of the view<" in text for number in numbers] == [True] * len(numbers)
+        found = cards(client.shown(f"{base}/records?at={','.join(map(str, numbers))}"))
+        assert found == own
+        assert f'/d/pets/{version}/records/{own[0]}"' in client.shown(f"{base}/records/{numbers[0]}")
+        assert f"{len(view):,} of 5,000 in the shards" in client.shown(base)
+        client.shown(f"{base}/statistics")
+
+
+def test_what_is_made_of_records_has_no_page(client: Client) -> None:
+    assert "as they are stored" in client.shown(f"/d/pets/{quote('v1.fields(' + repr('x') + ')[:3].padded(1)')}", 400)
+
+
 def test_a_state_of_buckets_shows_them(client: Client, storage: cachelayer.Storage) -> None:
     rows = [{"t": np.zeros(1 + n % 50, np.int32)} for n in range(200)]
     ref = storage.submit(rows, "long@v1", element_spec={"t": cachelayer.ArraySpec("int32", (None,))})
