@@ -658,7 +658,8 @@ class _Walk:
                 return _joined(f"{getattr(value, '__module__', '')}.{name}")
         if kind.__name__.lower() == "dtype":
             return _joined(kind.__qualname__, ascii(value).encode())
-        attributes = _attributes_of(value)
+        is_python = all(_class_file(each).endswith(".py") for each in kind.__mro__[:-1])
+        attributes = _attributes_of(value) if is_python else {}
         if attributes and is_data([*attributes.values()]):
             # Such as settings. Whatever else a library holds may differ from process to process.
             return _joined(kind.__qualname__, self._container(attributes, dict))
