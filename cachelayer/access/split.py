@@ -8,6 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import accumulate
 from numbers import Real
 from typing import Any
@@ -19,7 +20,7 @@ from cachelayer.access.field_values import values_of
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.records.leaf_names import field_names
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, groups_of, splits_of
 from cachelayer.records.selection import Selection
 from cachelayer.streams.order.permutation import places_of
 from cachelayer.streams.stream_options import check_seed
@@ -28,7 +29,7 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
 # Records that are dealt at a time.
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 16
 # The rows of segment s are shuffled as those of epoch 2**63 + s, which no stream reaches.
 _FIRST_EPOCH = 1 << 63
 
@@ -45,7 +46,7 @@ def split(view: Selected, shares: Mapping[str, float], seed: int | None, by: Any
         seed: the seed of the random split.
         by: a field, or several, whose values decide; None for the number.
     """
-    fractions, key = _checked(shares), check_seed(required("seed", seed))
+    fractions, key = tuple(_checked(shares)), check_seed(required("seed", seed))
     part_of = np.empty(len(view), np.min_scalar_type(len(fractions)))
     if by is None:
         for start in range(0, len(view), _AT_ONCE):
@@ -86,7 +87,7 @@ def _built_before(home: StoredVersion) -> str | None:
     return None
 
 
-def _parts_of(numbers: Ints, segments: Sequence[int], fractions: Sequence[float], key: int) -> Ints:
+def _parts_of(numbers: Ints, segments: tuple[int, ...], fractions: tuple[float, ...], key: int) -> Ints:
     """Return the share of each number. How a segment is dealt does not depend on later segments.
 
     Args:
@@ -96,18 +97,23 @@ def _parts_of(numbers: Ints, segments: Sequence[int], fractions: Sequence[float]
         key: the seed.
     """
     parts = np.empty(len(numbers), np.int64)
-    counts_before = [0] * len(fractions)
-    first = 0
-    segment_of = np.searchsorted(np.cumsum(segments), numbers, side="right")
-    for segment, size in enumerate(segments):
+    splits, ends = splits_of(np.array(segments, np.int64)), _ends(segments, fractions)
+    for segment, rows in groups_of(splits[1:].searchsorted(numbers, side="right"), len(segments)):
+        size, first = segments[segment], splits[segment]
+        places = places_of(size, key, _FIRST_EPOCH + segment, numbers[rows] - first)
+        parts[rows] = ends[segment].searchsorted(places, side="right")
+    return parts
+
+
+@lru_cache(maxsize=16)
+def _ends(segments: tuple[int, ...], fractions: tuple[float, ...]) -> list[Ints]:
+    """Return for each segment the place after the last one of each share."""
+    counts_before, ends = [0] * len(fractions), []
+    for size in segments:
         counts = _share_counts(size, fractions, counts_before)
         counts_before = [had + more for had, more in zip(counts_before, counts, strict=True)]
-        mine = np.flatnonzero(segment_of == segment)
-        if len(mine):
-            places = places_of(size, key, _FIRST_EPOCH + segment, numbers[mine] - first)
-            parts[mine] = np.searchsorted(np.cumsum(counts), places, side="right")
-        first += size
-    return parts
+        ends.append(np.cumsum(counts))
+    return ends
 
 
 def _parts_by_value(view: Selected, names: Sequence[str], fractions: Sequence[float], key: int) -> Ints:
