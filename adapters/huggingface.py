@@ -35,6 +35,7 @@ try:
     import datasets
     import pyarrow as pa
 
+    from cachelayer.adapters.sources.arrow_schema import kept_fields
     from cachelayer.adapters.sources.arrow_source import (
         ArrowPart,
         ArrowStream,
@@ -42,7 +43,13 @@ try:
         columns_of,
         rows_of_table,
     )
-    from cachelayer.adapters.sources.huggingface_features import encoded, feature_of, leaves_and_spec, table_of
+    from cachelayer.adapters.sources.huggingface_features import (
+        encoded,
+        feature_of,
+        feature_of_field,
+        leaves_and_spec,
+        table_of,
+    )
     from cachelayer.adapters.sources.python_rows import first_rows, packer, spec_of_rows
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
@@ -199,12 +206,12 @@ def _has_whole_records(records: RandomAccess[Any]) -> bool:
 
 
 def _features_of(records: RandomAccess[Any]) -> datasets.Features:
-    """Return the features that were cached, or else those that the element spec implies."""
-    kept = records.facts.metadata.get(METADATA) if _has_whole_records(records) else None
-    return _features_of_spec(records.element_spec) if kept is None else datasets.Features.from_dict(kept)
-
-
-def _features_of_spec(spec: Tree) -> datasets.Features:
+    """Return the features that were cached, or else those that the types of Arrow or the element spec imply."""
+    spec, metadata = records.element_spec, records.facts.metadata
+    if METADATA in metadata and _has_whole_records(records):
+        return datasets.Features.from_dict(metadata[METADATA])
     if not isinstance(spec, dict):
         raise InvalidTypeError(f"rows of a datasets.Dataset are dicts; elements are {tree.describe(spec)}")
-    return datasets.Features({name: feature_of(leaf, f"[{name!r}]") for name, leaf in spec.items()})
+    kept = kept_fields(metadata, spec)
+    features = {name: feature_of(leaf, f"[{name!r}]") for name, leaf in spec.items()}
+    return datasets.Features(features | {name: feature_of_field(field, features[name]) for name, field in kept.items()})

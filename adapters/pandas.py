@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -63,38 +63,50 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
     # Imported here because pandas can be installed without pyarrow.
+    from cachelayer.adapters.sources.arrow_schema import schema_metadata
     from cachelayer.adapters.sources.arrow_source import TableSource
 
     _check_names(obj)
     spec = _spec_of(obj, element_spec)
     some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
     nbytes = _nbytes(some) * len(obj) // max(1, len(some))
+    kept = schema_metadata(_schema_of(obj))
     return TableSource(
-        "pandas", len(obj), nbytes, obj.iloc.__getitem__, partial(_columns, spec), spec, nbytes_of=_nbytes
+        "pandas", len(obj), nbytes, obj.iloc.__getitem__, partial(_columns, spec), spec, kept, nbytes_of=_nbytes
     )
 
 
-def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:
+def to_pandas(
+    ref: View[Any],
+    indices: Sequence[int] | NDArray[Any] | None = None,
+    *,
+    types_mapper: Callable[[pa.DataType], Any] | None = None,
+) -> pd.DataFrame:
     """Return records as a frame, in memory: one column for each key of the elements.
 
     Args:
         ref: records whose elements are dicts.
         indices: integers, where negative ones count from the end; or a mask; None for all records.
+        types_mapper: given a type of Arrow, returns the dtype of its columns; with ``pandas.ArrowDtype``, each column
+            has exactly the values and the type of :func:`cachelayer.adapters.pyarrow.to_arrow`.
 
     Returns:
-        A frame. Numbers have numpy's dtypes, or pandas' own with ``pd.NA`` if the leaf is null in some elements of the
-        version. A str has pandas' ``str``. Moments and spans keep their unit, except that days become milliseconds;
-        null becomes NaT. Arrays and dicts are the same objects as in the elements, but the rows of a Ragged are lists.
-        Images and sounds are the bytes of their files.
+        A frame. Columns that were categories are categories again, those that were times of day have objects of
+        ``datetime.time``, and lists of structs are lists of dicts. Numbers have numpy's dtypes, or pandas' own with
+        ``pd.NA`` if the leaf is null in some elements of the version. A str has pandas' ``str``. Moments and spans keep
+        their unit, except that days become milliseconds; null becomes NaT. Arrays and dicts are the same objects as in
+        the elements, but the rows of a Ragged are lists. Images and sounds are the bytes of their files.
 
     Raises:
         InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
         RecordIndexError: if a record does not exist.
     """
-    from cachelayer.adapters.frameworks.arrow_arrays import read_columns
+    from cachelayer.adapters.frameworks.arrow_arrays import read_columns, table_of
 
+    if types_mapper is not None:
+        return table_of(ref, indices).to_pandas(types_mapper=types_mapper)
     schema, batch, rows = read_columns(ref, indices)
-    return pd.DataFrame({field.name: _series(field.type, batch[field.name], rows, field.name) for field in schema})
+    return pd.DataFrame({field.name: _series(field, batch[field.name], rows) for field in schema})
 
 
 def _check_names(frame: pd.DataFrame) -> None:
@@ -129,19 +141,33 @@ def _nbytes(frame: pd.DataFrame) -> int:
 
 def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
     """Return the element spec of a frame: that of the Arrow types, and that which the first objects show."""
-    import pyarrow as pa
-
     from cachelayer.adapters.sources.arrow_source import spec_of_schema
 
     if declared is not None and (not isinstance(declared, dict) or declared.keys() != {*frame.columns}):
         raise InvalidArgumentError(f"element_spec is {declared!r}, and the frame has the columns {list(frame)}")
-    typed = pa.schema([(name, _array(name, frame[name][:0]).type) for name in frame if frame[name].dtype != object])
+    typed = _schema_of(frame)
     known = None if declared is None else {name: declared[name] for name in typed.names}
     spec: Any = spec_of_schema(typed, known, {})
     for name in frame.columns:
         if name not in spec:
             spec[name] = _spec_of_objects(name, frame[name]) if declared is None else declared[name]
     return {name: spec[name] for name in (frame if declared is None else declared)}
+
+
+def _schema_of(frame: pd.DataFrame) -> pa.Schema:
+    """Return the Arrow types of the columns that are not of objects."""
+    import pyarrow as pa
+
+    from cachelayer.adapters.sources.arrow_schema import with_categories
+
+    fields = []
+    for name in frame:
+        if frame[name].dtype == object:
+            continue
+        field, dtype = pa.field(name, _array(name, frame[name][:0]).type), frame[name].dtype
+        is_scale = isinstance(dtype, pd.CategoricalDtype) and dtype.ordered
+        fields.append(with_categories(field, dtype.categories.tolist()) if is_scale else field)
+    return pa.schema(fields)
 
 
 def _spec_of_objects(name: str, column: pd.Series[Any]) -> Tree:
@@ -191,14 +217,23 @@ def _array(name: str, series: pd.Series[Any]) -> pa.Array:
         ) from error
 
 
-def _series(kind: pa.DataType, values: Any, rows: int, name: str) -> pd.Series[Any]:
+def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
     """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, unchanged."""
+    import pyarrow as pa
     import pyarrow.types as kinds
 
-    from cachelayer.adapters.frameworks.arrow_arrays import to_arrow
+    from cachelayer.adapters.frameworks.arrow_arrays import array_of
+    from cachelayer.adapters.sources.arrow_schema import categories_of, says_more
 
+    kind, name = field.type, field.name
+    if kinds.is_dictionary(kind):
+        series = array_of(kind, values, rows, f"[{name!r}]").to_pandas()
+        categories = categories_of(field)
+        return series if categories is None else series.cat.set_categories(categories, ordered=True)
+    if says_more(kind) and not isinstance(kind, pa.BaseExtensionType):
+        return _objects(array_of(kind, values, rows, f"[{name!r}]"), name)
     if kinds.is_string(kind) or kinds.is_binary(kind):
-        return to_arrow(kind, values, rows, f"[{name!r}]").to_pandas()
+        return array_of(kind, values, rows, f"[{name!r}]").to_pandas()
     if kinds.is_temporal(kind):
         return pd.Series(_native(_times(values, name)))
     is_number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
@@ -210,6 +245,34 @@ def _series(kind: pa.DataType, values: Any, rows: int, name: str) -> pd.Series[A
     if is_number and np.isnan(values.values[values.valid]).any():
         warn(f"leaf [{name!r}] holds null and NaN, which pandas cannot tell apart in a column of {kind}")
     return pd.Series(np.fromiter((_cell(values, row) for row in range(rows)), object, rows))
+
+
+def _objects(array: pa.Array, name: str) -> pd.Series[Any]:
+    """Return Arrow's values as objects of Python."""
+    import pyarrow as pa
+
+    try:
+        values = array.cast(_without_nanoseconds(array.type)).to_pylist()
+    except pa.ArrowInvalid as error:
+        raise InvalidTypeError(
+            f"leaf [{name!r}] has times with nanoseconds, which datetime.time does not hold: pass "
+            "types_mapper=pandas.ArrowDtype"
+        ) from error
+    return pd.Series(np.fromiter(values, object, len(values)))
+
+
+def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    """Return a type with microseconds for the nanoseconds of times of day."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if kinds.is_time64(kind):
+        return pa.time64("us")
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_without_nanoseconds(field.type)) for field in kind])
+    if kinds.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_nanoseconds(kind.value_type)))
+    return pa.large_list(_without_nanoseconds(kind.value_type)) if kinds.is_large_list(kind) else kind
 
 
 def _cell(values: Any, row: int) -> Any:

@@ -68,8 +68,10 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
         indices: integers, where negative ones count from the end; or a mask; None for all records.
 
     Returns:
-        A frame. Arrays have the type ``Array`` or, with unknown dimensions, ``List``; dicts have the type ``Struct``.
-        Images and sounds are the bytes of their files. Seconds become milliseconds. NaT becomes null, with a warning.
+        A frame. Columns that came from Polars, Arrow or Parquet have the types that they came with, such as ``Enum``,
+        ``Categorical``, ``Time`` or lists of structs. Else arrays have the type ``Array`` or, with unknown dimensions,
+        ``List``; dicts have the type ``Struct``. Images and sounds are the bytes of their files. Seconds become
+        milliseconds. NaT becomes null, with a warning.
 
     Raises:
         InvalidTypeError: if Arrow has no type for a leaf, Polars cannot hold a value (such as text that is not UTF-8),
@@ -78,13 +80,13 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
     """
     import pyarrow as pa
 
-    from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
+    from cachelayer.adapters.frameworks.arrow_arrays import array_of, read_columns
 
     schema, batch, rows = read_columns(ref, indices)
-    readable = {field.name: _readable(field.type) for field in schema}
-    arrays = {name: to_arrow(kind, batch[name], rows, f"[{name!r}]") for name, kind in readable.items()}
-    exact = pl.Schema(pa.schema([field for field in schema if field.type != readable[field.name]]))
-    return pl.DataFrame(pa.table(arrays)).cast(dict(exact))
+    readable = pa.schema([field.with_type(_readable(field.type)) for field in schema])
+    arrays = [array_of(field.type, batch[field.name], rows, f"[{field.name!r}]") for field in readable]
+    exact = pl.Schema(pa.schema([field for field in schema if field.type != readable.field(field.name).type]))
+    return pl.DataFrame(pa.Table.from_arrays(arrays, schema=readable)).cast(dict(exact))
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:

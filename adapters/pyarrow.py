@@ -1,4 +1,4 @@
-"""Read pyarrow's tables and datasets, and files of Parquet, Arrow IPC, CSV and JSON lines.
+"""Read pyarrow's tables and datasets, and files of Parquet, Arrow IPC, CSV and JSON lines; return records as a table.
 
 ``storage.cache(x, ...)`` takes a ``Table``, ``RecordBatch``, ``RecordBatchReader``, ``dataset.Dataset``,
 ``dataset.Scanner`` or ``parquet.ParquetFile`` as it is. Each row is an element: a dict whose keys are the column names.
@@ -13,6 +13,10 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
+from numpy.typing import NDArray
+
+from cachelayer.access.view import View
+from cachelayer.adapters.frameworks.arrow_arrays import table_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, table_source
 from cachelayer.adapters.sources.files import File, Files, FileSource, Paths, SkippableFiles, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
@@ -80,6 +84,27 @@ def _rows_of_dataset(dataset: Any) -> int:
             (rows_at_once(file, group) for file in files for group in range(file.num_row_groups)),
             default=MAX_BATCH_RECORDS,
         )
+
+
+def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pa.Table:
+    """Return records as a table, in memory: one column for each key of the elements.
+
+    Columns that came from Arrow, Parquet, Polars or pandas have the types again that they came with: lists of structs,
+    times of day, categories, maps. Others have those that their element spec implies.
+
+    Args:
+        ref: records whose elements are dicts.
+        indices: integers, where negative ones count from the end; or a mask; None for all records.
+
+    Returns:
+        A table. Arrays are lists, of fixed size if their shape is known; dicts are structs. Images and sounds are the
+        bytes of their files. NaT becomes null, with a warning.
+
+    Raises:
+        InvalidTypeError: if Arrow has no type for a leaf, or cannot hold a value, or elements are not dicts.
+        RecordIndexError: if a record does not exist.
+    """
+    return table_of(ref, indices)
 
 
 def from_parquet(

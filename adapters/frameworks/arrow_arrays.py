@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.adapters.sources.arrow_columns import is_list
+from cachelayer.adapters.sources.arrow_schema import kept_fields
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
@@ -35,7 +37,8 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
     """Read records as columns; all records if ``indices`` is None. Images and sounds stay the bytes of their files.
 
     Returns:
-        The Arrow types, the batch, and its number of rows.
+        The Arrow types, which are those that the columns came with, where they still fit; the batch, and its number of
+        rows.
     """
     check_ref(ref)
     stored = records_of(ref).stored()
@@ -44,9 +47,17 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
     if not isinstance(spec, dict) or not spec:
         described = tree.describe(spec) if spec else "dicts without keys"
         raise InvalidTypeError(f"the elements are {described}: a frame needs dicts, one column for each key")
-    schema = pa.schema([(name, type_of(leaf, f"[{name!r}]")) for name, leaf in spec.items()])
+    kept = kept_fields(raw.facts.metadata, spec)
+    schema = pa.schema([kept.get(name) or pa.field(name, type_of(leaf, f"[{name!r}]")) for name, leaf in spec.items()])
     rows = record_numbers(slice(None) if indices is None else indices, len(raw))
     return schema, raw.read(rows), len(rows)
+
+
+def table_of(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -> pa.Table:
+    """Return records as a table; all records if ``indices`` is None."""
+    schema, batch, rows = read_columns(ref, indices)
+    arrays = [array_of(field.type, batch[field.name], rows, f"[{field.name!r}]") for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def type_of(spec: Tree, path: str) -> pa.DataType:
@@ -79,7 +90,7 @@ def _scalar_type(dtype: Any) -> pa.DataType | None:
         return None
 
 
-def to_arrow(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
+def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
     """Return the values of a batch as an Arrow array of a type that fits its spec.
 
     A dict of lists may become lists of structs, and bytes structs of bytes and a path, if the type says so.
@@ -95,6 +106,10 @@ def to_arrow(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
     """
     if kinds.is_null(kind):
         return pa.nulls(rows)
+    if kinds.is_map(kind):
+        entries = array_of(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])), values, rows, path)
+        keys, items = entries.values.flatten()
+        return pa.MapArray.from_arrays(entries.offsets, keys, items, type=kind, mask=entries.is_null())
     lists, inner = [], kind
     while is_list(inner):
         lists.append(inner)
@@ -106,7 +121,7 @@ def to_arrow(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
         parts = [(fields[field.name], field.type, f"{path}[{field.name!r}]") for field in inner]
     else:
         parts = [(values, pa.binary(), path)]
-    return _zipped(kind, [to_arrow(_within(lists, child), part, rows, at) for part, child, at in parts], rows, path)
+    return _zipped(kind, [array_of(_within(lists, child), part, rows, at) for part, child, at in parts], rows, path)
 
 
 def _within(lists: list[pa.DataType], kind: pa.DataType) -> pa.DataType:
@@ -179,8 +194,13 @@ def _levels(values: Any) -> tuple[NDArray[Any], list[Ints]]:
 
 
 def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls) -> pa.Array:
+    if isinstance(kind, pa.FixedShapeTensorType):
+        # The numbers of a tensor lie in one list.
+        splits = [np.arange(len(splits[0]), dtype=np.int64) * prod(kind.shape)]
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls))
+    if kinds.is_dictionary(kind) and not splits:
+        return _categories(kind, _nested(kind.value_type, values, splits, nulls))
     if not splits:
         return _times(kind, values, nulls) if values.dtype.kind in "mM" else pa.array(values, kind, mask=nulls)
     inner = _nested(kind.value_type, values, splits[1:], None)
@@ -198,6 +218,16 @@ def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: 
     cls = pa.LargeListArray if kinds.is_large_list(kind) else pa.ListArray
     offsets = pa.array(splits[0], pa.int64() if kinds.is_large_list(kind) else pa.int32())
     return cls.from_arrays(offsets, inner, type=kind, mask=mask)
+
+
+def _categories(kind: pa.DataType, values: pa.Array) -> pa.Array:
+    """Return values as a dictionary array, whose dictionary is in ascending order."""
+    encoded = values.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    ranks = pc.sort_indices(order).cast(kind.index_type)
+    return pa.DictionaryArray.from_arrays(
+        ranks.take(encoded.indices), encoded.dictionary.take(order), ordered=kind.ordered
+    )
 
 
 def _times(kind: pa.DataType, values: NDArray[Any], nulls: Nulls) -> pa.Array:

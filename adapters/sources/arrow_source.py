@@ -21,6 +21,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     shares_values,
     spec_of,
 )
+from cachelayer.adapters.sources.arrow_schema import schema_metadata
 from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.errors import (
     CacheLayerError,
@@ -126,7 +127,8 @@ def table_source(kind: str, table: pa.Table, declared: Tree | None) -> TableSour
     """Return the source of a table of Arrow."""
     spec = spec_of_schema(table.schema, declared, {})
     columns = partial(columns_of, spec, {}, None, "")
-    return TableSource(kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec)
+    kept = schema_metadata(table.schema)
+    return TableSource(kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec, kept)
 
 
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -160,7 +162,7 @@ class ArrowStream:
         parts: returns the parts in order, each time it is called.
         declared: the element spec that the user declares, in place of the one that the schema implies.
         leaves: the structs that stand for files.
-        metadata: what the metadata of the version keep.
+        metadata: what the metadata of the version keep, in place of the types of the columns.
         casts: whether a user declares types, so that each batch is cast to the schema of its part.
     """
 
@@ -175,7 +177,7 @@ class ArrowStream:
         casts: bool = False,
     ) -> None:
         self.kind = kind
-        self.metadata = metadata or {}
+        self._metadata = metadata
         self._parts = parts
         self._declared = declared
         self._leaves = leaves or {}
@@ -187,6 +189,11 @@ class ArrowStream:
         """The declared element spec, or the one that the schema implies."""
         first = self._parts()[0]
         return spec_of_schema(first.schema, self._declared, self._leaves, first.name)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the metadata of the version keep."""
+        return schema_metadata(self._parts()[0].schema) if self._metadata is None else self._metadata
 
     @cached_property
     def length(self) -> int | None:

@@ -11,14 +11,16 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as kinds
 
-from cachelayer.adapters.frameworks.arrow_arrays import to_arrow, type_of
+from cachelayer.adapters.frameworks.arrow_arrays import array_of, type_of
 from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, check_declared, dtype_of, spec_of
 from cachelayer.adapters.sources.python_rows import Unreadable, file_of
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 
 ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
 LISTS = (datasets.List, datasets.LargeList)
@@ -146,6 +148,22 @@ def feature_of(spec: Tree, path: str) -> Any:
     return datasets.Features.from_arrow_schema(pa.schema({"leaf": type_of(spec, path)}))["leaf"]
 
 
+def feature_of_field(field: pa.Field, own: Any) -> Any:
+    """Return the feature of a column that came with a type of Arrow; ``own`` is the one that its spec implies."""
+    if kinds.is_dictionary(field.type):
+        warn(
+            f"column {field.name!r} came as categories, which datasets has no feature for: it becomes {own}; "
+            f"cast_column({field.name!r}, ClassLabel(names=[...])) makes numbers of them"
+        )
+        return own
+    try:
+        return datasets.Features.from_arrow_schema(pa.schema([field]))[field.name]
+    except (NotImplementedError, TypeError, ValueError):
+        if not isinstance(field.type, pa.BaseExtensionType):
+            warn(f"column {field.name!r} came as {field.type}, which datasets has no feature for: it becomes {own}")
+        return own
+
+
 def table_of(features: datasets.Features, batch: Any, rows: int) -> pa.Table:
     schema = features.arrow_schema
-    return pa.Table.from_arrays([to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema], schema=schema)
+    return pa.Table.from_arrays([array_of(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema], schema=schema)

@@ -510,3 +510,20 @@ class TestDatasetsValues(ValuesAcross):
 def test_the_documented_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     run_page("huggingface.md", 4)
+
+
+def test_columns_that_came_from_arrow_have_the_features_of_their_types(storage: Storage, tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "structs": [[{"a": 1}, {"a": 2}], [], [{"a": 3}]],
+            "time": pa.array([dt.time(1, 2), None, dt.time(3)], pa.time64("us")),
+            "kind": pa.array(["b", "a", "b"]).dictionary_encode(),
+        }
+    )
+    ref: Any = storage.cache(table, "typed", "v1")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="column 'kind' came as categories.*ClassLabel"):
+        dataset = to_datasets(ref, cache_dir=tmp_path)
+    assert dataset.features["structs"] == datasets.List({"a": datasets.Value("int64")})
+    assert dataset.features["time"] == datasets.Value("time64[us]")
+    for name in table.column_names:
+        assert list(dataset[name]) == table[name].to_pylist()

@@ -31,8 +31,7 @@ from cachelayer import (
     SourceError,
     Storage,
 )
-from cachelayer.adapters.frameworks.arrow_arrays import read_columns, to_arrow
-from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet, partition_of
+from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet, partition_of, to_arrow
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.builds.source import as_source
 from cachelayer.records.codec import codec_for
@@ -327,8 +326,7 @@ def _table(ref: DataRef[Any], _: Path | None = None) -> pa.Table:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            schema, batch, rows = read_columns(ref, None)
-            return pa.table({f.name: to_arrow(f.type, batch[f.name], rows, f"[{f.name!r}]") for f in schema})
+            return to_arrow(ref)
         except (CacheLayerError, CacheLayerWarning) as error:
             raise NoSuchValue from error
 
