@@ -42,7 +42,8 @@ def check_recipe(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None
         StaleVersionError: if anything else differs, with ``on_change="error"``.
     """
     built = ref.provenance
-    base = built.get("base")
+    # A version whose source were records of another has a base too, without its name.
+    base = (built.get("base") or {}).get("version")
     arguments = recipe.argument_changes(built) if base is None else []
     if arguments and recipe.is_call:
         raise ArgumentsMismatchError(
@@ -52,7 +53,7 @@ def check_recipe(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None
     if on_change == "ignore":
         return
     if base is not None:
-        what = f"from the version {base.get('version')}, not from a source"
+        what = f"from the version {base}, not from a source"
     else:
         changes = recipe.changes(built).items()
         what = ", ".join(f"{how}: {'; '.join(phrases)}" for how, phrases in changes if phrases)

@@ -708,7 +708,7 @@ class Storage:
             hosts: ``(index, count)`` if ``count`` processes, each with its own index, make this call to build the
                 version together. Each builds its share of the parts; if a process dies, the others build what is left.
             on_change: what to do if the version exists but was built from something else: other code, options,
-                arguments, attributes, files, or elements (some of them), as far as they are known without calling a
+                arguments, attributes, files, or elements (a sample of many), as far as they are known without calling a
                 function or iterating. ``"warn"`` uses the version and warns once what differs; ``"error"`` raises;
                 ``"ignore"`` compares nothing.
             record: as in :meth:`submit`.

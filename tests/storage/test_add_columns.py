@@ -372,3 +372,23 @@ def test_at_most_sixteen_groups(tmp_path: Path) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match="rewrite"):
         storage.add_columns("d@g16", new="g17", columns={"c17": np.ones(3)})
     assert storage.add_columns("d@g16", new="again", columns={"c3": np.zeros(3)}, replace=True)[2]["c3"] == 0
+
+
+def test_hosts_that_ask_for_other_columns_than_a_version_has_are_refused(storage: Storage) -> None:
+    for version in ("v1", "other"):
+        storage.submit(elements() if version == "v1" else elements()[:-1] + elements(1), "d", version)
+    made = storage.add_columns("d", "v1", "v2", named, hosts=(0, 2))
+    assert storage.add_columns("d", "v1", "v2", named, hosts=(1, 2)).digest == made.digest
+    storage.derive("d", "v1", "derived", keep=slice(None, 3))
+    storage.append("d", "v1", "appended", elements(1))
+    asked: list[tuple[str, str, Any, dict[str, Any], str]] = [
+        ("v1", "v2", lambda element: {"name": "x"}, {}, "changed|new"),
+        ("v1", "v2", named, {"batched": True}, "batched was False and is True"),
+        ("other", "v2", named, {}, "it was made of v1"),
+        ("v1", "derived", named, {}, "no columns"),
+        ("v1", "appended", named, {}, "no columns"),
+        ("v1", "other", named, {}, "no columns"),
+    ]
+    for base, new, function, options, told in asked:
+        with pytest.raises(cachelayer.AlreadyExistsError, match=f"d@{new} is published already: .*({told})"):
+            storage.add_columns("d", base, new, function, hosts=(1, 2), **options)

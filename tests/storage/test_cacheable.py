@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import time
+import uuid
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -212,6 +214,39 @@ def test_auto_with_what_cannot_be_told_apart_is_refused(storage: cachelayer.Stor
         storage.cacheable("rows", "auto")(len)([1])
     names = {rows(thing).dataset_version for thing in (b"a", b"b", {"a", "b"}, {"a"}, [1], "a")}
     assert len(names) == 6
+
+
+class Run:
+    def __init__(self, size: int) -> None:
+        self.size, self.name = size, uuid.uuid4()
+
+
+class Nested:
+    def __init__(self) -> None:
+        self.run, self.begun = Run(3), time.time_ns()
+
+
+@pytest.mark.parametrize(("made", "told"), [(lambda: Run(3), "run.name"), (Nested, r"run\.begun.*run\.run\.name")])
+def test_auto_warns_of_what_differs_in_each_run(
+    storage: cachelayer.Storage, made: Callable[[], Any], told: str
+) -> None:
+    @storage.cacheable("rows", "auto")
+    def rows(run: Any) -> list[int]:
+        return [1]
+
+    rows(made())
+    with pytest.warns(cachelayer.CacheLayerWarning, match=rf"rows@auto-.* is built although .*{told}"):
+        rows(made())
+    assert len(storage.versions("rows")) == 2
+
+
+def test_auto_does_not_warn_of_other_arguments_options_and_code(storage: cachelayer.Storage, load: Load) -> None:
+    auto, shorter = storage.cacheable("rows", "auto"), storage.cacheable("rows", "auto", max_records=1)
+    for function, size in ((auto, 3), (auto, 4), (shorter, 4)):
+        function(load()["rows"])(size)
+    auto(load(("n * SIZE", "n"))["rows"])(4)
+    same = Run(3)
+    assert {auto(lambda run: [1])(same).dataset_version for _ in range(2)}
 
 
 def test_auto_as_a_plain_name_is_refused_with_a_hint(storage: cachelayer.Storage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from user_code import load_code
 import cachelayer
 from cachelayer import CacheLayerWarning, StaleVersionError, StaleVersionWarning, Storage
 from cachelayer.adapters.folders import from_files
+from cachelayer.builds import recipe
 
 
 @pytest.fixture
@@ -175,6 +177,104 @@ def test_the_same_table_in_other_memory_is_no_change(storage: Storage, tmp_path:
         storage.cache(same, "dataset", "v1", on_change="error")
     with pytest.raises(StaleVersionError, match="column x changed; column words changed"):
         storage.cache(dataset.select(range(N)[::-1]), "dataset", "v1", on_change="error")
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_every_value_of_a_frame_is_compared(storage: Storage, library: str) -> None:
+    make, rows = FRAMES[library](pytest.importorskip(library)), 70_000
+    columns: dict[str, list[Any]] = {
+        "text": [f"row {row}" for row in range(rows)],
+        "nullable": [None if row % 3 else row for row in range(rows)],
+        "lists": [[row] * (row % 3) for row in range(rows)],
+        "flags": [row % 2 == 0 for row in range(rows)],
+    }
+    storage.cache(make(columns), "d", "v1")
+    storage.cache(make(columns), "d", "v1", on_change="error")
+    for name, value in {"text": "corrected", "nullable": None, "lists": [7], "flags": True}.items():
+        corrected = {**columns, name: [*columns[name][:69_003], value, *columns[name][69_004:]]}
+        with pytest.raises(StaleVersionError, match=f"column {name} changed"):
+            storage.cache(make(corrected), "d", "v1", on_change="error")
+
+
+def test_of_a_table_that_is_too_large_rows_are_compared_and_it_is_said(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "MOST_NBYTES", 7_999)
+    with pytest.warns(CacheLayerWarning, match="sample of its source, 256 of 1,000 rows") as caught:
+        refs = [storage.cache({"x": np.arange(N)}, "d", "v1", on_change="error") for _ in range(2)]
+    assert len(caught) == 1
+    assert refs[0].provenance["compared_in_part"] == ["256 of 1,000 rows"]
+
+
+LONG = [{"x": number, "name": "a"} for number in range(300_000)]
+
+
+def test_of_what_is_long_a_sample_is_compared_and_named(storage: Storage) -> None:
+    def of(rows: list[Any], array: Any) -> Any:
+        return lambda: [len(rows), len(array)]
+
+    array = np.zeros(20_000_000)
+    ref = storage.cache(of(LONG, array), "d", "v1")
+    elements, items = sorted(ref.provenance["compared_in_part"])
+    assert re.search(r"array \(100,000 of 20,000,000 elements of an array\)$", elements)
+    assert re.search(r"rows \([\d,]+ of 300,000 items\)$", items)
+    storage.cache(of(LONG, array), "d", "v1", on_change="error")
+    for changed in ([{"x": 7, "name": "a"}, *LONG[1:]], [*LONG[:-1], {"x": 7, "name": "a"}], LONG[1:]):
+        with pytest.raises(StaleVersionError, match="rows changed"):
+            storage.cache(of(changed, array), "d", "v1", on_change="error")
+
+
+def test_what_is_held_is_looked_at_without_running_its_code(storage: Storage) -> None:
+    class Item(list[int]):
+        def __len__(self) -> int:
+            raise AssertionError
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise AssertionError
+
+        def __getstate__(self) -> Any:
+            raise AssertionError
+
+    held = [Item([number]) for number in range(3)]
+    storage.cache(closed(held), "d", "v1")
+    storage.cache(closed([Item([number]) for number in range(3)]), "d", "v1", on_change="error")
+    with pytest.raises(StaleVersionError, match="value changed"):
+        storage.cache(closed([Item([number]) for number in range(4)]), "d", "v1", on_change="error")
+
+
+SOURCES: dict[str, Callable[[int], Any]] = {
+    "generator": lambda scale: (number * scale for number in range(3)),
+    "map": lambda scale: map(functools.partial(max, scale), [1, 2]),
+    "range": lambda scale: range(scale),
+    "tuple": lambda scale: (1, scale),
+    "method of an object": lambda scale: Holder(scale).rows,
+    "held frame": lambda scale: closed(pytest.importorskip("pandas").DataFrame({"x": np.arange(9) == scale})),
+    "held series": lambda scale: closed(pytest.importorskip("polars").Series([1, scale])),
+    "held tensor": lambda scale: closed(pytest.importorskip("torch").arange(9) * scale),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_sources_of_every_kind_are_compared(storage: Storage, kind: str) -> None:
+    make = SOURCES[kind]
+    storage.cache(make(2), "d", "v1", on_change="error")
+    storage.cache(make(2), "d", "v1", on_change="error")
+    with pytest.raises(StaleVersionError):
+        storage.cache(make(3), "d", "v1", on_change="error")
+
+
+def test_views_are_compared_by_their_records(storage: Storage) -> None:
+    base = storage.submit(list(range(20)), "base", "v1")
+    storage.cache(base[:10], "d", "v1")
+    storage.cache(base[:10], "d", "v1", on_change="error")
+    with pytest.raises(StaleVersionError, match="records was"):
+        storage.cache(base[10:], "d", "v1", on_change="error")
+
+
+def test_a_source_of_a_library_is_named_as_not_compared(storage: Storage) -> None:
+    torch = pytest.importorskip("torch")
+    source = torch.utils.data.ConcatDataset([torch.utils.data.TensorDataset(torch.arange(3))])
+    assert storage.cache(source, "d", "v1").provenance["not_compared"] == ["source (ConcatDataset)"]
 
 
 class Numbers(Sequence[int]):
