@@ -96,15 +96,16 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
         classes = folder.folders()
         files = [(path.split("/")[0], file) for path, file in folder.files() if path.lower().endswith(endings)]
         # A class without files would shift the labels of those after it.
-        empty = set(classes) - {name for name, _ in files}
+        labels = {name: label for label, name in enumerate(classes)}
+        empty = labels.keys() - {name for name, _ in files}
         if empty or not classes:
             which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
             where = without_credentials(os.fspath(root))
             raise InvalidArgumentError(f"{where}: {which} that ends in {', '.join(endings)}")
-        stray = next((file for name, file in files if name not in classes), None)
+        stray = next((file for name, file in files if name not in labels), None)
         if stray is not None:
             raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")
-        return [(file, {"label": np.int64(classes.index(name))}) for name, file in files], {"classes": classes}
+        return [(file, {"label": np.int64(labels[name])}) for name, file in files], {"classes": classes}
 
     return FilesSource(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.sources.files import Files, SeekableFiles, reading
+from cachelayer.adapters.sources.files import File, Files, Options, SeekableFiles, reading
 from cachelayer.builds.array_source import ArraySource
+from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec
@@ -21,12 +22,15 @@ AnyPath = str | os.PathLike[str]
 _MOST_EMPTY_ROWS = 2**24
 
 
-def from_npy(paths: AnyPath | Mapping[str, Any]) -> SeekableFiles:
-    """Return a source of the rows of ``.npy`` files, which may be larger than memory. They must not get shorter.
+def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = None) -> SeekableFiles:
+    """Return a source of the rows of ``.npy`` files. They must not get shorter.
+
+    Files of this host are mapped, and may be larger than memory; those at a URL are loaded.
 
     Args:
-        paths: the path of a file: its rows are the elements. Or a dict of paths: each element is a dict with one row of
-            each file, and all files need the same number of rows.
+        paths: the path or URL of a file: its rows are the elements. Or a dict of them: each element is a dict with one
+            row of each file, and all files need the same number of rows.
+        storage_options: options of fsspec's client.
 
     Raises, when the files are read:
         InvalidArgumentError: if a file does not exist.
@@ -34,47 +38,59 @@ def from_npy(paths: AnyPath | Mapping[str, Any]) -> SeekableFiles:
         SourceError: if a file is not a ``.npy`` file, or its header does not fit its bytes.
     """
     files = [os.fspath(path) for _, path in tree.leaf_values(paths)]
-    return _source("arrays", files, lambda: tree.map_structure(paths, lambda _, path: _mapped(os.fspath(path))))
+
+    def load(found: Iterator[File]) -> Tree:
+        return tree.map_structure(paths, lambda _path, _name: _array_of(next(found)))
+
+    return _source("arrays", files, storage_options, load)
 
 
-def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None) -> SeekableFiles:
+def from_npz(
+    path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None, *, storage_options: Options = None
+) -> SeekableFiles:
     """Return a source of the arrays in an ``.npz`` file, compressed or not: an element is a dict with one row of each.
 
     The arrays are loaded into memory.
 
     Args:
-        path: the file.
+        path: the path or URL of the file.
         arrays: the names of the arrays to read, all by default; a dict gives them other names:
             ``{"image": "x_train", "label": "y_train"}``.
+        storage_options: options of fsspec's client.
     """
     name = os.fspath(path)
-    return _source("npz", [name], lambda: _loaded(name, arrays))
+    return _source("npz", [name], storage_options, lambda found: _loaded(next(found), arrays))
 
 
-def _source(kind: str, names: list[str], load: Callable[[], Tree]) -> SeekableFiles:
-    files = Files(names)
+def _source(kind: str, names: list[str], options: Options, load: Callable[[Iterator[File]], Tree]) -> SeekableFiles:
+    files = Files(names, options)
 
     def make(declared: Tree | None) -> ArraySource:
-        files.find()
+        found = files.find()
+        if len(found) > len(names):
+            raise InvalidArgumentError(f"{without_credentials(names[0])} names several files: pass one")
         with reading(names[0]):
-            return ArraySource(load(), declared)
+            return ArraySource(load(iter(found)), declared)
 
     return SeekableFiles(kind, files, make)
 
 
-def _mapped(name: str) -> NDArray[Any]:
-    """Return the array of a ``.npy`` file, mapped."""
-    with reading(name, "is not a .npy file of numbers, or is cut short"):
-        array: Any = np.load(name, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.memmap) or array.offset + array.nbytes != os.stat(name).st_size:  # noqa: PTH116
+def _array_of(file: File) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file: mapped, or loaded if the file is not on this host."""
+    with reading(file.name, "is not a .npy file of numbers, or is cut short"):
+        if not file.is_local:
+            with file.open() as opened:
+                return _checked(file.name, read_array(opened))
+        array: Any = np.load(file.path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.memmap) or array.offset + array.nbytes != file.facts.nbytes:
             raise ValueError("it has other bytes than one array of numbers")
-    return _checked(name, array)
+    return _checked(file.name, array)
 
 
-def _loaded(name: str, arrays: Sequence[str] | Mapping[str, str] | None) -> dict[str, NDArray[Any]]:
+def _loaded(file: File, arrays: Sequence[str] | Mapping[str, str] | None) -> dict[str, NDArray[Any]]:
     """Return the chosen arrays of an ``.npz`` file."""
-    what = "is not a .npz file, is cut short, or does not fit into memory"
-    with reading(name, what), zipfile.ZipFile(name) as archive:
+    name, what = file.name, "is not a .npz file, is cut short, or does not fit into memory"
+    with reading(name, what), file.open() as opened, zipfile.ZipFile(opened) as archive:
         stored = [member.removesuffix(".npy") for member in archive.namelist()]
         wanted = stored if arrays is None else arrays
         chosen = wanted if isinstance(wanted, Mapping) else {each: each for each in wanted}

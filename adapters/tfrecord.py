@@ -17,6 +17,7 @@ from cachelayer.builds.batches import Batch
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 
 _PARSED_AT_ONCE = 256
 
@@ -78,20 +79,24 @@ class _Examples:
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         damage: list[SourceError] = []
+        names = _Names(self._features)
         try:
-            yield from self._parsed(partial(self._chunks, damage)).batches(limit)
+            yield from self._parsed(partial(self._chunks, damage, names)).batches(limit)
         except SourceError:
             self._raise_located()
             raise
         if damage:
             raise damage[0]
+        names.warn()
 
-    def _chunks(self, damage: list[SourceError]) -> Iterator[list[bytes]]:
+    def _chunks(self, damage: list[SourceError], names: _Names) -> Iterator[list[bytes]]:
         """Yield the records in lists; end before one that is damaged, and add the error to a list."""
 
         def whole() -> Iterator[bytes]:
             try:
-                yield from _records(self._files, self._compression)
+                for record in _records(self._files, self._compression):
+                    names.look_at(record)
+                    yield record
             except SourceError as error:
                 damage.append(error)
 
@@ -126,6 +131,47 @@ class _Examples:
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"TensorFlow does not take features={self._features!r}: {error}") from error
         return TfDataSource(unbatched(parsed) if is_batched else parsed, self._declared)
+
+
+class _Names:
+    """Looks for each feature in the records, until one has it: TensorFlow makes empty columns of wrong names.
+
+    Args:
+        features: the features.
+    """
+
+    def __init__(self, features: Mapping[str, Any]) -> None:
+        self._missing = {name: getattr(feature, "value_key", None) or name for name, feature in features.items()}
+        self._last = b""
+        self._records = 0
+
+    def look_at(self, record: bytes) -> None:
+        self._records += 1
+        if not self._missing:
+            return
+        import tensorflow as tf
+
+        self._last = record
+        try:
+            there = tf.train.Example.FromString(record).features.feature.keys()
+        except Exception:  # noqa: BLE001
+            # TensorFlow says below what is wrong with it.
+            return
+        self._missing = {name: key for name, key in self._missing.items() if key not in there}
+
+    def warn(self) -> None:
+        """Warn of features that no record has."""
+        if not self._missing or not self._records:
+            return
+        import tensorflow as tf
+
+        example = tf.train.SequenceExample.FromString(self._last)
+        names, lists = sorted(example.context.feature), sorted(example.feature_lists.feature_list)
+        of_lists = f", and the feature lists {lists}, which only tf.io.parse_sequence_example reads" if lists else ""
+        warn(
+            f"no record has the features {sorted(self._missing)}, so their columns are empty: the last one has the "
+            f"features {names}{of_lists}"
+        )
 
 
 def _records(files: Files, compression: str | None) -> Iterator[bytes]:

@@ -104,12 +104,13 @@ def _elements(files: Files, spec: Mapping[str, LeafSpec | None], *, takes_all: b
         extra = [name for name in sample if name not in spec and not name.startswith("__")]
         if extra and takes_all:
             hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read."
-            raise ElementError(f"the suffixes {list(spec)[1:]}", f"{list(sample)[2:]}", record=record, hint=hint)
+            got, place = f"{list(sample)[2:]}", str(sample["__url__"])
+            raise ElementError(f"the suffixes {list(spec)[1:]}", got, record=record, hint=hint, place=place)
         try:
             yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
         except ElementError as error:
-            hint = f"It is in sample {sample[KEY]!r} of {sample['__url__']}: element_spec= may say bytes or str."
-            raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error
+            place = f"{sample['__url__']}, sample {sample[KEY]!r}"
+            raise error.at(record=record, place=place, hint="element_spec= may say bytes or str.") from error
 
 
 def _samples(files: Files) -> Iterator[dict[str, Any]]:
@@ -117,7 +118,14 @@ def _samples(files: Files) -> Iterator[dict[str, Any]]:
     for file in files.find():
         try:
             with file.open() as opened:
+                keys: set[str] = set()
                 for sample in group_by_keys(_members(opened, file.name)):
+                    if sample[KEY] in keys:
+                        raise SourceError(
+                            f"the files of sample {sample[KEY]!r} do not follow each other, as those of a sample must: "
+                            "pack them in the order of their names (tar --sort=name)"
+                        )
+                    keys.add(sample[KEY])
                     yield sample
                     record += 1
         except Exception as error:

@@ -122,38 +122,53 @@ class ElementError(CacheLayerError, ValueError):
         expected: what the spec asks for.
         got: what came.
         hint: what to do about it, or empty.
+        place: where the element was read, such as a file and its line, or empty.
     """
 
-    def __init__(self, expected: str, got: str, *, path: str = "", record: int | None = None, hint: str = "") -> None:
+    def __init__(
+        self,
+        expected: str,
+        got: str,
+        *,
+        path: str = "",
+        record: int | None = None,
+        hint: str = "",
+        place: str = "",
+    ) -> None:
         self.record = record
         self.path = path
         self.expected = expected
         self.got = got
         self.hint = hint
+        self.place = place
         super().__init__(expected, got)
 
-    def at(self, *, path: str | None = None, record: int | None = None) -> ElementError:
+    def at(
+        self, *, path: str | None = None, record: int | None = None, hint: str | None = None, place: str = ""
+    ) -> ElementError:
         """Return the same error with its place filled in."""
         return type(self)(
             self.expected,
             self.got,
             path=self.path if path is None else path,
             record=self.record if record is None else record,
-            hint=self.hint,
+            hint=self.hint if hint is None else hint,
+            place=place or self.place,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _element_error, (self.expected, self.got, self.path, self.record, self.hint)
+        return _element_error, (self.expected, self.got, self.path, self.record, self.hint, self.place)
 
     def __str__(self) -> str:
         where = "element" if self.record is None else f"record {self.record}"
+        where = f"{self.place}, {where}" if self.place else where
         leaf = f", leaf {self.path}" if self.path else ""
         hint = f" {self.hint}" if self.hint else ""
         return f"{where}{leaf}: expected {self.expected}, got {self.got}.{hint}"
 
 
-def _element_error(expected: str, got: str, path: str, record: int | None, hint: str) -> ElementError:
-    return ElementError(expected, got, path=path, record=record, hint=hint)
+def _element_error(expected: str, got: str, path: str, record: int | None, hint: str, place: str = "") -> ElementError:
+    return ElementError(expected, got, path=path, record=record, hint=hint, place=place)
 
 
 class SourceError(CacheLayerError, RuntimeError):

@@ -279,8 +279,7 @@ def columns_of(
         found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves)))
         return [column_of(path, leaf, found[path]) for path, leaf in tree.leaves(spec)]
     except ElementError as error:
-        error.hint = f"{error.hint} It is in {name}.".strip() if name else error.hint
-        raise
+        raise error.at(place=name) from error.__cause__
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -353,6 +352,11 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
             named = pc.is_inf(array.cast(pa.float64()))
         if pc.any(pc.and_(infinite, pc.invert(named))).as_py():
             raise pa.ArrowInvalid(f"the number is too large for {kind}")
+        is_zero = pc.equal(cast.cast(pa.float64()), 0.0)
+        if is_text(array.type) and pc.any(is_zero).as_py():
+            has_digit = pc.match_substring_regex(array, "^[^eE]*[1-9]")
+            if pc.any(pc.and_(is_zero, has_digit)).as_py():
+                raise pa.ArrowInvalid(f"the number is too small for {kind}, which would make it 0")
         return cast
     # A date loses the time of a moment, and a flag is any number but 0.
     may_lose = (kinds.is_boolean(kind) or kinds.is_temporal(kind)) and not is_text(array.type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_files import FileFacts
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
+from cachelayer.records.codec import Codec
+from cachelayer.records.layout import Column
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 
@@ -199,17 +202,55 @@ class FileElements:
     Args:
         element_spec: the spec of the elements; None if the first ones decide it.
         elements: yields them, each time it is called.
+        place_of: returns the file of a record, and its line; None if errors need no more than the record.
     """
 
     kind = "files"
     length: int | None = None
 
-    def __init__(self, element_spec: Tree | None, elements: Callable[[], Iterator[Any]]) -> None:
+    def __init__(
+        self,
+        element_spec: Tree | None,
+        elements: Callable[[], Iterator[Any]],
+        place_of: Callable[[int], str] | None = None,
+    ) -> None:
         self.element_spec = element_spec
         self._elements = elements
+        self._place_of = place_of
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        return IterableSource(self._elements(), self.kind, None).batches(limit)
+        first = 0
+        for batch in IterableSource(self._elements(), self.kind, None).batches(limit):
+            yield batch if self._place_of is None else PlacedBatch(batch, first, self._place_of)
+            first += len(batch)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedBatch:
+    """A batch whose errors name the place where an element was read.
+
+    Args:
+        batch: the batch.
+        first: the number of its first record.
+        place_of: returns the place of a record.
+    """
+
+    batch: Batch
+    first: int
+    place_of: Callable[[int], str]
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def columns(self, codec: Codec) -> list[Column]:
+        try:
+            return self.batch.columns(codec)
+        except ElementError as error:
+            raise (error.at(place=self.place_of(self.first)) if len(self) == 1 else error) from error.__cause__
+
+    def apart(self) -> Iterator[PlacedBatch]:
+        for record, batch in enumerate(self.batch.apart(), self.first):
+            yield PlacedBatch(batch, record, self.place_of)
 
 
 def _matching(path: Any, options: Options) -> list[File]:
@@ -219,7 +260,8 @@ def _matching(path: Any, options: Options) -> list[File]:
     with reading(text):
         fs, inner = _file_system(text, options)
         is_file = fs.isfile(inner)
-        found = [inner] if is_file or not any(sign in text for sign in _PATTERN) else _of_pattern(fs, inner)
+        is_pattern = not is_file and any(sign in text for sign in _PATTERN)
+        found = _of_pattern(fs, inner) if is_pattern else [inner]
         files = [inner] if is_file else [name for name in found if fs.isfile(name)]
         folder = next((name for name in found if name not in files and fs.isdir(name)), None)
     if folder is not None and inner.rpartition("/")[2].strip("*"):
@@ -230,10 +272,15 @@ def _matching(path: Any, options: Options) -> list[File]:
 
 
 def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
-    first = min(pattern.find(sign) for sign in _PATTERN if sign in pattern)
-    folder = pattern[: pattern.rfind("/", 0, first) + 1]
-    found = sorted(fs.glob(pattern))
-    if is_hidden(pattern[len(folder) :]):
+    """Return what a pattern names. Folders of exactly its name are meant as they are: ``run[1]/*`` is in ``run[1]``."""
+    folder = ""
+    while (rest := pattern[len(folder) :]) and "/" in rest.lstrip("/"):
+        name = rest[: rest.index("/", len(rest) - len(rest.lstrip("/"))) + 1]
+        if any(sign in name for sign in _PATTERN) and not fs.isdir((folder + name).rstrip("/")):
+            break
+        folder += name
+    found = sorted(fs.glob(re.sub(r"([*?[])", r"[\1]", folder) + rest))
+    if is_hidden(rest):
         return found
     return [name for name in found if not is_hidden(name.removeprefix(folder))]
 
@@ -295,7 +342,13 @@ class Folder:
             self.fs.invalidate_cache(self.path)
             is_local = isinstance(self.fs, LocalFileSystem)
             found = _local_files(self.path) if is_local else self.fs.find(self.path, detail=True)
-        inner = {name[len(self.path) + 1 :]: File(self.fs, name, info) for name, info in found.items()}
+        folders = {name.rpartition("/")[0] for name in found}
+        # Some clients put empty objects in the place of folders.
+        inner = {
+            name[len(self.path) + 1 :]: File(self.fs, name, info)
+            for name, info in found.items()
+            if len(name) > len(self.path) + 1 and not name.endswith("/") and (info.get("size") or name not in folders)
+        }
         datasets = tuple({dataset for path in inner if (dataset := names.dataset_folder(path)) is not None})
         if "" in datasets:
             raise InvalidArgumentError(f"{self.path} is a dataset of a storage: open it with cachelayer.open")

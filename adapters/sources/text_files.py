@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +18,14 @@ from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
 from cachelayer.adapters.sources.files import File, FileElements, Files, reading
 from cachelayer.adapters.sources.python_rows import Unreadable, first_rows, packer, spec_of_rows
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.tree import Tree
 
 _BOM = b"\xef\xbb\xbf"
 _FIRST_LINES = 4096
 _OPTIONS = ("include_columns", "column_types", "null_values", "decimal_point")
+_PARSED = ("delimiter", "quote_char", "double_quote", "escape_char", "newlines_in_values", "invalid_row_handler")
+_END = "cachelayer-end-of-file"
 _LONG_NUMBER = re.compile(rb"[0-9][eE][+-]?[0-9]{3}|[0-9]{300}")
 """What a line holds in which float64 may overflow, or become 0."""
 
@@ -52,18 +54,33 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> FileElements
     elif schema is not None:
         spec = spec_of(pa.struct(list(schema)), {})
     else:
-        spec = spec_of_rows(first_rows(rows(), _FIRST_LINES))
+        try:
+            spec = spec_of_rows(first_rows(rows(), _FIRST_LINES))
+        except ElementError as error:
+            raise error.at(place=_place_of(files, error.record or 0)) from error.__cause__
     pack = packer(spec, fill=True)
-    return FileElements(spec, lambda: map(pack, rows()))
+    return FileElements(spec, lambda: map(pack, rows()), partial(_place_of, files))
 
 
 def _rows(files: Files, names: list[str] | None) -> Iterator[Any]:
+    for _, _, line in _placed_lines(files):
+        row = _parsed(line)
+        is_whole = names is None or isinstance(row, Unreadable)
+        yield row if is_whole else {name: row.get(name) for name in names or ()}
+
+
+def _place_of(files: Files, record: int) -> str:
+    """Return the file and the line of a record."""
+    file, number, _ = next(islice(_placed_lines(files), record, None))
+    return f"{file.name}, line {number}"
+
+
+def _placed_lines(files: Files) -> Iterator[tuple[File, int, bytes]]:
+    """Yield each line that is not empty, with its file and its number, from 1."""
     for file in files.find():
         for number, line in enumerate(_lines(file), 1):
             if line.strip():
-                row = _parsed(line, f"line {number} of {file.name}")
-                is_whole = names is None or isinstance(row, Unreadable)
-                yield row if is_whole else {name: row.get(name) for name in names or ()}
+                yield file, number, line
 
 
 def _lines(file: File) -> Iterator[bytes]:
@@ -78,13 +95,13 @@ def _lines(file: File) -> Iterator[bytes]:
             rest, start = end, b""
 
 
-def _parsed(line: bytes, place: str) -> Any:
+def _parsed(line: bytes) -> Any:
     read_float = _float if _LONG_NUMBER.search(line) else None
     try:
         value = json.loads(line.decode(), object_pairs_hook=_object, parse_float=read_float)
     except (ValueError, RecursionError) as error:
-        return Unreadable(f"{type(error).__name__}: {error}, {place}")
-    return value if isinstance(value, dict) else Unreadable(f"no JSON object, {place}")
+        return Unreadable(f"{type(error).__name__}: {error}")
+    return value if isinstance(value, dict) else Unreadable("no JSON object")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,8 +134,12 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
     """Return a CSV file as a part: all columns as text, or those of a schema in its types."""
     parse = pa_csv.ParseOptions(newlines_in_values=True) if parse is None else parse
     convert = pa_csv.ConvertOptions() if convert is None else convert
-    with reading(file.name, "does not parse"), _opened(file, read, parse, None) as reader:
+    with reading(file.name, "does not parse"), _opened(file, read, parse, None, b"") as reader:
         header = reader.schema.names
+    if len(header) == 1 and parse.ignore_empty_lines:
+        # Without another column, an empty line is how writers put an empty cell.
+        parse = pa_csv.ParseOptions(**{name: getattr(parse, name) for name in _PARSED}, ignore_empty_lines=False)
+    last_row = (parse.delimiter.join([_END] * len(header)) + "\n").encode()
     names = schema.names if schema is not None else convert.include_columns or header
     twice = next((name for name in names if header.count(name) > 1), None)
     if twice is not None:
@@ -127,8 +148,8 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
     own = pa.schema([(name, declared.get(name, pa.string())) for name in names])
 
     def batches(_: int) -> Iterator[pa.RecordBatch]:
-        with reading(file.name, "does not parse"), _opened(file, read, parse, names) as reader:
-            for batch in reader:
+        with reading(file.name, "does not parse"), _opened(file, read, parse, names, last_row) as reader:
+            for batch in _without_last_row(reader, file.name):
                 columns = [
                     column if is_text(kind) else _values(column, convert)
                     for column, kind in zip(batch.columns, own.types, strict=True)
@@ -138,13 +159,28 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
     return ArrowPart(file.name, own, None, batches)
 
 
-def _opened(file: File, read: Any, parse: Any, names: list[str] | None) -> Any:
-    """Return a reader of columns of text; of all columns if no names are given."""
+def _without_last_row(batches: Any, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield batches without the row that was added to the file, which is another one if a quote does not end."""
+    last: pa.RecordBatch | None = None
+    for batch in batches:
+        if last is not None and len(batch):
+            yield last
+        last = batch if last is None or len(batch) else last
+    if last is None or not len(last) or any(column[-1].as_py() != _END for column in last.columns):
+        raise SourceError(
+            f"{name} ends within quotes: a text that begins with a quotation mark has no other at its end. Close it, "
+            "or pass parse_options=pyarrow.csv.ParseOptions(quote_char=False) if it is part of the text"
+        )
+    yield last[:-1]
+
+
+def _opened(file: File, read: Any, parse: Any, names: list[str] | None, last_row: bytes) -> Any:
+    """Return a reader of columns of text, with one more row; of all columns if no names are given."""
     # Text that is not UTF-8 is refused when its record is stored, so that only this record is skipped.
     convert = pa_csv.ConvertOptions(check_utf8=False)
     if names is not None:
         convert.include_columns, convert.column_types = names, dict.fromkeys(names, pa.string())
-    stream = _Text(stream_of(file), parse.quote_char or "", file.name)
+    stream = _Text(stream_of(file), last_row)
     return pa_csv.open_csv(pa.PythonFile(stream, mode="r"), read, parse, convert)
 
 
@@ -162,29 +198,24 @@ class _Text:
 
     Args:
         stream: the stream to read.
-        quote: the quotation mark; empty if there is none.
-        name: the name of the file.
+        last_row: a row to add at its end.
     """
 
     closed = False
 
-    def __init__(self, stream: Any, quote: str, name: str) -> None:
+    def __init__(self, stream: Any, last_row: bytes) -> None:
         self._stream = stream
-        self._quote = quote.encode()
-        self._name = name
-        self._quotes = 0
+        self._last_row = last_row
+        self._ends_a_line = True
         self._rest = b""
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` of the next bytes."""
         new: bytes = self._stream.read(max(1, size - len(self._rest)))
-        if self._quote:
-            self._quotes += new.count(self._quote)
-            if not new and self._quotes % 2:
-                raise SourceError(
-                    f"{self._name} ends within quotes: its quotation marks are odd in number. Close them, or pass "
-                    "parse_options=pyarrow.csv.ParseOptions(quote_char=False) if they are part of its texts"
-                )
+        if new:
+            self._ends_a_line = new.endswith((b"\n", b"\r"))
+        else:
+            new, self._last_row = (b"" if self._ends_a_line or not self._last_row else b"\n") + self._last_row, b""
         data, self._rest = self._rest + new, b""
         if len(data) > 1 and data.endswith(b"\r"):
             data, self._rest = data[:-1], b"\r"

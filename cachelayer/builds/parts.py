@@ -54,8 +54,8 @@ def errors_of(part: Part) -> Iterator[None]:
     except ElementError as error:
         if not part.name:
             raise
-        hint = f"It is in {part.name}. {error.hint}".strip()
-        raise type(error)(error.expected, error.got, path=error.path, record=error.record, hint=hint) from error
+        place = f"{part.name}, {error.place}" if error.place else part.name
+        raise error.at(place=place) from error
     except SourceError as error:
         if not part.name:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,15 +12,18 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import s3fs
 import soundfile
 from pages import run_page
 from PIL import Image
+from servers import Server, new_bucket
 from source_conformance import SourceConformance
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ImageSpec, InvalidArgumentError, InvalidTypeError, SourceError, Storage
 from cachelayer.adapters.folders import from_audio_folder, from_files, from_image_folder
 from cachelayer.adapters.npy import from_npy, from_npz
+from cachelayer.adapters.pyarrow import from_json
 from cachelayer.adapters.sources.files import Files
 
 CLASSES = ["cat", "dog"]
@@ -247,3 +251,52 @@ def test_a_url_without_a_bucket_is_refused_at_once(tmp_path: Path, url: str) -> 
 
 def test_the_page_shows_what_its_code_prints() -> None:
     run_page("files.md", 4)
+
+
+def test_objects_in_the_place_of_folders_are_no_files(storage: Storage, tmp_path: Path, s3: Server) -> None:
+    bucket = new_bucket(s3)
+    fs = s3fs.S3FileSystem(**s3.storage_options(), skip_instance_cache=True)
+    objects = {"": b"", "f/": b"", "f/sub/": b"", "f/sub/a.txt": b"a", "f/none/": b"", "f/empty.txt": b"", "f/sub": b""}
+    for name, data in objects.items():
+        if name:
+            fs.call_s3("put_object", Bucket=bucket, Key=name, Body=data)
+    options = {"storage_options": s3.storage_options()}
+    ref = storage.cache(from_files(s3.url(bucket, "f"), **options), "d", "v1")
+    assert [(row["path"], row["data"]) for row in ref] == [("empty.txt", b""), ("sub/a.txt", b"a")]
+    with pytest.raises(InvalidArgumentError, match="there is no file"):
+        storage.cache(from_json(s3.url(bucket, "f/none/*"), **options), "d", "v2")
+
+
+def test_a_folder_that_is_named_like_a_pattern_is_meant_as_it_is(storage: Storage, tmp_path: Path) -> None:
+    for number, name in enumerate(["run[1]", "run1", "a*b", "aXb", "sub/run[1]", "sub/run1"]):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "x.jsonl").write_text(f'{{"n": {number}}}')
+
+    versions = count()
+
+    def read(pattern: str) -> list[int]:
+        return [int(row["n"]) for row in storage.submit(from_json(tmp_path / pattern), "d", f"v{next(versions)}")]
+
+    assert read("run[1]/*.jsonl") == read("run[1]/x.jsonl") == [0]
+    assert read("a*b/*.jsonl") == [2]
+    assert read("sub/run[1]/*.jsonl") == read("s*/run[[]1]/*.jsonl") == [4]
+    assert read("run[12]/*.jsonl") == [1]
+    assert read("run*/*.jsonl") == [1, 0]
+
+
+def test_arrays_at_a_url_are_those_of_this_host(storage: Storage, tmp_path: Path) -> None:
+    array, memory = np.arange(12, dtype=">i4").reshape(6, 2), fsspec.filesystem("memory")
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", x=array)
+    digests = set()
+    for number, (read, name) in enumerate(((from_npy, "x.npy"), (from_npz, "x.npz"))):
+        memory.pipe(f"/arrays/{name}", (tmp_path / name).read_bytes())
+        for where in (tmp_path / name, f"memory://arrays/{name}"):
+            source = read({"x": where}) if read is from_npy else read(where)
+            version = f"v{number}{len(str(where))}"
+            digests.add(storage.submit(source, "d", version).digest)
+        assert len(storage.submit(f"memory://arrays/{name}", "d", f"w{number}")) == 6
+        memory.pipe(f"/arrays/{name}", (tmp_path / name).read_bytes()[:-5])
+        with pytest.raises(SourceError, match=name):
+            storage.submit(f"memory://arrays/{name}", "d", "bad")
+    assert len(digests) == 1

@@ -270,7 +270,7 @@ def test_a_value_that_a_declared_type_cannot_hold_is_refused_with_its_record_or_
     storage, path, schema = Storage(tmp_path / "cache"), tmp_path / f"x.{suffix}", pa.schema({"x": kind})
     write, read = (pq.write_table, from_parquet) if suffix == "parquet" else (pa_feather.write_feather, from_ipc)
     write(pa.table({"x": values}), str(path))
-    with pytest.raises(ElementError, match=rf"record 1, leaf \['x'\]: expected .*, got {shown}.*It is in"):
+    with pytest.raises(ElementError, match=rf"^\S*x\.{suffix}, record 1, leaf \['x'\]: expected .*, got {shown}"):
         storage.submit(read(path, schema=schema), "d", "v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 2 records were left out"):
         ref = storage.submit(read(path, schema=schema), "d", "v2", on_error="skip")

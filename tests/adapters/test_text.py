@@ -133,12 +133,47 @@ def test_a_csv_cell_is_its_declared_value_or_is_refused_by_record_and_leaf(
 ) -> None:
     (tmp_path / "a.csv").write_text(f"x\n{good}\n\n{bad}\n{good}\n")
     source = from_csv(tmp_path / "a.csv", pa.schema({"x": kind}))
-    with pytest.raises(ElementError, match=rf"record 1, .*x.*{re.escape(bad)}"):
+    with pytest.raises(ElementError, match=rf"a\.csv.*record 2, .*x.*{re.escape(bad)}"):
         rows(storage, source)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 3"):
-        found = rows(storage, source, on_error="skip")
-    for row in found:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 4"):
+        first, empty, last = rows(storage, source, on_error="skip")
+    assert empty == {"x": None}
+    for row in (first, last):
         assert_same(row["x"], stored)
+
+
+def test_an_empty_line_is_an_empty_cell_where_there_is_one_column(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x\n\n1\r\n\r\n2\n")
+    (tmp_path / "b.csv").write_bytes(b"x,y\n\n1,2\n\n")
+    assert [row["x"] for row in rows(storage, from_csv(tmp_path / "a.csv"))] == ["", "1", "", "2"]
+    quoted = pa_csv.ParseOptions(quote_char=False)
+    assert len(rows(storage, from_csv(tmp_path / "a.csv", parse_options=quoted))) == 4
+    assert rows(storage, from_csv(tmp_path / "b.csv")) == [{"x": "1", "y": "2"}]
+
+
+@pytest.mark.parametrize("block_size", [64, 1 << 20])
+def test_a_quotation_mark_within_a_text_is_part_of_it_and_one_that_is_not_closed_is_refused(
+    storage: Storage, tmp_path: Path, block_size: int
+) -> None:
+    read = pa_csv.ReadOptions(block_size=block_size)
+    filler = "0,a\n" * 30
+    for texts in (['5" pipe'], ['5" pipe', '2"'], ['"a"" b"', '5"']):
+        (tmp_path / "a.csv").write_text("n,x\n" + filler + "".join(f"1,{text}\n" for text in texts))
+        found = rows(storage, from_csv(tmp_path / "a.csv", read_options=read))[30:]
+        assert [row["x"] for row in found] == [text.replace('"a"" b"', 'a" b') for text in texts]
+    for bad in ('"ab', '5" pipe\n2,"ab', '"'):
+        for end in ("", "\n", "\n2,c\n"):
+            (tmp_path / "a.csv").write_text(f"n,x\n{filler}1,{bad}{end}")
+            with pytest.raises(SourceError, match=r"^\S*a\.csv"):
+                rows(storage, from_csv(tmp_path / "a.csv", read_options=read))
+
+
+@pytest.mark.parametrize(("kind", "text"), [("float32", "1e-60"), ("float64", "-0.1e-400"), ("float16", "0.000000001")])
+def test_a_number_that_would_become_0_is_refused(storage: Storage, tmp_path: Path, kind: str, text: str) -> None:
+    (tmp_path / "a.csv").write_text(f"x,y\n0.0,a\n0e9,b\n{text},c\n")
+    source = from_csv(tmp_path / "a.csv", convert_options=pa_csv.ConvertOptions(column_types={"x": FLOATS[kind]}))
+    with pytest.raises(ElementError, match=r"^\S*a\.csv.*record 2, .*'x'"):
+        rows(storage, source)
 
 
 def test_line_breaks_in_quotes_are_kept_wherever_a_block_ends(storage: Storage, tmp_path: Path) -> None:
@@ -259,7 +294,7 @@ def test_json_that_does_not_fit_is_refused_with_its_record_or_left_out(
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": %d}\n' % (2**53 + 1) * 5 + b"\n" + line + b'\n{"n": 2}\n')
-    with pytest.raises(ElementError, match=rf"(?s)record [05][,:].*{said}"):
+    with pytest.raises(ElementError, match=rf"(?s)^\S*a\.jsonl, line [17], record [05][,:].*{said}"):
         rows(storage, from_json(path, schema))
     if b"0.5" in line and schema is None:
         return  # a float among the first numbers makes all of them floats

@@ -15,6 +15,7 @@ from strategies import same
 
 from cachelayer import (
     ArraySpec,
+    CacheLayerWarning,
     InvalidArgumentError,
     InvalidTypeError,
     SourceError,
@@ -194,3 +195,25 @@ def test_a_value_of_another_kind_names_record_file_and_feature(
     write(tmp_path / "a", [example(x=[stored])])
     with pytest.raises(SourceError, match=rf"a failed at its record 0: .*x.*{reason}"):
         storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
+
+
+def test_features_that_no_record_has_are_named_in_a_warning(storage: Storage, tmp_path: Path) -> None:
+    steps = [tf.train.Feature(int64_list=tf.train.Int64List(value=[number])) for number in range(3)]
+    records = [
+        tf.train.SequenceExample(
+            context=tf.train.Features(feature={"id": steps[number], **({"rare": steps[0]} if number == 2 else {})}),
+            feature_lists=tf.train.FeatureLists(feature_list={"steps": tf.train.FeatureList(feature=steps)}),
+        ).SerializeToString()
+        for number in range(3)
+    ]
+    write(tmp_path / "a.tfrecord", records)
+    there = {"id": tf.io.FixedLenFeature((), tf.int64), "rare": tf.io.VarLenFeature(tf.int64)}
+    assert len(storage.cache(from_tfrecord(tmp_path / "a.tfrecord", there), "d", "v1")) == 3
+    wrong = {
+        "steps": tf.io.VarLenFeature(tf.int64),
+        "ids": tf.io.FixedLenFeature((), tf.int64, default_value=0),
+        "parts": tf.io.RaggedFeature(tf.int64, "cells"),
+    }
+    for name, feature in wrong.items():
+        with pytest.warns(CacheLayerWarning, match=rf"'{name}'.*'id'.*'steps'"):
+            storage.cache(from_tfrecord(tmp_path / "a.tfrecord", {**there, name: feature}), name, "v1")
