@@ -95,7 +95,7 @@ def test_warnings_are_a_line(here: Path) -> None:
 def test_a_part_of_a_version_is_refused_where_the_whole_is_meant(here: Path) -> None:
     for name in ("verify", "rm", "cp", "tag"):
         more = {"cp": [here / "to"], "tag": ["best"], "rm": ["--yes"]}.get(name, [])
-        assert "without [...]" in refused(name, f"{here}/cache/d@v1[:3]", *more)
+        assert "the whole version" in refused(name, f"{here}/cache/d@v1[:3]", *more)
     assert document("show", f"{here}/cache/d@v1[:3]")["records"] == 3
 
 
