@@ -146,7 +146,7 @@ class Rules:
         deletions_are_committed: a collector writes what it deletes into the log, on the head that named none of it.
         entries_follow_their_head: an entry is put on the head that it was decided on.
         lost_replies_are_read_back: who loses the reply to an entry reads whose entry is there.
-        bases_are_compared: who appends commits only on a head that has its base as it was.
+        bases_are_compared: who appends or rewrites commits only on a head that has the base as it was.
     """
 
     names_hold_generations: bool = True
@@ -163,8 +163,9 @@ class Protocol:
 
     In the package, ``commit`` is ``Log.commit``, ``check_file`` is ``publish.lost_files``, ``put_file`` is
     ``ShardTarget.put``, ``resume`` is ``Notes.finished``, ``build`` is ``VersionBuild.build``, ``publish`` is
-    ``publish.publish``, ``append`` is ``derive.appended`` with it, ``erase`` is ``Erasure.erase``, ``remove`` is
-    ``Storage.delete``, and ``choose`` and ``collect`` are ``gc.garbage`` and ``gc.collect``.
+    ``publish.publish``, ``append`` is ``derive.appended`` with it, ``rewrite`` is ``VersionCopy`` and
+    ``OrderedRecords`` with it, ``erase`` is ``Erasure.erase``, ``remove`` is ``Storage.delete``, and ``choose`` and
+    ``collect`` are ``gc.garbage`` and ``gc.collect``.
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -227,9 +228,21 @@ class Protocol:
             stem = None
 
     def publish(
-        self, token: str, version: str, stem: Stem, base: tuple[str, frozenset[Stem]] | None = None
+        self,
+        token: str,
+        version: str,
+        stem: Stem,
+        base: tuple[str, frozenset[Stem]] | None = None,
+        shared: frozenset[Stem] = frozenset(),
     ) -> Generator[Operation, Any, str | None]:
-        """Publish a version of a file, and of those of a base; return None if the file was deleted meanwhile."""
+        """Publish a version of a file, and of those that it shares; return None if the file was deleted meanwhile.
+
+        Args:
+            token, version: who publishes what.
+            stem: the file.
+            base: a version that was read, and the files that it had then.
+            shared: files of the base.
+        """
         while True:
             head = yield Operation("read head")
             if version in head.files:
@@ -238,7 +251,7 @@ class Protocol:
                 return "the base is gone"
             if not (yield from self.check_file(stem, head)):
                 return None
-            files = frozenset({self.stored(stem)}) | (frozenset() if base is None else base[1])
+            files = frozenset({self.stored(stem)}) | shared
             if (yield from self.commit(head.number, head.entry.with_files(token, {version: files}))):
                 return f"published {version}"
 
@@ -251,6 +264,19 @@ class Protocol:
             return "no base"
         while True:
             stem = yield from self.put_file(shard)
+            result = yield from self.publish(token, version, stem, (base, shards), shards)
+            if result is not None:
+                return result
+
+    def rewrite(self, token: str, base: str, version: str) -> Actor:
+        """Publish a version with the records of another in a shard of its own."""
+        head = yield Operation("read head")
+        shards = head.files.get(base)
+        del head
+        if shards is None:
+            return "no base"
+        while True:
+            stem = yield from self.put_file(" and ".join(sorted(f"{shard.content} again" for shard in shards)))
             result = yield from self.publish(token, version, stem, (base, shards))
             if result is not None:
                 return result

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 from protocol_model import Actor, Protocol, Rules, Store, explore
 
-PUBLISHES = {"build": "v", "append": "w"}
+PUBLISHES = {"build": "v", "append": "w", "rewrite": "x"}
 """The version that each kind of actor publishes."""
 
 
@@ -20,6 +20,7 @@ def actors_of(kinds: str, protocol: Protocol, *, are_alike: bool) -> dict[str, C
         made[f"{kind} {number}"] = {
             "build": lambda token=token: protocol.build(token, "v", "shard"),
             "append": lambda token=token: protocol.append(token, "v", "w", "more"),
+            "rewrite": lambda token=token: protocol.rewrite(token, "v", "x"),
             "erase": lambda token=token: protocol.erase(token, "v", "shard", "shard without a record"),
             "remove": lambda token=token: protocol.remove(token, "v"),
             "collect": lambda token=token: protocol.collect(token),
@@ -34,6 +35,9 @@ def problem(before: Store, after: Store, results: Mapping[str, str | None]) -> s
             return f"{version} names a missing file"
     if after.head.number > before.head.number:
         kind = after.tokens[-1].split()[0]
+        is_erased = any("without" in stem.content for stem in before.head.named)
+        if kind == "rewrite" and is_erased and "shard again" in {stem.content for stem in after.head.files["x"]}:
+            return "x brings back what was erased"
         if PUBLISHES.get(kind) in before.head.files:
             return f"{kind} publishes again"
         if kind != "remove" and before.head.files.keys() - after.head.files.keys():
@@ -55,6 +59,7 @@ def run(kinds: str, losses: int = 0, rules: Rules | None = None) -> tuple[int, s
         ("build build collect collect", 0, 10_000),
         ("build build append erase collect", 0, 20_000),
         ("build append remove collect", 0, 500),
+        ("build rewrite erase collect", 0, 1_000),
         ("build build collect", 1, 10_000),
         ("build collect", 2, 1_000),
         pytest.param("build append erase collect", 1, 30_000, marks=pytest.mark.soak),
@@ -77,6 +82,7 @@ def test_no_version_names_a_missing_file_and_each_is_published_once(kinds: str, 
         ("entries_follow_their_head", "build collect", 0, "v names a missing file"),
         ("lost_replies_are_read_back", "build", 1, "build 0 has not published"),
         ("bases_are_compared", "build append remove collect", 0, "w names a missing file"),
+        ("bases_are_compared", "build rewrite erase", 0, "x brings back what was erased"),
     ],
 )
 def test_each_rule_is_needed(rule: str, kinds: str, losses: int, lost: str) -> None:
