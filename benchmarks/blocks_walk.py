@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import ranged
-from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
+from cachelayer.arrayrecord.index import ROW
 from cachelayer.objects.bucket_store import PIECE
 from cachelayer.streams.ahead.block_feed import BlockFeed
 from cachelayer.streams.order.blocks import BlockOrder
@@ -51,7 +51,7 @@ class Dataset:
     @property
     def index_nbytes(self) -> int:
         """Bytes of the index of a shard."""
-        return HEADER_NBYTES + ROW.itemsize * self.shard_records
+        return ROW.itemsize * self.shard_records
 
     @property
     def kept_indices(self) -> float:

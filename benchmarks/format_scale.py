@@ -17,7 +17,6 @@ from typing import Any
 from harness import machine, peak_mb, table
 
 from cachelayer import ArraySpec
-from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
@@ -35,15 +34,16 @@ def a_manifest(shards: int, records: int) -> Manifest:
             nbytes=1_000_000_000 + number,
             crc32c=number * 2_654_435_761 % 2**32,
             sha256=digest,
-            index_nbytes=HEADER_NBYTES + each * ROW.itemsize,
+            compression="none",
             index_crc32c=number * 2_246_822_519 % 2**32,
-            lengths_crc32c=(number * 3_266_489_917 % 2**32,),
+            lengths_crc32c=number,
+            length_crc32cs=(number * 3_266_489_917 % 2**32,),
             length_totals=(1000 * each,),
         )
         for number in range(shards)
         for digest in [hashlib.sha256(number.to_bytes(8, "little")).hexdigest()]
     ]
-    return Manifest("typed/1", SPEC, ShardTable.of(ShardFile(stat, 0) for stat in stats))
+    return Manifest("typed/1", SPEC, ShardTable(ShardFile(stat, 0) for stat in stats))
 
 
 def seconds(work: Callable[[], Any], rounds: int = 5) -> float:

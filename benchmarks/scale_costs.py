@@ -25,7 +25,6 @@ from format_scale import a_manifest
 from servers import Server, gcs_server, new_bucket
 
 import cachelayer
-from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.objects.bucket_store import PIECE
 from cachelayer.objects.local_cache import CacheFolder
@@ -161,8 +160,7 @@ def _memory_a_shard(shards: int) -> float:
     table = a_manifest(shards, shards * 100_000).shards
 
     def touched() -> Any:
-        headers = {number: IndexHeader("none", 100_000 + number, 10**6, None, 10**9) for number in range(shards)}
-        return [ShardObject(shard.name, shard.file, shard.stats) for shard in table], headers
+        return [ShardObject(shard.name, shard.file, shard.stats) for shard in table]
 
     return _memory(touched)[0] / shards
 
@@ -253,7 +251,7 @@ def kind_cost(kind: str) -> KindCost:
         build_cpu_s=build,
         # A shard's padding to whole blocks, and its last one, belong to it, not to its records.
         overhead_nbytes=max(0.0, stored - 131_072) / len(records),
-        index_nbytes=(indices - HEADER_NBYTES) / len(records),
+        index_nbytes=indices / len(records),
         sparse_reads=reads,
         sparse_trips=sparse_trips,
         opening_trips=opening_trips,

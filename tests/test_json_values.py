@@ -28,14 +28,14 @@ from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
 
-STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98, (5, 6), (9, 2))
+STATS = ShardStats(4, 300, 7, "ab" * 32, "none", 9, 8, 98, 4, (5, 6), (9, 2))
 SPEC = {
     "x": ArraySpec("float32", (2, None), nullable=True),
     "y": [RaggedSpec("int8", (None, None)), None, ImageSpec("RGB")],
     "z": namedtuple_class("Point", ("a", "b"))(ArraySpec("bfloat16"), ArraySpec(str)),
 }
 VARYING = {"t": ArraySpec("int8", (None,)), "u": ArraySpec(str)}
-SHARDS = ShardTable.of(ShardFile(STATS, generation) for generation in range(3))
+SHARDS = ShardTable(ShardFile(STATS, generation) for generation in range(3))
 INFO = VersionInfo("v1", "0" * 64, 2, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, Verify
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
@@ -27,7 +26,7 @@ from cachelayer.objects.store import Store
 from cachelayer.records.memory import Bytes, Ints, distinct
 from cachelayer.system_threads import Pool, start
 from cachelayer.user_warnings import warn
-from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.shard_table import FileFacts, ShardTable
 
 # While one thread checks a copy and writes it to the disk, the others download the next ones.
 _THREADS = 3
@@ -75,7 +74,7 @@ class LocalCopies:
     def has(self, number: int) -> bool:
         """Return whether there are complete copies of a shard and of what stands beside it."""
         files = self._shards[number].files.items()
-        return all(self._group.has(Path(name).name, nbytes) for name, nbytes in files)
+        return all(self._group.has(Path(name).name, facts.nbytes) for name, facts in files)
 
     @property
     def count(self) -> int:
@@ -221,27 +220,21 @@ class LocalCopies:
 
     def _copy(self, number: int) -> CopyOutcome:
         """Copy a shard and what stands beside it, and check the copies; see :meth:`CopyGroup.make`."""
-        for name, nbytes in self._shards[number].files.items():
-            fill, short = partial(self._fill, self._shards[number], name, nbytes), Path(name).name
-            outcome = self._group.make(short, nbytes, fill)
+        for name, facts in self._shards[number].files.items():
+            fill, short = partial(self._fill, name, facts), Path(name).name
+            outcome = self._group.make(short, facts.nbytes, fill)
             if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
-                outcome = self._group.make(short, nbytes, fill)
+                outcome = self._group.make(short, facts.nbytes, fill)
             if outcome is not CopyOutcome.HERE:
                 return outcome
         self._is_here[number] = not self._is_refused[number]
         return CopyOutcome.HERE
 
-    def _fill(self, shard: ShardFile, name: str, nbytes: int, path: Path) -> None:
+    def _fill(self, name: str, facts: FileFacts, path: Path) -> None:
         """Download a file of a shard, and check it."""
-        source, stats = f"{self._dataset_id}/{name}", shard.stats
-        place = f"{self._store.url}/{source}"
-        checksum = self._store.download(source, path, nbytes)
-        if name == paths.index_of(shard.name):
-            index.check(path.read_bytes(), stats.index_crc32c, stats.records, place)
-        elif name != shard.name and stats.lengths_file is not None:
-            stats.lengths_file.check(MappedFile.open(path).buffer, place)
-        elif checksum != stats.crc32c:
-            raise CorruptionError(f"{place}: the downloaded bytes do not match their CRC32C")
+        source = f"{self._dataset_id}/{name}"
+        if self._store.download(source, path, facts.nbytes) != facts.crc32c:
+            raise CorruptionError(f"{self._store.url}/{source}: the downloaded bytes do not match their CRC32C")
 
     def _drop_other_versions(self) -> bool:
         """Remove the copies of shards that only other versions of the dataset have; return whether there were any."""

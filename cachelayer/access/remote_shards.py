@@ -67,10 +67,6 @@ class RemoteShards:
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         return self._read(numbers, shard_of, self._find_copies(shard_of)).unmapped()
 
-    def is_compressed(self, shard: int) -> bool:
-        """Return whether the records of a shard are compressed."""
-        return self._ranged.is_compressed(shard)
-
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

@@ -88,7 +88,7 @@ class StoredRecords:
     def compression(self) -> str:
         """How the first shard is compressed: ``none`` or ``zstd``."""
         first = next((source for source in _versions(self.source) if len(source)), None)
-        return "zstd" if first is not None and first.shards.is_compressed(0) else "none"
+        return "none" if first is None else first.version.manifest.shards[0].stats.compression
 
     @property
     def element_spec(self) -> Tree:

@@ -104,13 +104,10 @@ class VersionRecords:
 
     @property
     def reads_in_part(self) -> bool:
-        shards = self.shards
         # What comes over a network is checked, and a checksum covers a whole record.
-        if not isinstance(shards, LocalShards) or self.verify == "always" or not len(self):
+        if not isinstance(self.shards, LocalShards) or self.verify == "always" or not len(self):
             return False
-        # What was appended may be compressed although the first records are not, or the reverse.
-        ends = {0, len(self.version.manifest.shards) - 1}
-        return not any(shards.is_compressed(number) for number in ends)
+        return not any(shard.stats.compression != "none" for shard in self.version.manifest.shards)
 
     @property
     def segments(self) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, Literal, NamedTuple
 
-import google_crc32c
 import numpy as np
 
 from cachelayer.arrayrecord import index
@@ -81,9 +80,8 @@ class LocalShards:
         records, nbytes: the number of records of each shard, and the bytes of its file.
         record_nbytes: the bytes of every record if all have one size and lie where arithmetic says, else None.
         files: finds the files of a shard.
-        verify: ``"never"`` checks sizes, and the header of an index; ``"open"`` also checks the end of a shard and a
-            few of its records when it is first read; ``"always"`` also checks the rows of its index then, and each
-            record when it is read.
+        verify: ``"never"`` checks sizes; ``"open"`` also checks the end of a shard and a few of its records when it is
+            first read; ``"always"`` also checks its index then, and each record when it is read.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class LocalShards:
         self._range: MappedRange | None = None
         self._memory: Bytes = np.empty(0, np.uint8)
         self._view = memoryview(b"")
-        indices = index.nbytes_of(np.diff(self._splits))
+        indices = np.diff(self._splits) * index.ROW.itemsize
         places = splits_of(padded(np.concatenate([self._nbytes, indices])))
         self._total = int(places[-1])
         self._base, self._index = places[: len(records)], places[len(records) : -1]
@@ -194,11 +192,6 @@ class LocalShards:
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
         return self._locate(*self._in_shards(numbers))[1]
-
-    def is_compressed(self, shard: int) -> bool:
-        """Return whether the records of a shard are compressed."""
-        self._open_shards(np.array([shard]))
-        return bool(self._is_compressed[shard])
 
     def _in_shards(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard of each record, all of which are open then, and its number there."""
@@ -289,47 +282,43 @@ class LocalShards:
             memory.map(files.path, descriptor, base, nbytes)
         with opened(files.index_path) as descriptor:
             size = os.fstat(descriptor).st_size
-            if size != stats.index_nbytes or size != int(index.nbytes_of(np.array(records))):
+            if size != stats.index_nbytes:
                 raise CorruptionError(
                     f"{files.index_path}: expected {stats.index_nbytes} bytes, found {size}: it was cut or replaced"
                 )
-            head = os.pread(descriptor, index.HEADER_NBYTES, 0)
-            header = index.decode_published(head, size, stats.index_crc32c, records, str(files.index_path))
-            if self._record_nbytes is None or self._verify == "always":
+            if size and (self._record_nbytes is None or self._verify == "always"):
                 memory.map(files.index_path, descriptor, int(self._index[shard]), size)
             sampled = distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)
             sample = b"".join(os.pread(descriptor, _ROW.size, index.row_range(row)[0]) for row in sampled.tolist())
         if records:
-            self._first[shard] = self._logical[shard] + self._first_of(files.path, header, records, nbytes)
-        self._is_compressed[shard] = header.compression != "none"
-        self._has_compressed |= header.compression != "none"
+            self._first[shard] = self._logical[shard] + self._first_of(files.path, stats)
+        is_compressed = stats.compression != "none"
+        self._is_compressed[shard] = is_compressed
+        self._has_compressed |= is_compressed
         if self._verify == "always":
-            raw = self._memory[int(self._index[shard]) :][index.HEADER_NBYTES : size]
-            if google_crc32c.value(raw) != index.rows_checksum(head):
-                raise CorruptionError(f"{files.index_path}: its rows do not match their checksum")
+            index.check(self._memory[int(self._index[shard]) :][:size], stats.index_crc32c, str(files.index_path))
         if self._verify != "never":
             read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
-        if header.compression == "none" and self._verify != "always":
+        if not is_compressed and self._verify != "always":
             logical = int(self._logical[shard])
             end = logical + int(self._room[shard])
-            rows = int(self._index[shard]) + index.HEADER_NBYTES
-            self._plain[shard] = _PlainShard(int(self._first[shard]), logical, end, rows)
+            self._plain[shard] = _PlainShard(int(self._first[shard]), logical, end, int(self._index[shard]))
         self._is_open[shard] = True
         self._all_are_open = bool(self._is_open.all())
 
-    def _first_of(self, path: Path, header: index.IndexHeader, records: int, nbytes: int) -> int:
+    def _first_of(self, path: Path, stats: ShardStats) -> int:
         """Return the logical offset of the first of records of one size; 0 if they differ."""
-        size = self._record_nbytes
+        size, position = self._record_nbytes, stats.first_position
         if size is None:
             return 0
-        if header.record_nbytes != size or header.compression != "none":
-            raise CorruptionError(f"{path}: its index has records of {header.record_nbytes} bytes, expected {size}")
-        first = int(to_logical(min(header.first_position, nbytes)))
+        if stats.record_nbytes != size or position is None or stats.compression != "none":
+            raise CorruptionError(f"{path}: it has records of {stats.record_nbytes} bytes, expected {size}")
+        first = int(to_logical(min(position, stats.nbytes)))
         if first < SIGNATURE:
-            raise CorruptionError(f"{path}: its index says that records begin in the signature of the file")
-        if to_position(first + (records - 1) * self._stride + max(0, size - 1)) >= nbytes:
-            raise CorruptionError(f"{path}: too short for {records} records of {size} bytes")
+            raise CorruptionError(f"{path}: the manifest says that records begin in the signature of the file")
+        if to_position(first + (stats.records - 1) * self._stride + max(0, size - 1)) >= stats.nbytes:
+            raise CorruptionError(f"{path}: too short for {stats.records} records of {size} bytes")
         return first
 
     def _check_sample(self, shard: int, within: Ints, rows: Any) -> None:

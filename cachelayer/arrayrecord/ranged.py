@@ -101,10 +101,9 @@ class RangedShards:
     ) -> None:
         self._read_ranges = read_ranges
         self._shards = shards
-        self._places = splits_of(index.nbytes_of(records))
+        self._places = splits_of(records * index.ROW.itemsize)
         self._bundle = bundle
         self._keeps_indices = int(self._places[-1]) <= kept_nbytes
-        self._headers: dict[int, index.IndexHeader] = {}
         self._indices: dict[int, NDArray[np.void]] = {}
         self._lock = ProcessLock()
 
@@ -135,7 +134,8 @@ class RangedShards:
         names = [self._shards(shard).name for shard in shards]
         records = fetch_ranges(self._read_ranges, names, shard_at, logical, lengths, name)
         broken: set[int] = set()
-        is_compressed = np.array([self._headers[shard].compression != "none" for shard in shards], np.bool_)[shard_at]
+        compressions = [self._shards(shard).stats.compression for shard in shards]
+        is_compressed = np.array([each != "none" for each in compressions], np.bool_)[shard_at]
         if is_compressed.any():
             groups = [(rows, records[rows]) for rows in map(np.flatnonzero, (is_compressed, ~is_compressed))]
             failed: set[int] = set()
@@ -145,11 +145,6 @@ class RangedShards:
             records = Records(joined.buffer, joined.starts, joined.lengths, name=name)
         broken.update(index.mismatches(records, checksums).tolist())
         return records, frozenset(broken)
-
-    def is_compressed(self, shard: int) -> bool:
-        """Return whether the records of a shard are compressed."""
-        self._load([shard] if shard not in self._headers else [])
-        return self._headers[shard].compression != "none"
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of records, from the indices."""
@@ -203,31 +198,20 @@ class RangedShards:
                 self._keep(shard, raw)
 
     def _keep(self, shard: int, raw: bytes) -> None:
-        """Keep an index if its checksums are right."""
-        stats = self._shards(shard).stats
-        header = index.check(raw, stats.index_crc32c, stats.records, self._shards(shard).index_name)
-        self._headers[shard] = header
-        self._indices[shard] = np.frombuffer(raw, index.ROW, offset=index.HEADER_NBYTES)
-
-    def _header(self, shard: int, raw: bytes, nbytes: int) -> index.IndexHeader:
-        stats, name = self._shards(shard).stats, self._shards(shard).index_name
-        return index.decode_published(raw, nbytes, stats.index_crc32c, stats.records, name)
+        """Keep an index if its checksum is right."""
+        index.check(raw, self._shards(shard).stats.index_crc32c, self._shards(shard).index_name)
+        self._indices[shard] = np.frombuffer(raw, index.ROW)
 
     def _fetched_rows(self, shard_of: Ints, within: Ints) -> Any:
-        """Fetch index rows in one round trip, with the header of each index that has not come yet."""
+        """Fetch index rows in one round trip."""
         firsts = np.flatnonzero(np.append(True, (shard_of[1:] != shard_of[:-1]) | (np.diff(within) != 1)))
         lasts = np.append(firsts[1:], len(within)) - 1
-        new = [shard for shard in distinct(shard_of).tolist() if shard not in self._headers]
-        heads = [(self._shards(shard).index_name, 0, index.HEADER_NBYTES) for shard in new]
         runs = zip(shard_of[firsts].tolist(), within[firsts].tolist(), within[lasts].tolist(), strict=True)
         rows = [
             (self._shards(shard).index_name, index.row_range(first)[0], index.row_range(last)[1])
             for shard, first, last in runs
         ]
-        bodies = self._read([*heads, *rows])
-        for shard, raw in zip(new, bodies, strict=False):
-            self._headers[shard] = self._header(shard, raw, self._shards(shard).stats.index_nbytes)
-        return np.frombuffer(b"".join(bodies[len(new) :]), index.ROW)
+        return np.frombuffer(b"".join(self._read(rows)), index.ROW)
 
     def _read(self, ranges: Sequence[Range]) -> list[bytes]:
         return [bytes(raw) for raw in self._read_ranges(ranges)] if ranges else []

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -48,35 +47,34 @@ class ShardStats:
         nbytes: the bytes of the file.
         crc32c: the checksum of the file.
         sha256: the hex digest of the records, each preceded by its length as a little-endian uint64.
-        index_nbytes: the bytes of its index.
-        index_crc32c: the checksum of the header of its index; the header holds the checksum of the rows.
+        compression: ``none`` or ``zstd``.
+        index_crc32c: the checksum of its index.
         record_nbytes, first_position: the bytes of every record and the position of record 0, if all have one size and
             are not compressed, so that places follow by arithmetic; else None.
-        lengths_crc32c, length_totals: for each leaf of varying length, the checksum of its running sums in the file of
-            lengths, and the sum of its lengths; None if it has no such file.
+        lengths_crc32c: the checksum of its file of lengths; None if it has none.
+        length_crc32cs, length_totals: for each leaf of varying length, the checksum of its running sums in the file of
+            lengths, and the sum of its lengths.
     """
 
     records: int
     nbytes: int
     crc32c: int
     sha256: str
-    index_nbytes: int
+    compression: str
     index_crc32c: int
     record_nbytes: int | None = None
     first_position: int | None = None
-    lengths_crc32c: tuple[int, ...] | None = None
-    length_totals: tuple[int, ...] | None = None
+    lengths_crc32c: int | None = None
+    length_crc32cs: tuple[int, ...] = ()
+    length_totals: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        for name in ("lengths_crc32c", "length_totals"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+    @property
+    def index_nbytes(self) -> int:
+        return self.records * index.ROW.itemsize
 
     @property
     def lengths_file(self) -> LengthsFile | None:
-        if self.lengths_crc32c is None or self.length_totals is None:
-            return None
-        return LengthsFile(self.records, self.lengths_crc32c, self.length_totals)
+        return LengthsFile(self.records, self.length_crc32cs, self.length_totals) if self.length_totals else None
 
 
 class ShardWriter:
@@ -177,36 +175,36 @@ class ShardWriter:
             raise StorageError(
                 f"{self.path}: it holds {len(footer.chunk_offsets)} of the {len(lengths)} records that were written"
             )
-        if self._compression.is_compressed:
-            header, rows = _compressed_index(mapped, footer, lengths)
-        else:
-            header, rows = _plain_index(mapped, footer, lengths)
+        is_compressed = self._compression.is_compressed
+        rows = _compressed_index(mapped, footer, lengths) if is_compressed else _plain_index(mapped, footer, lengths)
         rows["crc32c"] = checksums
-        encoded = index.encode(header, rows)
+        encoded = rows.tobytes()
         try:
             _write_durably(self.index_path, encoded)
         except OSError as error:
             raise StorageError(f"cannot write {self.index_path}: {error}") from error
-        lengths_file = self._write_lengths()
+        lengths_file, lengths_crc32c = self._write_lengths()
         checksum = mapped_checksum(mapped)
         hashed()
+        are_equal = len(lengths) > 0 and not is_compressed and bool((lengths == lengths[0]).all())
         return ShardStats(
             records=len(lengths),
             nbytes=mapped.nbytes,
             crc32c=checksum,
             sha256=self._digest.hexdigest(),
-            index_nbytes=len(encoded),
-            index_crc32c=index.header_checksum(encoded),
-            record_nbytes=header.record_nbytes,
-            first_position=None if header.record_nbytes is None else header.first_position,
-            lengths_crc32c=None if lengths_file is None else tuple(lengths_file.checksums),
-            length_totals=None if lengths_file is None else tuple(lengths_file.totals),
+            compression="zstd" if is_compressed else "none",
+            index_crc32c=google_crc32c.value(encoded),
+            record_nbytes=int(lengths[0]) if are_equal else None,
+            first_position=int(rows["position"][0]) if are_equal else None,
+            lengths_crc32c=lengths_crc32c,
+            length_crc32cs=() if lengths_file is None else tuple(lengths_file.checksums),
+            length_totals=() if lengths_file is None else tuple(lengths_file.totals),
         )
 
-    def _write_lengths(self) -> LengthsFile | None:
-        """Write the file of lengths, if a leaf varies in length."""
+    def _write_lengths(self) -> tuple[LengthsFile | None, int | None]:
+        """Write the file of lengths, if a leaf varies in length; return it and its checksum."""
         if self._codec is None or self._lengths_path is None or not self._codec.varying:
-            return None
+            return None, None
         none = np.empty((0, len(self._codec.varying)), LENGTH)
         lengths = np.concatenate([none, *self._leaf_lengths])
         encoded, file = encode_lengths(lengths)
@@ -214,14 +212,13 @@ class ShardWriter:
             _write_durably(self._lengths_path, encoded)
         except OSError as error:
             raise StorageError(f"cannot write {self._lengths_path}: {error}") from error
-        return file
+        return file, google_crc32c.value(encoded)
 
 
-def file_checksum(path: Path, start: int = 0) -> int:
-    """Return the CRC32C of a file, from byte ``start`` on."""
+def file_checksum(path: Path) -> int:
+    """Return the CRC32C of a file."""
     checksum = 0
     with path.open("rb", buffering=0) as file:
-        file.seek(start)
         while chunk := file.read(_READ_NBYTES):
             checksum = google_crc32c.extend(checksum, chunk)
     return checksum
@@ -238,7 +235,7 @@ def mapped_checksum(mapped: MappedFile) -> int:
     return checksum
 
 
-def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[index.IndexHeader, Any]:
+def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
     heads = CHUNK_HEADER + 2 + varints.nbytes_of(lengths)
     chunks = np.append(to_logical(footer.chunk_offsets), to_logical(footer.footer_offset))
     if not np.array_equal(np.diff(chunks), heads + lengths):
@@ -246,11 +243,10 @@ def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[ind
     rows = np.zeros(len(lengths), index.ROW)
     rows["position"] = to_position(chunks[:-1] + heads)
     rows["length"] = lengths
-    uniform = len(lengths) > 0 and bool((lengths == lengths[0]).all())
-    return _header(mapped, "none", rows, int(lengths[0]) if uniform else None), rows
+    return rows
 
 
-def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[index.IndexHeader, Any]:
+def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
     chunks = to_logical(footer.chunk_offsets)
     heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).slab(0, _CHUNK_HEAD)
     data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
@@ -264,17 +260,7 @@ def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tupl
     rows["length"] = data_nbytes - (values - CHUNK_HEADER)
     if (data_nbytes >= 1 << 32).any():
         raise StorageError(f"{mapped.path}: a compressed record has 4 GiB or more: store it without compression")
-    return _header(mapped, "zstd", rows, None), rows
-
-
-def _header(mapped: MappedFile, compression: str, rows: Any, record_nbytes: int | None) -> index.IndexHeader:
-    return index.IndexHeader(
-        compression=compression,
-        records=len(rows),
-        first_position=int(rows["position"][0]) if len(rows) else 0,
-        record_nbytes=record_nbytes,
-        shard_nbytes=mapped.nbytes,
-    )
+    return rows
 
 
 def _write_durably(path: Path, data: bytes) -> None:

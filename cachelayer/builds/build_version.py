@@ -299,7 +299,7 @@ class VersionBuild:
         self._refuse_if_empty(built, job.source)
         built.left_out.warn()
         provenance = self._provenance(job, built, started)
-        shards, numbers = ShardTable.of(built.shards), None
+        shards, numbers = ShardTable(built.shards), None
         manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
         change, base = event("publish", version=self._version), None
         if self._extension is not None:

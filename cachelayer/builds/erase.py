@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.local_shards import ShardFiles, write_without
 from cachelayer.arrayrecord.writer import ShardWriter
@@ -144,7 +143,7 @@ class Erasure:
                 written = self._written[content] = write_anew(version, number, rows[content], target)
                 progress.update(len(rows[content]), written.stats.nbytes)
             shards[number] = written
-        return ShardTable.of(shards)
+        return ShardTable(shards)
 
     def _put(
         self, head: Snapshot, version: StoredVersion, shards: ShardTable, rows: Mapping[str, Ints], target: ShardTarget
@@ -185,7 +184,7 @@ class Erasure:
         for shard in np.unique(owner).tolist():
             within = records[owner == shard] - (ends[shard] - group.shards.records[shard])
             shards[shard] = write_anew(columns, shard, within, target)
-        return replace(group, shards=ShardTable.of(shards))
+        return replace(group, shards=ShardTable(shards))
 
 
 def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTarget) -> ShardFile:
@@ -195,16 +194,8 @@ def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTar
     codec = codec_named(manifest.codec, manifest.element_spec)
     target.room.take(stats.nbytes)
     with version.shard_file(number) as old:
-        old_index = Path(paths.index_of(str(old)))
-        files = ShardFiles(old, old_index, stats)
+        files = ShardFiles(old, Path(paths.index_of(str(old))), stats)
+        compression = Compression.parse(None if stats.compression == "none" else stats.compression)
         lengths_path = Path(paths.lengths_of(str(path)))
-        writer = ShardWriter(path, Path(paths.index_of(str(path))), _compression(files), lengths_path, codec)
+        writer = ShardWriter(path, Path(paths.index_of(str(path))), compression, lengths_path, codec)
         return target.put(path, write_without(files, rows, writer))
-
-
-def _compression(files: ShardFiles) -> Compression:
-    stats, place = files.stats, str(files.index_path)
-    with files.index_path.open("rb") as file:
-        raw = file.read(index.HEADER_NBYTES)
-    header = index.decode_published(raw, stats.index_nbytes, stats.index_crc32c, stats.records, place)
-    return Compression.parse(None if header.compression == "none" else header.compression)

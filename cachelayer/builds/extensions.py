@@ -237,7 +237,7 @@ class AddingColumns:
             new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
             rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(new))
             array = put_column_file(target, spec, before.shard_records, rows)
-            shards = ShardTable.of([])
+            shards = ShardTable([])
         group = ColumnGroup(manifest.codec, spec, array, shards)
         # A group all of whose columns are replaced is of no use.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
@@ -272,7 +272,7 @@ def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, opti
             pipeline.write(each)
         pipeline.end_part(0, FinishedPart(()))
         pipeline.finish()
-    return ShardTable.of(parts[0].shards)
+    return ShardTable(parts[0].shards)
 
 
 def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:

@@ -29,7 +29,7 @@ from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Bytes
 from cachelayer.records.tree import Tree
-from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.shard_table import FileFacts, ShardFile, ShardTable
 
 MOST_GROUPS = 16
 """The most groups of a version: each costs a read."""
@@ -49,7 +49,7 @@ class ColumnFile:
         records: number of rows.
         record_nbytes: bytes of a row.
         nbytes: bytes of the file; the rows stand at its end.
-        sha256: of the whole file.
+        sha256, crc32c: of the whole file.
         crc32cs: the CRC32C of each block of :data:`BLOCK_NBYTES`.
         generation: that of the log when it was put.
     """
@@ -58,6 +58,7 @@ class ColumnFile:
     record_nbytes: Whole
     nbytes: Whole
     sha256: Sha256
+    crc32c: Whole
     crc32cs: tuple[Whole, ...]
     generation: Whole
 
@@ -75,9 +76,9 @@ class ColumnFile:
         return paths.column(self.file)
 
     @property
-    def files(self) -> dict[str, int]:
-        """Its name and size, relative to the dataset; as :attr:`ShardFile.files`."""
-        return {self.name: self.nbytes}
+    def files(self) -> dict[str, FileFacts]:
+        """Its name, relative to the dataset, and its facts; as :attr:`ShardFile.files`."""
+        return {self.name: FileFacts(self.nbytes, self.crc32c)}
 
     @property
     def begin(self) -> int:
@@ -202,13 +203,22 @@ def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes
         os.fsync(out.fileno())
     if written != records:
         raise SourceError(f"the columns have {written} rows, and the version {records} records")
-    digest, checksums, nbytes = hashlib.sha256(), [], 0
+    digest, checksum, checksums, nbytes = hashlib.sha256(), 0, [], 0
     with path.open("rb") as file:
         while block := file.read(BLOCK_NBYTES):
             digest.update(block)
+            checksum = google_crc32c.extend(checksum, block)
             checksums.append(google_crc32c.value(block))
             nbytes += len(block)
-    return ColumnFile(records, codec.layout.fixed_nbytes, nbytes, digest.hexdigest(), tuple(checksums), generation)
+    return ColumnFile(
+        records=records,
+        record_nbytes=codec.layout.fixed_nbytes,
+        nbytes=nbytes,
+        sha256=digest.hexdigest(),
+        crc32c=checksum,
+        crc32cs=tuple(checksums),
+        generation=generation,
+    )
 
 
 def npy_header(codec: Codec, records: int) -> bytes:

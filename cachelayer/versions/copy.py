@@ -17,7 +17,7 @@ from cachelayer.errors import (
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore, storage_errors
+from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
@@ -26,11 +26,10 @@ from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.columns import ColumnFile
 from cachelayer.versions.derive import stored_numbers
-from cachelayer.versions.file_checks import check_file, is_stored
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.publish import lost_files, publish
-from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.publish import is_stored, lost_files, publish
+from cachelayer.versions.shard_table import FileFacts, ShardFile
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -129,7 +128,7 @@ class VersionCopy:
                 file = work[done]
                 records = file.stats.records if isinstance(file, ShardFile) else 0
                 if done.result():
-                    progress.update(records, sum(file.files.values()))
+                    progress.update(records, sum(facts.nbytes for facts in file.files.values()))
                 else:
                     progress.skip(records)
         except KeyboardInterrupt:
@@ -152,41 +151,38 @@ class VersionCopy:
 
         Return whether that was needed: they may be there, with all of their bytes.
         """
-        if is_stored(self._to, self._dataset_id, copy):
+        if is_stored(copy, self._log):
             return False
         if source is None:
             raise CorruptionError(
                 f"{self._to.url}/{self._dataset_id}/{copy.name}: it is damaged, and {self._source.name} has its "
                 "records in other files: delete the version there, and copy again"
             )
-        for (name, nbytes), new_name in zip(source.files.items(), copy.files, strict=True):
-            self._copy_file(source, name, nbytes, f"{self._dataset_id}/{new_name}")
+        for (name, facts), new_name in zip(source.files.items(), copy.files, strict=True):
+            self._copy_file(f"{self._source.dataset_id}/{name}", facts, f"{self._dataset_id}/{new_name}")
         return True
 
-    def _copy_file(self, shard: ShardFile | ColumnFile, name: str, nbytes: int, target: str) -> None:
-        store, old = self._source.store, f"{self._source.dataset_id}/{name}"
+    def _copy_file(self, name: str, facts: FileFacts, target: str) -> None:
+        store = self._source.store
+
+        def check(checksum: int | None) -> None:
+            if checksum != facts.crc32c:
+                raise CorruptionError(
+                    f"{store.url}/{name}: what was read does not match its checksum: restore it, or build again"
+                )
 
         def fetch(path: Path) -> None:
-            store.download(old, path, nbytes)
-            self._check(shard, name, path)
+            check(store.download(name, path, facts.nbytes))
 
         if isinstance(self._to, LocalStore):
             self._to.receive(target, fetch)
         elif isinstance(store, LocalStore):
-            self._check(shard, name, store.path(old))
-            self._to.upload(store.path(old), target)
+            check(store.crc32c(name))
+            self._to.upload(store.path(name), target)
         else:
             with scratch_folder() as folder:
                 fetch(folder / "file")
                 self._to.upload(folder / "file", target)
-
-    def _check(self, shard: ShardFile | ColumnFile, name: str, path: Path) -> None:
-        """Raise if a file is not the one that was published under this name."""
-        full = f"{self._source.store.url}/{self._source.dataset_id}/{name}"
-        if not path.is_file():
-            raise CorruptionError(f"{full}: the file is missing, or no regular file")
-        with storage_errors("read", path):
-            check_file(shard, name, path, full)
 
     def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source

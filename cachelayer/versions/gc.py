@@ -288,7 +288,7 @@ def _sizes_of(store: Store, dataset_id: str, info: VersionInfo) -> dict[str, int
     """Return the bytes of the shards and columns of a version, by name; none if its manifest is damaged."""
     with suppress(*_UNREADABLE):
         files = StoredVersion(store, dataset_id, info).manifest.files
-        return {file.file: sum(file.files.values()) for file in files}
+        return {file.file: sum(facts.nbytes for facts in file.files.values()) for file in files}
     return {}
 
 

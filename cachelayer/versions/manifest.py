@@ -183,7 +183,7 @@ class Manifest:
         if self.kept is not None or last == len(ends) or ends[last] != records:
             return None
         erased = tuple(record for record in self.erased if record < records)
-        return replace(self, shards=ShardTable.of(self.shards[: last + 1]), erased=erased).shards_digest
+        return replace(self, shards=ShardTable(self.shards[: last + 1]), erased=erased).shards_digest
 
     def without_records(
         self, records: Iterable[int], shards: ShardTable, reason: str, columns: tuple[ColumnGroup, ...] = ()

@@ -97,7 +97,7 @@ class Notes:
     def add(self, number: int, part: FinishedPart) -> None:
         """Note a finished part."""
         document = json_values.encoded(replace(part, shards=()))
-        document["shards"] = ShardTable.of(part.shards).to_json()
+        document["shards"] = ShardTable(part.shards).to_json()
         self.store.put(_note(self.folder, number), json.dumps(document).encode())
 
     def finished(self, log: Log, known: Mapping[int, FinishedPart] | None = None) -> dict[int, FinishedPart]:

@@ -137,10 +137,19 @@ def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
 
 def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
     """Return those of some files that the store does not have with their sizes."""
-    owners = {name: (file.file, nbytes) for file in files for name, nbytes in file.files.items()}
+    owners = {name: (file.file, facts.nbytes) for file in files for name, facts in file.files.items()}
     with Pool(_AT_ONCE, "cachelayer-files") as threads:
         sizes = threads.map(lambda name: log.store.size(f"{log.dataset_id}/{name}"), owners)
         return {file for (file, nbytes), size in zip(owners.values(), sizes, strict=True) if size != nbytes}
+
+
+def is_stored(file: ShardFile | ColumnFile, log: Log) -> bool:
+    """Return whether the store has all files of a shard, or a column file, with all bytes that were published."""
+    return all(
+        log.store.size(f"{log.dataset_id}/{name}") == facts.nbytes
+        and log.store.crc32c(f"{log.dataset_id}/{name}") == facts.crc32c
+        for name, facts in file.files.items()
+    )
 
 
 def put_manifest(

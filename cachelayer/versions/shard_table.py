@@ -1,11 +1,12 @@
-"""The shards of a version, stored in columns: a version of 100,000 shards opens in a fraction of a second."""
+"""The shards of a version: a row of plain values for each, stored in columns."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, overload
+from operator import attrgetter
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,22 @@ from numpy.typing import NDArray
 from cachelayer import json_values
 from cachelayer.arrayrecord import index, lengths
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.errors import CorruptionError
+from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 
-_OF_LEAVES = "lengths_crc32c", "length_totals"
+_OF_LEAVES = "length_crc32cs", "length_totals"
 _STATS = [field.name for field in fields(ShardStats)]
-_MOST = dict.fromkeys(("crc32c", "index_crc32c", "lengths_crc32c", "record_nbytes"), 2**32 - 1)
+_CHECKSUMS = "crc32c", "index_crc32c", "lengths_crc32c", "length_crc32cs"
+_MOST = dict.fromkeys((*_CHECKSUMS, "record_nbytes"), 2**32 - 1)
 _MOST_IN_ALL = 2.0**62
+
+
+class FileFacts(NamedTuple):
+    """What a manifest says of the bytes of a file."""
+
+    nbytes: int
+    crc32c: int
 
 
 @dataclass(frozen=True)
@@ -35,11 +44,12 @@ class ShardFile:
     stats: ShardStats
     generation: int
 
-    @property
+    @cached_property
     def file(self) -> str:
         """Its name without the suffix, relative to the dataset: it follows from the bytes of all its files."""
         stats = self.stats
-        sums = (stats.sha256, stats.nbytes, stats.crc32c, stats.index_crc32c, *(stats.lengths_crc32c or ()))
+        lengths = [] if stats.lengths_crc32c is None else [stats.lengths_crc32c]
+        sums = (stats.sha256, stats.nbytes, stats.crc32c, stats.index_crc32c, *lengths)
         return paths.file(paths.SHARDS, hashlib.sha256(":".join(map(str, sums)).encode()).hexdigest(), self.generation)
 
     @property
@@ -53,68 +63,65 @@ class ShardFile:
         return paths.shard(self.file)
 
     @property
-    def files(self) -> dict[str, int]:
-        """All of its files with their sizes, relative to the dataset: its lengths if any, its index, the shard.
+    def files(self) -> dict[str, FileFacts]:
+        """All of its files, relative to the dataset: its lengths if any, its index, the shard.
 
         They are put in this order: if the shard is there, so is what stands beside it.
         """
-        name, lengths_file = self.name, self.stats.lengths_file
-        beside = {} if lengths_file is None else {paths.lengths_of(name): lengths_file.nbytes}
-        return {**beside, paths.index_of(name): self.stats.index_nbytes, name: self.stats.nbytes}
+        stats, name, found = self.stats, self.name, dict[str, FileFacts]()
+        if stats.lengths_file is not None and stats.lengths_crc32c is not None:
+            found[paths.lengths_of(name)] = FileFacts(stats.lengths_file.nbytes, stats.lengths_crc32c)
+        found[paths.index_of(name)] = FileFacts(stats.index_nbytes, stats.index_crc32c)
+        found[name] = FileFacts(stats.nbytes, stats.crc32c)
+        return found
 
 
 class ShardTable(Sequence[ShardFile]):
     """The shards of a version, in the order of their records.
 
     Args:
-        columns: the facts of :class:`ShardStats` by name, and ``generations``: each a list with one value a shard. The
-            facts about leaves of varying length are lists of such lists, one for each of these leaves.
+        shards: the shards; all have lengths of the same number of leaves.
     """
 
-    def __init__(self, columns: Mapping[str, list[Any]]) -> None:
-        self._columns = columns
-
-    @classmethod
-    def of(cls, shards: Iterable[ShardFile]) -> ShardTable:
-        shards = list(shards)
-        columns: dict[str, list[Any]] = {name: [getattr(shard.stats, name) for shard in shards] for name in _STATS}
-        for name in _OF_LEAVES:
-            rows = [leaves or () for leaves in columns[name]]
-            if len(set(map(len, rows))) > 1:
-                raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
-            columns[name] = list(map(list, zip(*rows, strict=True)))
-        return cls({**columns, "generations": [shard.generation for shard in shards]})
+    def __init__(self, shards: Iterable[ShardFile]) -> None:
+        self._shards = tuple(shards)
+        if len({len(shard.stats.length_totals) for shard in self._shards}) > 1:
+            raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
 
     def then(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards followed by those of another table."""
-        columns = {name: column + other._columns[name] for name, column in self._columns.items()}
-        for name in _OF_LEAVES if len(self) and len(other) else ():
-            columns[name] = list(map(list.__add__, self._columns[name], other._columns[name]))
-        return ShardTable(columns)
+        return ShardTable((*self._shards, *other._shards))
 
-    def of_generations(self, generations: list[int]) -> ShardTable:
+    def of_generations(self, generations: Iterable[int]) -> ShardTable:
         """Return a table of the same shards under the names that they have in these generations."""
-        return ShardTable({**self._columns, "generations": generations})
+        return ShardTable(map(ShardFile, (shard.stats for shard in self._shards), generations))
 
     @classmethod
     def from_json(cls, document: Any) -> ShardTable:
         """Return the table that :meth:`to_json` wrote, if a build can have written it."""
         columns = json_values.mapping("shards", document)
         _check(columns)
-        return cls(columns)
+        rows = [list(zip(*columns[name], strict=True)) for name in _OF_LEAVES]
+        of_leaves = {name: row or [()] * len(columns["records"]) for name, row in zip(_OF_LEAVES, rows, strict=True)}
+        stats = map(ShardStats, *(of_leaves.get(name, columns[name]) for name in _STATS))
+        return cls(map(ShardFile, stats, columns["generations"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the columns."""
-        return dict(self._columns)
+        """Return a list with one value a shard for each of the facts; for facts about leaves one such list a leaf."""
+        stats = [shard.stats for shard in self._shards]
+        columns: dict[str, Any] = {name: list(map(attrgetter(name), stats)) for name in _STATS}
+        for name in _OF_LEAVES:
+            columns[name] = list(map(list, zip(*columns[name], strict=True)))
+        return {"generations": self.generations, **columns}
 
     @property
     def generations(self) -> list[int]:
         """The generation in the name of each shard; no part of the digest."""
-        return self._columns["generations"]
+        return [shard.generation for shard in self._shards]
 
     @cached_property
     def records(self) -> NDArray[np.int64]:
-        return np.array(self._columns["records"], np.int64)
+        return np.array([shard.stats.records for shard in self._shards], np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -124,29 +131,28 @@ class ShardTable(Sequence[ShardFile]):
     @property
     def shard_nbytes(self) -> list[int]:
         """Bytes of each shard, without its index."""
-        return self._columns["nbytes"]
+        return [shard.stats.nbytes for shard in self._shards]
 
     @property
     def index_nbytes(self) -> int:
         """Bytes of all indices."""
-        return sum(self._columns["index_nbytes"])
+        return int(self.records.sum()) * index.ROW.itemsize
 
     @cached_property
     def record_nbytes(self) -> int | None:
         """The bytes of every record if all have one size and lie where arithmetic says, else None."""
-        columns = self._columns["record_nbytes"], self._columns["records"]
-        sizes = {size for size, records in zip(*columns, strict=True) if records}
+        sizes = {shard.stats.record_nbytes for shard in self._shards if shard.stats.records}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def sha256(self) -> list[str]:
         """The SHA-256 of the records of each shard, in hexadecimal."""
-        return self._columns["sha256"]
+        return [shard.stats.sha256 for shard in self._shards]
 
     @property
     def length_leaves(self) -> int:
         """The number of leaves that have lengths."""
-        return len(self._columns["length_totals"])
+        return len(self._shards[0].stats.length_totals) if self._shards else 0
 
     def length_totals(self, leaf: int) -> list[int]:
         """Return the sum of the lengths in each shard.
@@ -154,29 +160,23 @@ class ShardTable(Sequence[ShardFile]):
         Args:
             leaf: the place of the leaf among those of varying length.
         """
-        return self._columns["length_totals"][leaf]  # type: ignore[no-any-return]
+        return [shard.stats.length_totals[leaf] for shard in self._shards]
 
     def __len__(self) -> int:
-        return len(self._columns["records"])
+        return len(self._shards)
 
     @overload
     def __getitem__(self, number: int) -> ShardFile: ...
     @overload
-    def __getitem__(self, number: slice) -> list[ShardFile]: ...
-    def __getitem__(self, number: int | slice) -> ShardFile | list[ShardFile]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(len(self))[number]]
-        number = range(len(self))[number]
-        facts = {name: self._columns[name][number] for name in _STATS if name not in _OF_LEAVES}
-        for name in _OF_LEAVES:
-            facts[name] = tuple(column[number] for column in self._columns[name]) or None
-        return ShardFile(ShardStats(**facts), self.generations[number])
+    def __getitem__(self, number: slice) -> tuple[ShardFile, ...]: ...
+    def __getitem__(self, number: int | slice) -> ShardFile | tuple[ShardFile, ...]:
+        return self._shards[number]
 
     def __iter__(self) -> Iterator[ShardFile]:
-        return (self[number] for number in range(len(self)))
+        return iter(self._shards)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShardTable) and self._columns == other._columns
+        return isinstance(other, ShardTable) and self._shards == other._shards
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -187,23 +187,28 @@ def _check(columns: Mapping[str, Any]) -> None:
         raise ValueError(f"the columns of the shards are {', '.join(columns)}")
     lists = {name: json_values.items(name, columns[name]) for name in columns}
     of_leaves = {name: [json_values.items(name, column) for column in lists.pop(name)] for name in _OF_LEAVES}
-    every = [*lists.values(), *of_leaves["lengths_crc32c"], *of_leaves["length_totals"]]
-    if len(set(map(len, every))) != 1 or len(of_leaves["lengths_crc32c"]) != len(of_leaves["length_totals"]):
+    every = [*lists.values(), *of_leaves["length_crc32cs"], *of_leaves["length_totals"]]
+    if len(set(map(len, every))) != 1 or len(of_leaves["length_crc32cs"]) != len(of_leaves["length_totals"]):
         raise ValueError("the columns of the shards differ in length")
-    size, first = lists.pop("record_nbytes"), lists.pop("first_position")
+    size, first, files = lists.pop("record_nbytes"), lists.pop("first_position"), lists.pop("lengths_crc32c")
     _check_hashes(lists.pop("sha256"))
+    if not {*lists.pop("compression")} <= {*index.COMPRESSIONS}:
+        raise FormatError("a shard has a compression that is unknown to this release: update cachelayer")
     numbers = {name: _numbers(name, column) for name, column in lists.items()}
     records, nbytes = numbers["records"], numbers["nbytes"]
-    if records.max(initial=0) > json_values.MOST // 32 or (numbers["index_nbytes"] != index.nbytes_of(records)).any():
-        raise ValueError("the size of an index does not match the number of records in its shard")
+    if records.max(initial=0) > json_values.MOST // 32:
+        raise ValueError("a shard has more records than there can be")
     # As floats: the largest sums and products overflow int64.
     sums = [records, nbytes, *(_numbers("length_totals", column) for column in of_leaves["length_totals"])]
     if any(column.sum(dtype=np.float64) >= _MOST_IN_ALL for column in sums):
         raise ValueError("a column of the shards adds up to more than there can be")
     if any((column > records.astype(np.float64) * lengths.MOST).any() for column in sums[2:]):
         raise ValueError("the lengths in a shard add up to more than its records can have")
-    for column in of_leaves["lengths_crc32c"]:
-        _numbers("lengths_crc32c", column)
+    for column in of_leaves["length_crc32cs"]:
+        _numbers("length_crc32cs", column)
+    if len(records) and bool(of_leaves["length_totals"]) != (files != [None] * len(records)):
+        raise ValueError("there are lengths without files, or files without lengths")
+    _numbers("lengths_crc32c", [each for each in files if files[0] is not None])
     known = np.array([each is not None for each in size], np.bool_)
     if known.tolist() != [each is not None for each in first]:
         raise ValueError("record sizes and first positions do not match")

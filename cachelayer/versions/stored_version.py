@@ -152,8 +152,8 @@ class StoredVersion:
             yield self.store.path(f"{self.dataset_id}/{shard.name}")
             return
         with scratch_folder() as folder:
-            for name, nbytes in shard.files.items():
-                self.store.download(f"{self.dataset_id}/{name}", folder / Path(name).name, nbytes)
+            for name, facts in shard.files.items():
+                self.store.download(f"{self.dataset_id}/{name}", folder / Path(name).name, facts.nbytes)
             try:
                 yield folder / Path(shard.name).name
             except (CorruptionError, FormatError) as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 from document_views import ELEMENTS, LEAVES, SPEC, values_of
@@ -28,6 +28,7 @@ from cachelayer import (
     Storage,
 )
 from cachelayer.arrayrecord.lengths import encode_lengths
+from cachelayer.json_values import sealed, unsealed
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import VersionInfo
 
@@ -131,16 +132,16 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     shard_files(ref, "lengths")[0].write_bytes(raw)
     manifest = ref._base.version.manifest
     (shard,) = manifest.shards
-    lying = replace(shard, stats=replace(shard.stats, lengths_crc32c=file.checksums, length_totals=file.totals))
+    sums = {"length_crc32cs": tuple(file.checksums), "length_totals": tuple(file.totals)}
+    lying = replace(shard, stats=replace(shard.stats, **sums, lengths_crc32c=google_crc32c.value(raw)))
     for name, new in zip(shard.files, lying.files, strict=True):
         (folder / "d" / name).rename(folder / "d" / new)
-    written = replace(manifest, shards=ShardTable.of([lying])).encode()
+    written = replace(manifest, shards=ShardTable([lying])).encode()
     entry = folder / "d/_log/0000000001.json"
-    logged = json.loads(entry.read_bytes())
+    logged = unsealed(entry.read_bytes())
     logged["versions"]["v1"]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
     (folder / "d" / VersionInfo(**logged["versions"]["v1"]).manifest).write_bytes(written)
-    entry.write_text(json.dumps(logged))
-    (folder / "d/_log/head").unlink()
+    entry.write_bytes(sealed(logged))
     return Storage(folder).fetch("d", "v1")
 
 

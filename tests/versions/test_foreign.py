@@ -113,9 +113,7 @@ HOSTILE = {
         kept={"records": 3, "digest": "ab" * 32, "start": 10_000_000, "step": 1}
     ),
     "shards of another size": lambda data: data["shards"].update(nbytes=[2**50] * len(data["shards"]["nbytes"])),
-    "shards of other records": lambda data: data["shards"].update(
-        records=[2**40] * len(data["shards"]["records"]), index_nbytes=[64 + 2**44] * len(data["shards"]["records"])
-    ),
+    "shards of other records": lambda data: data["shards"].update(records=[2**40] * len(data["shards"]["records"])),
     "another spec": lambda data: data.update(element_spec={"kind": "array", "dtype": "float64", "shape": [1 << 20]}),
     "another codec": lambda data: data.update(codec="bytes/1"),
     "shards that are not there": lambda data: data["shards"].update(

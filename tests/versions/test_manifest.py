@@ -30,10 +30,10 @@ def stats_of(
         records,
         max(nbytes, least),
         **others,
-        index_nbytes=64 + 16 * records,
         record_nbytes=size,
         first_position=first,
-        lengths_crc32c=(checksum,),
+        lengths_crc32c=checksum,
+        length_crc32cs=(checksum,),
         length_totals=(total * records,),
     )
 
@@ -46,6 +46,7 @@ STATS = st.builds(
     nbytes=st.integers(0, 2**40),
     crc32c=st.integers(0, 2**32 - 1),
     sha256=st.binary(min_size=32, max_size=32).map(bytes.hex),
+    compression=st.sampled_from(["none", "zstd"]),
     index_crc32c=st.integers(0, 2**32 - 1),
 )
 
@@ -56,24 +57,24 @@ def some_kept(records: int) -> list[Kept | None]:
 
 
 SHARDS = st.lists(st.builds(ShardFile, STATS, st.integers(0, 5)), max_size=8)
-STAT = ShardStats(3, 100, 7, "ab" * 32, 112, 9, lengths_crc32c=(1,), length_totals=(7,))
+STAT = ShardStats(3, 100, 7, "ab" * 32, "none", 9, lengths_crc32c=5, length_crc32cs=(1,), length_totals=(7,))
 
 
 def manifest(count: int = 3) -> Manifest:
     shards = [ShardFile(STAT, generation) for generation in range(count)]
-    return Manifest("typed/1", SPEC, ShardTable.of(shards), {"time": "now"}, "token")
+    return Manifest("typed/1", SPEC, ShardTable(shards), {"time": "now"}, "token")
 
 
 @given(shards=SHARDS, more=SHARDS)
 def test_shards_behind_shards_are_all_of_them_in_order(shards: list[ShardFile], more: list[ShardFile]) -> None:
-    joined = ShardTable.of(shards).then(ShardTable.of(more))
+    joined = ShardTable(shards).then(ShardTable(more))
     assert list(joined) == [*shards, *more]
     assert ShardTable.from_json(json.loads(json.dumps(joined.to_json()))) == joined
 
 
 @given(shards=SHARDS, which=st.integers(0, 3))
 def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile], which: int) -> None:
-    table = ShardTable.of(shards)
+    table = ShardTable(shards)
     assert list(table) == shards
     records = int(table.records.sum())
     kept = some_kept(records)[which]
@@ -89,18 +90,18 @@ def test_the_digest_is_of_the_data_alone() -> None:
 
     def with_stats(**changes: Any) -> Manifest:
         changed = replace(base.shards[2], stats=replace(STAT, **changes))
-        return replace(base, shards=ShardTable.of([*base.shards[:2], changed]))
+        return replace(base, shards=ShardTable([*base.shards[:2], changed]))
 
     same = [
         replace(base, provenance={}, token="other"),
-        replace(base, shards=ShardTable.of(replace(shard, generation=9) for shard in base.shards)),
-        with_stats(nbytes=1, crc32c=1, index_nbytes=1),
-        with_stats(lengths_crc32c=(2,), length_totals=(8,)),
+        replace(base, shards=ShardTable(replace(shard, generation=9) for shard in base.shards)),
+        with_stats(nbytes=1, crc32c=1, index_crc32c=1, compression="zstd"),
+        with_stats(lengths_crc32c=3, length_crc32cs=(2,), length_totals=(8,)),
     ]
     other = [
         replace(base, codec="bytes/1"),
         replace(base, element_spec=ArraySpec("int8")),
-        replace(base, shards=ShardTable.of(base.shards[:2])),
+        replace(base, shards=ShardTable(base.shards[:2])),
         with_stats(records=4),
         with_stats(sha256="cd" * 32),
     ]
@@ -139,8 +140,11 @@ DAMAGE: dict[str, tuple[str, Any]] = {
     "places of fewer shards": ("data.shards.record_nbytes", [8]),
     "records past the end": ("data.shards.record_nbytes", [2**31] * 3),
     "more bytes than there are": ("data.shards.nbytes", [2**62] * 3),
-    "an index too long": ("data.shards.index_nbytes", [2**40] * 3),
-    "lengths without a checksum": ("data.shards.lengths_crc32c", [[1, None, 1]]),
+    "an unknown compression": ("data.shards.compression", ["none", "none", "lzma"]),
+    "a compression that is no text": ("data.shards.compression", [["none"], "none", "none"]),
+    "lengths without a checksum": ("data.shards.length_crc32cs", [[1, None, 1]]),
+    "lengths without a file": ("data.shards.lengths_crc32c", [None] * 3),
+    "lengths without some files": ("data.shards.lengths_crc32c", [5, None, 5]),
     "lengths less than none": ("data.shards.length_totals", [[7, -1, 7]]),
     "lengths that are no integers": ("data.shards.length_totals", [[7, 7.0, 7]]),
     "segments of other records": ("data.segments", [3, 3]),
@@ -183,7 +187,7 @@ def test_a_manifest_of_a_newer_release_asks_for_an_update() -> None:
 
 def test_a_shard_is_named_by_all_of_its_bytes_and_its_generation() -> None:
     changes: list[dict[str, Any]] = [{"sha256": "cd" * 32}, {"nbytes": 101}, {"crc32c": 8}, {"index_crc32c": 8}]
-    others = [replace(STAT, **change) for change in [*changes, {"lengths_crc32c": (2,)}]]
+    others = [replace(STAT, **change) for change in [*changes, {"lengths_crc32c": 6}]]
     files = [ShardFile(stats, 0).file for stats in (STAT, *others)] + [ShardFile(STAT, 1).file]
     assert len(set(files)) == len(files)
     assert all(map(paths.is_file, files))

@@ -21,7 +21,7 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FinishedPart, Notes, noted_numbers, read_part
 from cachelayer.versions.shard_table import ShardFile
 
-STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98, (5, 6), (9, 2))
+STATS = ShardStats(4, 300, 7, "ab" * 32, "none", 9, 8, 98, 4, (5, 6), (9, 2))
 PARTS = {
     number: FinishedPart((ShardFile(replace(STATS, crc32c=number), generation),), frozenset({0}), 5, 1, ("what",), "cd")
     for number, generation in ((0, 0), (2, 1), (100_000, 0))
@@ -44,8 +44,8 @@ def notes(tmp_path: Path) -> Notes:
 
 def add(notes: Notes, number: int, part: FinishedPart) -> None:
     """Note a part whose files are there."""
-    for name, nbytes in part.shards[0].files.items():
-        notes.store.put(f"d/{name}", bytes(nbytes))
+    for name, facts in part.shards[0].files.items():
+        notes.store.put(f"d/{name}", bytes(facts.nbytes))
     notes.add(number, part)
 
 
