@@ -88,7 +88,7 @@ class StoredRecords:
     def compression(self) -> str:
         """How the first shard is compressed: ``none`` or ``zstd``."""
         first = next((source for source in _versions(self.source) if len(source)), None)
-        return "none" if first is None else first.version.manifest.shards[0].stats.compression
+        return "none" if first is None else first.version.manifest.shards.compressions[0]
 
     @property
     def element_spec(self) -> Tree:

@@ -107,7 +107,7 @@ class VersionRecords:
         # What comes over a network is checked, and a checksum covers a whole record.
         if not isinstance(self.shards, LocalShards) or self.verify == "always" or not len(self):
             return False
-        return not any(shard.stats.compression != "none" for shard in self.version.manifest.shards)
+        return {*self.version.manifest.shards.compressions} == {"none"}
 
     @property
     def segments(self) -> tuple[int, ...]:

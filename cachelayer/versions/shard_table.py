@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -84,44 +83,50 @@ class ShardTable(Sequence[ShardFile]):
     """
 
     def __init__(self, shards: Iterable[ShardFile]) -> None:
-        self._shards = tuple(shards)
-        if len({len(shard.stats.length_totals) for shard in self._shards}) > 1:
+        rows = tuple(shards)
+        if len({len(row.stats.length_totals) for row in rows}) > 1:
             raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
+        self._columns: dict[str, list[Any]] = {name: [getattr(row.stats, name) for row in rows] for name in _STATS}
+        self._columns["generations"] = [row.generation for row in rows]
 
     def then(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards followed by those of another table."""
-        return ShardTable((*self._shards, *other._shards))
+        return ShardTable((*self, *other))
 
     def of_generations(self, generations: Iterable[int]) -> ShardTable:
         """Return a table of the same shards under the names that they have in these generations."""
-        return ShardTable(map(ShardFile, (shard.stats for shard in self._shards), generations))
+        return ShardTable(ShardFile(row.stats, generation) for row, generation in zip(self, generations, strict=True))
 
     @classmethod
     def from_json(cls, document: Any) -> ShardTable:
         """Return the table that :meth:`to_json` wrote, if a build can have written it."""
         columns = json_values.mapping("shards", document)
         _check(columns)
-        rows = [list(zip(*columns[name], strict=True)) for name in _OF_LEAVES]
-        of_leaves = {name: row or [()] * len(columns["records"]) for name, row in zip(_OF_LEAVES, rows, strict=True)}
-        stats = map(ShardStats, *(of_leaves.get(name, columns[name]) for name in _STATS))
-        return cls(map(ShardFile, stats, columns["generations"]))
+        table = cls([])
+        of_leaves = {name: list(zip(*columns[name], strict=True)) for name in _OF_LEAVES}
+        nothing = [()] * len(columns["records"])
+        table._columns = {**columns, **{name: rows or nothing for name, rows in of_leaves.items()}}
+        return table
 
     def to_json(self) -> dict[str, Any]:
         """Return a list with one value a shard for each of the facts; for facts about leaves one such list a leaf."""
-        stats = [shard.stats for shard in self._shards]
-        columns: dict[str, Any] = {name: list(map(attrgetter(name), stats)) for name in _STATS}
-        for name in _OF_LEAVES:
-            columns[name] = list(map(list, zip(*columns[name], strict=True)))
-        return {"generations": self.generations, **columns}
+        of_leaves = {name: list(map(list, zip(*self._columns[name], strict=True))) for name in _OF_LEAVES}
+        return {**self._columns, **of_leaves}
+
+    @cached_property
+    def _rows(self) -> tuple[ShardFile, ...]:
+        """The shards. There may be very many: they are made when one of them is asked for."""
+        stats = map(ShardStats, *(self._columns[name] for name in _STATS))
+        return tuple(map(ShardFile, stats, self.generations))
 
     @property
     def generations(self) -> list[int]:
         """The generation in the name of each shard; no part of the digest."""
-        return [shard.generation for shard in self._shards]
+        return self._columns["generations"]
 
     @cached_property
     def records(self) -> NDArray[np.int64]:
-        return np.array([shard.stats.records for shard in self._shards], np.int64)
+        return np.array(self._columns["records"], np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -131,7 +136,7 @@ class ShardTable(Sequence[ShardFile]):
     @property
     def shard_nbytes(self) -> list[int]:
         """Bytes of each shard, without its index."""
-        return [shard.stats.nbytes for shard in self._shards]
+        return self._columns["nbytes"]
 
     @property
     def index_nbytes(self) -> int:
@@ -141,18 +146,24 @@ class ShardTable(Sequence[ShardFile]):
     @cached_property
     def record_nbytes(self) -> int | None:
         """The bytes of every record if all have one size and lie where arithmetic says, else None."""
-        sizes = {shard.stats.record_nbytes for shard in self._shards if shard.stats.records}
+        columns = self._columns["record_nbytes"], self._columns["records"]
+        sizes = {size for size, records in zip(*columns, strict=True) if records}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def sha256(self) -> list[str]:
         """The SHA-256 of the records of each shard, in hexadecimal."""
-        return [shard.stats.sha256 for shard in self._shards]
+        return self._columns["sha256"]
+
+    @property
+    def compressions(self) -> list[str]:
+        """How each shard is compressed: ``none`` or ``zstd``."""
+        return self._columns["compression"]
 
     @property
     def length_leaves(self) -> int:
         """The number of leaves that have lengths."""
-        return len(self._shards[0].stats.length_totals) if self._shards else 0
+        return len(self._columns["length_totals"][0]) if len(self) else 0
 
     def length_totals(self, leaf: int) -> list[int]:
         """Return the sum of the lengths in each shard.
@@ -160,23 +171,23 @@ class ShardTable(Sequence[ShardFile]):
         Args:
             leaf: the place of the leaf among those of varying length.
         """
-        return [shard.stats.length_totals[leaf] for shard in self._shards]
+        return [totals[leaf] for totals in self._columns["length_totals"]]
 
     def __len__(self) -> int:
-        return len(self._shards)
+        return len(self._columns["records"])
 
     @overload
     def __getitem__(self, number: int) -> ShardFile: ...
     @overload
     def __getitem__(self, number: slice) -> tuple[ShardFile, ...]: ...
     def __getitem__(self, number: int | slice) -> ShardFile | tuple[ShardFile, ...]:
-        return self._shards[number]
+        return self._rows[number]
 
     def __iter__(self) -> Iterator[ShardFile]:
-        return iter(self._shards)
+        return iter(self._rows)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShardTable) and self._shards == other._shards
+        return isinstance(other, ShardTable) and self._columns == other._columns
 
     __hash__ = None  # type: ignore[assignment]
 
