@@ -19,6 +19,7 @@ from typing import Any, Self
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.versions.snapshot import Snapshot
@@ -50,8 +51,7 @@ class Log:
             head = seen if last == seen.sequence else self._entry(last)
         else:
             pointed = self._pointer()
-            last = self._last(pointed)
-            head = self._entry(last)
+            last, head = self._newest(pointed)
             if head is None and last == pointed:
                 # The storage was copied by other means, and not as it was at one moment.
                 last = self._last(0)
@@ -60,6 +60,17 @@ class Log:
             raise self._missing(last)
         self._seen = head
         return head
+
+    def _newest(self, pointed: int) -> tuple[int, Snapshot | None]:
+        """Return the number of the newest entry, given that of an entry, and the newest entry if it is there."""
+        if isinstance(self.store, LocalStore):
+            last = self._last(pointed)
+            return last, self._entry(last)
+        with Pool(1, "cachelayer-log") as thread:
+            # The entry is the newest one, unless its writer was interrupted: both answers come in one round trip.
+            reading = thread.submit(self._entry, pointed)
+            last = self._last(pointed)
+            return last, reading.result() if last == pointed else self._entry(last)
 
     def _last(self, sequence: int) -> int:
         """Return the number of the newest entry, given that of an entry. The entries between may be damaged."""

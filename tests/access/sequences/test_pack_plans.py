@@ -271,4 +271,5 @@ def test_the_first_batch_from_a_bucket_takes_eight_round_trips(gcs: Server, name
         view = far.packed("tokens", 64) if name == "packed" else far[100:-100].windows("tokens", 64)
         batch = next(iter(view.stream(32, shuffle=True, seed=1, prefetch=0)))
     assert batch["tokens"].shape == (32, 64)
-    assert len(trips) <= 8
+    # The newest entry of the log is read while the store is asked for a newer one.
+    assert len(trips) <= 8 + 1
