@@ -51,7 +51,7 @@ class Dataset:
     @property
     def index_nbytes(self) -> int:
         """Bytes of the index of a shard."""
-        return ROW.itemsize * self.shard_records
+        return ROW.itemsize * (1 + self.shard_records)
 
     @property
     def kept_indices(self) -> float:

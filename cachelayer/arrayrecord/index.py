@@ -1,8 +1,11 @@
 """The index of a shard: the place and the checksum of each record, in a file that can be mapped and needs no parsing.
 
-It is a row of 16 bytes for each record, little-endian; the manifest has its CRC32C::
+It has 16 bytes that identify the records, and a row of 16 bytes for each record, little-endian; the manifest has the
+CRC32C of all::
 
+    the first 16 bytes of the SHA-256 of the records of the shard
     u64 position, u32 length, u32 CRC32C of the record
+    ...
 
 Position and length give the stored bytes of a record: the record itself, or a varint with its length and then its
 zstd frame. The length in a row does not count block headers. If all records have n bytes and are not compressed, record
@@ -13,6 +16,7 @@ the first one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -24,6 +28,7 @@ from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.record_buffers import Records
 
 ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
+IDENTITY_NBYTES = ROW.itemsize
 COMPRESSIONS = ("none", "zstd")
 _CHUNK_OVERHEAD = 42
 
@@ -31,6 +36,32 @@ _CHUNK_OVERHEAD = 42
 def chunk_nbytes(record_nbytes: int) -> int:
     """Return the logical bytes of an uncompressed chunk of one record."""
     return _CHUNK_OVERHEAD + int(varints.nbytes_of(np.array([record_nbytes]))[0]) + record_nbytes
+
+
+def nbytes_of(records: Any) -> Any:
+    """Return the bytes of an index, for a number of records or an array of numbers."""
+    return IDENTITY_NBYTES + records * ROW.itemsize
+
+
+def encode(sha256: str, rows: NDArray[np.void]) -> bytes:
+    """Return an index, given the SHA-256 of the records in hexadecimal."""
+    return identity_of(sha256) + rows.tobytes()
+
+
+def identity_of(sha256: str) -> bytes:
+    """Return the bytes at the beginning of the index of records with this SHA-256."""
+    return bytes.fromhex(sha256)[:IDENTITY_NBYTES]
+
+
+def check_identity(raw: bytes, sha256: str, name: str) -> None:
+    """Raise unless an index begins with the bytes that identify the records of its shard."""
+    if raw[:IDENTITY_NBYTES] != identity_of(sha256):
+        raise CorruptionError(f"{name}: not the index that was published: it was damaged or replaced")
+
+
+def rows_of(raw: bytes) -> NDArray[np.void]:
+    """Return the rows of a whole index."""
+    return np.frombuffer(raw, ROW, offset=IDENTITY_NBYTES)
 
 
 def check(raw: Bytes | bytes, checksum: int, name: str) -> None:
@@ -41,7 +72,7 @@ def check(raw: Bytes | bytes, checksum: int, name: str) -> None:
 
 def record_checksums(raw: bytes) -> NDArray[np.uint32]:
     """Return the CRC32C of each record from the bytes of an index."""
-    return np.frombuffer(raw, ROW)["crc32c"]
+    return rows_of(raw)["crc32c"]
 
 
 def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.void]:
@@ -53,7 +84,7 @@ def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.v
         numbers: the number of each row in its index, which must have such a row.
     """
     # numpy copies items that are aligned several times as fast as others.
-    rows: NDArray[np.void] = memory.view(ROW)[begin // ROW.itemsize + numbers]
+    rows: NDArray[np.void] = memory.view(ROW)[(begin + IDENTITY_NBYTES) // ROW.itemsize + numbers]
     return rows
 
 
@@ -75,4 +106,5 @@ def mismatches(records: Records, checksums: NDArray[np.uint32]) -> Ints:
 
 def row_range(row: int) -> tuple[int, int]:
     """Return the begin and the end of a record's row in an index."""
-    return row * ROW.itemsize, (row + 1) * ROW.itemsize
+    start = IDENTITY_NBYTES + row * ROW.itemsize
+    return start, start + ROW.itemsize

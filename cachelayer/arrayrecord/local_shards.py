@@ -80,8 +80,8 @@ class LocalShards:
         records, nbytes: the number of records of each shard, and the bytes of its file.
         record_nbytes: the bytes of every record if all have one size and lie where arithmetic says, else None.
         files: finds the files of a shard.
-        verify: ``"never"`` checks sizes; ``"open"`` also checks the end of a shard and a few of its records when it is
-            first read; ``"always"`` also checks its index then, and each record when it is read.
+        verify: ``"never"`` checks sizes, and whose index it is; ``"open"`` also checks the end of a shard and a few of
+            its records when it is first read; ``"always"`` also checks its index then, and each record when it is read.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class LocalShards:
         self._range: MappedRange | None = None
         self._memory: Bytes = np.empty(0, np.uint8)
         self._view = memoryview(b"")
-        indices = np.diff(self._splits) * index.ROW.itemsize
+        indices = index.nbytes_of(np.diff(self._splits))
         places = splits_of(padded(np.concatenate([self._nbytes, indices])))
         self._total = int(places[-1])
         self._base, self._index = places[: len(records)], places[len(records) : -1]
@@ -286,7 +286,9 @@ class LocalShards:
                 raise CorruptionError(
                     f"{files.index_path}: expected {stats.index_nbytes} bytes, found {size}: it was cut or replaced"
                 )
-            if size and (self._record_nbytes is None or self._verify == "always"):
+            identity = os.pread(descriptor, index.IDENTITY_NBYTES, 0)
+            index.check_identity(identity, stats.sha256, str(files.index_path))
+            if self._record_nbytes is None or self._verify == "always":
                 memory.map(files.index_path, descriptor, int(self._index[shard]), size)
             sampled = distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)
             sample = b"".join(os.pread(descriptor, _ROW.size, index.row_range(row)[0]) for row in sampled.tolist())
@@ -303,7 +305,8 @@ class LocalShards:
         if not is_compressed and self._verify != "always":
             logical = int(self._logical[shard])
             end = logical + int(self._room[shard])
-            self._plain[shard] = _PlainShard(int(self._first[shard]), logical, end, int(self._index[shard]))
+            rows = int(self._index[shard]) + index.IDENTITY_NBYTES
+            self._plain[shard] = _PlainShard(int(self._first[shard]), logical, end, rows)
         self._is_open[shard] = True
         self._all_are_open = bool(self._is_open.all())
 

@@ -101,9 +101,11 @@ class RangedShards:
     ) -> None:
         self._read_ranges = read_ranges
         self._shards = shards
-        self._places = splits_of(records * index.ROW.itemsize)
+        self._places = splits_of(index.nbytes_of(records))
         self._bundle = bundle
         self._keeps_indices = int(self._places[-1]) <= kept_nbytes
+        self._identified: set[int] = set()
+        """The shards whose indices are known to be theirs, though their rows come one by one."""
         self._indices: dict[int, NDArray[np.void]] = {}
         self._lock = ProcessLock()
 
@@ -200,10 +202,10 @@ class RangedShards:
     def _keep(self, shard: int, raw: bytes) -> None:
         """Keep an index if its checksum is right."""
         index.check(raw, self._shards(shard).stats.index_crc32c, self._shards(shard).index_name)
-        self._indices[shard] = np.frombuffer(raw, index.ROW)
+        self._indices[shard] = index.rows_of(raw)
 
     def _fetched_rows(self, shard_of: Ints, within: Ints) -> Any:
-        """Fetch index rows in one round trip."""
+        """Fetch index rows in one round trip, with the beginning of each index of which nothing has come yet."""
         firsts = np.flatnonzero(np.append(True, (shard_of[1:] != shard_of[:-1]) | (np.diff(within) != 1)))
         lasts = np.append(firsts[1:], len(within)) - 1
         runs = zip(shard_of[firsts].tolist(), within[firsts].tolist(), within[lasts].tolist(), strict=True)
@@ -211,7 +213,12 @@ class RangedShards:
             (self._shards(shard).index_name, index.row_range(first)[0], index.row_range(last)[1])
             for shard, first, last in runs
         ]
-        return np.frombuffer(b"".join(self._read(rows)), index.ROW)
+        new = [shard for shard in distinct(shard_of).tolist() if shard not in self._identified]
+        bodies = self._read([*((self._shards(shard).index_name, 0, index.IDENTITY_NBYTES) for shard in new), *rows])
+        for shard, raw in zip(new, bodies, strict=False):
+            index.check_identity(raw, self._shards(shard).stats.sha256, self._shards(shard).index_name)
+            self._identified.add(shard)
+        return np.frombuffer(b"".join(bodies[len(new) :]), index.ROW)
 
     def _read(self, ranges: Sequence[Range]) -> list[bytes]:
         return [bytes(raw) for raw in self._read_ranges(ranges)] if ranges else []

@@ -70,7 +70,7 @@ class ShardStats:
 
     @property
     def index_nbytes(self) -> int:
-        return self.records * index.ROW.itemsize
+        return int(index.nbytes_of(self.records))
 
     @property
     def lengths_file(self) -> LengthsFile | None:
@@ -178,14 +178,14 @@ class ShardWriter:
         is_compressed = self._compression.is_compressed
         rows = _compressed_index(mapped, footer, lengths) if is_compressed else _plain_index(mapped, footer, lengths)
         rows["crc32c"] = checksums
-        encoded = rows.tobytes()
+        lengths_file, lengths_crc32c = self._write_lengths()
+        checksum = mapped_checksum(mapped)
+        hashed()
+        encoded = index.encode(self._digest.hexdigest(), rows)
         try:
             _write_durably(self.index_path, encoded)
         except OSError as error:
             raise StorageError(f"cannot write {self.index_path}: {error}") from error
-        lengths_file, lengths_crc32c = self._write_lengths()
-        checksum = mapped_checksum(mapped)
-        hashed()
         are_equal = len(lengths) > 0 and not is_compressed and bool((lengths == lengths[0]).all())
         return ShardStats(
             records=len(lengths),

@@ -141,7 +141,7 @@ class ShardTable(Sequence[ShardFile]):
     @property
     def index_nbytes(self) -> int:
         """Bytes of all indices."""
-        return int(self.records.sum()) * index.ROW.itemsize
+        return int(index.nbytes_of(self.records).sum())
 
     @cached_property
     def record_nbytes(self) -> int | None:

@@ -146,9 +146,10 @@ def test_every_file_is_as_specified(
         stem = root / "shards" / name
         shard, index = stem.with_suffix(".array_record").read_bytes(), stem.with_suffix(".index").read_bytes()
         assert (len(shard), google_crc32c.value(shard)) == (shards["nbytes"][i], shards["crc32c"][i])
-        assert (len(index), google_crc32c.value(index)) == (16 * shards["records"][i], shards["index_crc32c"][i])
+        assert (len(index), google_crc32c.value(index)) == (16 * shards["records"][i] + 16, shards["index_crc32c"][i])
         assert shards["compression"][i] == ("none" if compression is None else "zstd")
-        rows = list(struct.iter_unpack("<QII", index))
+        assert index[:16] == bytes.fromhex(shards["sha256"][i])[:16]
+        rows = list(struct.iter_unpack("<QII", index[16:]))
         assert shards["first_position"][i] == (None if size is None else rows[0][0])
         records = records_of(shard, rows, compressed=compression is not None, size=size)
         framed = b"".join(len(record).to_bytes(8, "little") + record for record in records)

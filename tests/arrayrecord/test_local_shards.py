@@ -54,13 +54,14 @@ class Shard:
         self.stats: ShardStats = self.ref._base.version.manifest.shards[0].stats
         self.path = next(folder.rglob("*.array_record"))
         self.index_path = self.path.with_suffix(".index")
-        self.rows = np.fromfile(self.index_path, index.ROW)
+        self.rows = index.rows_of(self.index_path.read_bytes())
 
     def changed(self, rows: Any) -> tuple[Path, ShardStats]:
         """An index of other rows, and what a manifest that agrees with it says."""
         path = self.path.with_suffix(".changed")
-        path.write_bytes(rows.tobytes())
-        return path, replace(self.stats, index_crc32c=google_crc32c.value(rows.tobytes()))
+        raw = index.encode(self.stats.sha256, rows)
+        path.write_bytes(raw)
+        return path, replace(self.stats, index_crc32c=google_crc32c.value(raw))
 
     def set_of(self, index_path: Path, stats: ShardStats, count: int = 2, verify: Any = "never") -> LocalShards:
         files = ShardFiles(self.path, index_path, stats)

@@ -116,7 +116,7 @@ def test_a_position_outside_the_file_is_never_read(tmp_path: Path, verify: Any) 
     whole = path.read_bytes()
     for place in (7, 5, 4):
         path.write_bytes(whole)
-        flip(path, 16 * 50 + place, 7)
+        flip(path, 16 * 51 + place, 7)
         ref = Storage(tmp_path, verify=verify).fetch("d", "v1")
         for read in (lambda ref: ref.read([50]), lambda ref: ref[50]):
             with pytest.raises(cachelayer.CorruptionError):
