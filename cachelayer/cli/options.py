@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,6 +74,13 @@ def record_range(text: str) -> range:
     return numbers
 
 
+def folder(text: str) -> Path:
+    """Parse the path of a folder."""
+    if not text.strip():
+        raise typer.BadParameter("write the path of a folder")
+    return Path(text)
+
+
 def one_of(*names: str) -> Callable[[str], str]:
     """Return a function that refuses all texts but these."""
 
@@ -127,7 +135,7 @@ _WORDS = {
     "to": _Word("STORAGE[/ID@VERSION]", "The target; by default with the same names."),
     "tag": _Word("TAG", "The tag; it moves if it named another version."),
     "new": _Word("VERSION", "The name of the new version."),
-    "folder": _Word("FOLDER", "The folder of the cache; by default a new one.", kind=Path),
+    "folder": _Word("FOLDER", "The folder of the cache; by default a new one.", parser=folder),
     "numbers": _Word("RECORDS", "Numbers of records, or ranges such as 100:200.", kind=list[str], parser=record_range),
     "columns": _Word("COLUMNS", "A MODULE:FUNCTION that makes a dict of an element, or tables.", kind=list[str]),
     "arg": _Word("NAME=VALUE", "An argument of the function.", kind=list[str], parser=pair),
@@ -137,9 +145,9 @@ _WORDS = {
     "batched": _flag("The function takes batches."),
     "replace": _flag("Replace fields of the same names."),
     "records": _Word("N", "How many records to read, at most.", ("--records", "-n"), kind=int, min=1),
-    "seed": _Word("N", "The seed of the draw.", kind=int),
+    "seed": _Word("N", "The seed of the draw.", kind=int, min=0),
     "delete": _flag("Remove the tag; the version is then not named: STORAGE/ID."),
-    "shuffle_seed": _Word("N", "Shuffle the records with this seed; else they keep their order.", kind=int),
+    "shuffle_seed": _Word("N", "Shuffle the records with this seed; else they keep their order.", kind=int, min=0),
     "fields": _Word("NAME", "Keep only this field, such as image or meta/url.", ("--field",), kind=list[str]),
     "force": _flag("Delete a version that has tags, with its tags."),
     "yes": _flag("Do not ask for confirmation.", "--yes", "-y"),
@@ -148,16 +156,16 @@ _WORDS = {
     "dry_run": _flag("Delete nothing: list what would be deleted."),
     "clear": _flag("Remove all copies that no program uses."),
     "no_open": _flag("Only print the URL: open no browser."),
-    "port": _Word("N", "The port; 0 for a free one.", kind=int, default=0),
+    "port": _Word("N", "The port; 0 for a free one.", kind=int, default=0, min=0),
     "host": _Word("ADDRESS", "Where to listen; others who know the URL can look there.", default="127.0.0.1"),
     "detokenize": _Word("MODULE:FUNCTION", "A function that turns a list of tokens into text."),
     "unbatch": _flag("Take batches of the source apart into records."),
-    "workers": _Word("N", "Use N processes, if the source can be divided.", kind=int, default=1),
+    "workers": _Word("N", "Use N processes, if the source can be divided.", kind=int, default=1, min=1),
     "engine": _Word("processes|ray|beam", "Build the parts of a source on this engine.", parser=one_of(*ENGINES)),
     "resume": _Word(None, "Go on after an interrupted run.", ("--resume/--no-resume",), kind=bool, default=True),
     "compression": _Word("KIND", "none, zstd or zstd:LEVEL, for each record."),
     "shard_bytes": _Word("SIZE", "The size of a shard.", default=f"{DEFAULT_SHARD_BYTES >> 20}MiB", parser=nbytes),
-    "max_records": _Word("N", "Take at most this many records.", kind=int),
+    "max_records": _Word("N", "Take at most this many records.", kind=int, min=0),
     "on_error": _Word(
         "raise|skip",
         "Fail at elements that do not fit, or leave them out.",
@@ -169,7 +177,7 @@ _WORDS = {
     "metadata": _Word("JSON", "A JSON object to store with the version.", parser=json_or_text),
     "option": _Word("KEY=VALUE", "An option of the storage's client.", ("--option", "-o"), kind=list[str], parser=pair),
     "to_option": _Word("KEY=VALUE", "An option of the second storage's client.", kind=list[str], parser=pair),
-    "local_cache": _Word("FOLDER", "The folder for local copies of remote shards.", kind=Path),
+    "local_cache": _Word("FOLDER", "The folder for local copies of remote shards.", parser=folder),
     "as_json": _flag("Print one JSON document, for scripts.", "--json"),
     "show_traceback": _flag("Show where in the code an error was raised.", "--traceback"),
 }
@@ -215,6 +223,7 @@ _ARGUMENT = re.compile(
 """An argument of a Python call, such as ``force=True``, ``engine='spark'`` or, to be passed, ``max_records=``."""
 _ALTERNATIVE = re.compile(r",? or (?:pass )?[a-z_]+=[^;:]*?(?=$|[;:]|\. )")
 """The last of several remedies, if only Python has it."""
+_ONLY_IN_PYTHON = re.compile(r"(?<![\w.-])([a-z_]+)=(?=[\s.,;:)]|$)")
 _CALLS = {
     'by cacheable(..., "auto")': "STORAGE/ID@auto",
     "storage.rewrite()": "`cachelayer rewrite`",
@@ -251,12 +260,21 @@ def in_options(text: str, names: Collection[str]) -> str:
 
     for call, words in _CALLS.items():
         text = text.replace(call, words)
-    return _ALTERNATIVE.sub("", _ARGUMENT.sub(spelled, text))
+    text = _ALTERNATIVE.sub("", _ARGUMENT.sub(spelled, text))
+    return _ONLY_IN_PYTHON.sub(r"\1, in Python", text)
 
 
 def storage_options(option: Pairs) -> dict[str, Any]:
     """Return the options of a storage's client. Values are JSON if possible, otherwise text."""
-    return {name: json_or_text(value) for name, value in option or ()}
+    return {name: json_or_text(value) for name, value in _once("--option", option or ())}
+
+
+def _once(option: str, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Return pairs of names and values if each name comes once."""
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if twice:
+        raise InvalidArgumentError(f"{option} {twice[0]} is given twice: which of the values is meant?")
+    return pairs
 
 
 def open_storage(url: str, option: Pairs = None, **where: Any) -> Storage:
@@ -394,7 +412,7 @@ def arguments_of(function: Callable[..., Any], pairs: Sequence[tuple[str, str]])
     except (NameError, TypeError):
         # The annotation uses names that exist only for type checkers.
         hints = {}
-    values = {name: _value(name, text, hints.get(name, Any)) for name, text in pairs}
+    values = {name: _value(name, text, hints.get(name, Any)) for name, text in _once("--arg", pairs)}
     takes = signature(function)
     try:
         takes.bind(**values)

@@ -219,7 +219,7 @@ def test_words_of_python_do_not_stand_in_what_commands_say(here: Path, monkeypat
     storage = cachelayer.Storage(here / "cache")
     storage.submit([{"a": 1}], "c@v1")
     storage.tag("c", "v1", "best")
-    python = r"\w+=(True|False|None|'|\"|\s|$)|storage\.\w+\(|cacheable\("
+    python = r"\w+=(True|False|None|'|\"|[\s.,;:)]|$)|storage\.\w+\(|cacheable\("
     (here / "other.py").write_text("def rows():\n    return iter([{'n': 1}])\n")
     build = ("build", f"{here}/other.py:rows")
     document(*build, here / "cache/o@v1")
