@@ -6,13 +6,12 @@
     <id>/_builds/<version>/<plan>/00005.json   a finished part: its shards were put
 
 ``<plan>`` is a hash of the plan. In a build that is not divided, each shard is a part. A note counts if its files are
-good. Notes are deleted when the version is published.
+good. Notes are deleted when the version is published. Each ends with its checksum: a damaged one counts as none.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -87,7 +86,7 @@ class Notes:
     def begin(self, spec: Tree | None) -> None:
         """Note the plan, with the spec of the elements."""
         document = {"plan": self.plan, "element_spec": None if spec is None else spec_json.to_json(spec)}
-        self.store.put(f"{self.folder}/{_PLAN}", json.dumps(document).encode())
+        self.store.put(f"{self.folder}/{_PLAN}", json_values.sealed(document))
 
     def spec(self) -> Tree | None:
         """Return the spec of the elements that was noted; None if none was."""
@@ -98,7 +97,7 @@ class Notes:
         """Note a finished part."""
         document = json_values.encoded(replace(part, shards=()))
         document["shards"] = ShardTable(part.shards).to_json()
-        self.store.put(_note(self.folder, number), json.dumps(document).encode())
+        self.store.put(_note(self.folder, number), json_values.sealed(document))
 
     def finished(self, log: Log, known: Mapping[int, FinishedPart] | None = None) -> dict[int, FinishedPart]:
         """Return the finished parts whose files are good, by number.
@@ -147,7 +146,7 @@ def read_part(store: Store, folder: str, number: int) -> FinishedPart | None:
         with json_values.decoding(f"{store.url}/{name}", "note of a part"):
             if raw is None:
                 return None
-            document = json_values.parsed(raw)
+            document = json_values.unsealed(raw)
             shards = tuple(ShardTable.from_json(document["shards"]))
             part: FinishedPart = json_values.decoded(FinishedPart, "part", {**document, "shards": []})
             return replace(part, shards=shards)
@@ -171,7 +170,7 @@ def _plan(store: Store, folder: str) -> tuple[Mapping[str, Any], Tree | None] | 
         with json_values.decoding(f"{store.url}/{folder}/{_PLAN}", "plan of a build"):
             if raw is None:
                 return None
-            document = json_values.parsed(raw)
+            document = json_values.unsealed(raw)
             plan = json_values.mapping("plan", json_values.shallow("plan", document["plan"]))
             spec = document["element_spec"]
             return plan, None if spec is None else spec_json.from_json(spec)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from log_entries import commit
 from mutations import mutated
 from samples import some
 
-from cachelayer import ArraySpec, CorruptionError, FormatError
+from cachelayer import ArraySpec, CorruptionError, FormatError, json_values
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -91,13 +90,17 @@ def test_damaged_notes_are_read_as_none(notes: Notes, tmp_path: Path) -> None:
     other = notes_of(tmp_path, shard_bytes=2)
     for name in ("plan.json", "00002.json"):
         raw = notes.store.read(f"{notes.folder}/{name}") or b""
-        damaged = [json.dumps(document).encode() for _, document in some(list(mutated(json.loads(raw))))]
-        for each in (b"", raw[:-1], b"\xff", b"[" * 100_000, *damaged):
+        # Somebody who can write there may seal anything.
+        others = [json_values.sealed(document) for _, document in some(list(mutated(json_values.unsealed(raw))))]
+        flipped = [raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :] for place in some(range(len(raw)))]
+        for each in (b"", raw[:-1], b"\xff", b"[" * 100_000, *flipped, *others):
             notes.store.put(f"{notes.folder}/{name}", each)
             found = notes.finished(log)
             assert found.get(0) in (PARTS[0], None)
+            left = () if name == "plan.json" else (0, 100_000)
+            assert each in others or found == {number: PARTS[number] for number in left}
             # Without a plan nobody can tell what the notes are of.
-            assert name != "plan.json" or each in damaged or not found
+            assert name != "plan.json" or each in others or not found
             assert name == "plan.json" or found[0] == PARTS[0]
             assert all(paths.is_file(shard.file) for part in found.values() for shard in part.shards)
             other.others()
