@@ -142,7 +142,11 @@ class LocalShards:
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
         plain = self._plain.get(shard)
         if plain is None:
-            return bytearray(self.records(np.array([number])).unmapped().memory())
+            records = self.records(np.array([number]))
+            # The shard is open now, so that the next read, and this one if it is long, takes one copy.
+            plain = self._plain.get(shard)
+            if plain is None:
+                return bytearray(records.unmapped().memory())
         number -= self._starts[shard]
         memory = self._view
         if self._record_nbytes is not None:

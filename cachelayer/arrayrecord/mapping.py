@@ -192,6 +192,12 @@ class MappedFile:
     def nbytes(self) -> int:
         return len(self.buffer)
 
+    def release(self, start: int, stop: int) -> None:
+        """Give the memory of bytes that were read back to the system; it is taken again when they are read again."""
+        first, last = -(-start // _PAGE) * _PAGE, stop // _PAGE * _PAGE
+        if last > first:
+            _libc().madvise(self.buffer.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
+
     def records(self, logical: Ints, lengths: Ints) -> Records:
         """Return ranges where they are mapped."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,13 @@ from cachelayer.errors import StorageError
 from cachelayer.records.blocks import to_logical, to_position
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.records.record_buffers import PREFIX, Frames, Records
 from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
 _READ_NBYTES = 1 << 20
+_RELEASED_NBYTES = 64 << 20
 _SYNCED_NBYTES = 8 << 20
 # Records of about so many bytes are checksummed and written together: they stay in the processor's cache meanwhile.
 _CACHED_NBYTES = 1 << 17
@@ -122,20 +123,37 @@ class ShardWriter:
 
     def write(self, frames: Frames) -> None:
         """Append records."""
+        self._count(Records(frames.buffer, frames.starts, frames.lengths))
+        self._append(frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))))
+        self._sync.written(len(frames.buffer))
+
+    def hash_long(self, record: bytes) -> None:
+        """Add one record to the digest of the shard."""
+        self._digest.update(len(record).to_bytes(PREFIX, "little"))
+        self._digest.update(record)
+
+    def write_long(self, record: bytes) -> None:
+        """Append one record without a further copy of it in Python."""
+        self._count(Records.of([record]))
+        self._append([[record]])
+        self._sync.written(len(record))
+
+    def _count(self, records: Records) -> None:
+        """Keep the lengths of records."""
         if self._codec is not None:
-            stored = Records(frames.buffer, frames.starts, frames.lengths)
-            self._leaf_lengths.append(self._codec.lengths(stored).astype(LENGTH))
-        self._lengths.append(frames.lengths)
+            self._leaf_lengths.append(self._codec.lengths(records).astype(LENGTH))
+        self._lengths.append(records.lengths)
+
+    def _append(self, lists: Iterable[list[bytes]]) -> None:
         checksums: list[int] = []
         try:
-            for records in frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))):
+            for records in lists:
                 checksums.extend(map(google_crc32c.value, records))
                 # A deque of length 0 keeps nothing. It calls `write` for each record without a loop in Python.
                 deque(map(self._writer.write, records), maxlen=0)
         except RuntimeError as error:
             raise StorageError(f"cannot write {self.path}: {error}") from error
         self._checksums.append(np.array(checksums, np.int64))
-        self._sync.written(len(frames.buffer))
 
     def close(self) -> None:
         """Close the file. Do nothing if it is closed."""
@@ -232,6 +250,8 @@ def mapped_checksum(mapped: MappedFile) -> int:
     checksum, buffer = 0, mapped.buffer
     for start in range(0, mapped.nbytes, _READ_NBYTES):
         checksum = google_crc32c.extend(checksum, buffer[start : start + _READ_NBYTES])
+        if start and start % _RELEASED_NBYTES == 0:
+            mapped.release(start - _RELEASED_NBYTES, start)
     return checksum
 
 

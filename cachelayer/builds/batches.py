@@ -98,6 +98,14 @@ class RowBatch:
         for first in range(start, stop, size):
             yield self.take(slice(first, min(first + size, stop)))
 
+    def copied(self) -> RowBatch:
+        """Return the batch with arrays of its own."""
+
+        def own(_path: str, leaf: Any) -> Any:
+            return leaf.copy() if isinstance(leaf, np.ndarray) and leaf.base is not None else leaf
+
+        return RowBatch(tree.map_structure(self.batch, own), self.rows)
+
     def take(self, rows: slice | NDArray[Any]) -> RowBatch:
         """Return some of the rows: of a range without a copy, or of these numbers."""
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
@@ -155,6 +163,8 @@ def snapshot(value: Any) -> Any:
 def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, list[Any]]:
     """Copy elements that are like a first one straight into arrays with a row for each: the quick way to keep them.
 
+    A long element, which makes a batch alone, is not copied: the source may change it when the next one is drawn.
+
     These are flat dicts, tuples and lists of arrays of one dtype and shape and of values that cannot change, or one
     such leaf. What is not alike is left to code that takes anything.
 
@@ -174,13 +184,13 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
         return None, [first]
     nbytes = sum(leaf.nbytes if type(leaf) is np.ndarray else _VALUE_NBYTES for leaf in leaves)
     most = min(MAX_BATCH_RECORDS, -(-BATCH_NBYTES // max(1, nbytes)))
-    columns: list[Any] = [
-        np.empty((most, *leaf.shape), leaf.dtype) if type(leaf) is np.ndarray else [] for leaf in leaves
-    ]
+    columns: list[Any] = [_room_for(leaf, most) if type(leaf) is np.ndarray else [] for leaf in leaves]
     # A getter of one key returns its value, not a tuple.
     values_of: Any = itemgetter(*keys) if keys and len(keys) > 1 else lambda element: (element[next(iter(keys or ()))],)
     numbered = list(enumerate(zip(leaves, columns, strict=True)))
-    arrays = [(n, column, leaf.dtype, leaf.shape) for n, (leaf, column) in numbered if type(leaf) is np.ndarray]
+    # An element that makes a batch alone lies in its columns already.
+    copied = numbered if most > 1 else []
+    arrays = [(n, column, leaf.dtype, leaf.shape) for n, (leaf, column) in copied if type(leaf) is np.ndarray]
     values = [(n, column.append, IMMUTABLE | {type(leaf)}) for n, (leaf, column) in numbered if type(column) is list]
     rows, texts, other, until = 0, 0, [], monotonic() + BATCH_SECONDS
     for element in chain([first], elements):
@@ -217,6 +227,11 @@ def stack_alike(first: Any, elements: Iterator[Any]) -> tuple[RowBatch | None, l
         return RowBatch(dict(zip(keys, stacked, strict=True)), rows), other
     batch = stacked[0] if not is_tree else kind._make(stacked) if hasattr(kind, "_make") else kind(stacked)
     return RowBatch(batch, rows), other
+
+
+def _room_for(leaf: NDArray[Any], rows: int) -> NDArray[Any]:
+    """Return an array for so many rows like a leaf; for one row the leaf itself, since it is long."""
+    return leaf[np.newaxis] if rows == 1 else np.empty((rows, *leaf.shape), leaf.dtype)
 
 
 def _can_be_stacked(leaf: Any) -> bool:

@@ -195,14 +195,17 @@ def encode_with_workers(
 
 def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: list[range]) -> int:
     """Return the number of records in a chunk, from the first: no worker should idle, or work on one, for long."""
-    began = monotonic()
+    began, elements, records, nbytes = monotonic(), 0, 0, 0
+    most = min(_SAMPLE, len(parts[0])) if parts else 0
     # An element that does not fit is encoded again later; then it raises or is left out.
     with Progress("", None, enabled=False):
-        sample = encode_sample(parts[0].start, min(_SAMPLE, len(parts[0]))) if parts else None
-    in_time = int(BATCH_SECONDS * _SAMPLE // max(1e-9, monotonic() - began))
-    sizes = [nbytes for frames in (sample.frames if sample else ()) for nbytes in frames.lengths]
+        while elements < most and nbytes < BATCH_NBYTES:
+            for frames in encode_sample(parts[0].start + elements, 1).frames:
+                records, nbytes = records + len(frames), nbytes + int(frames.lengths.sum())
+            elements += 1
+    in_time = int(BATCH_SECONDS * elements // max(1e-9, monotonic() - began))
     share = -(-sum(map(len, parts)) // (workers * _CHUNKS_PER_WORKER))
-    fitting = int(BATCH_NBYTES // max(1, sum(sizes) / max(1, len(sizes))))
+    fitting = int(BATCH_NBYTES // max(1, nbytes / max(1, records)))
     return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
 
 

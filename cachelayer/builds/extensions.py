@@ -268,8 +268,7 @@ def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, opti
     silent = Progress("", None, enabled=False)
     how = options.compression, options.shard_bytes, silent, lambda _, part: parts.append(part)
     with ShardPipeline(target, spec, *how) as pipeline:
-        for each in frames:
-            pipeline.write(each)
+        pipeline.write(frames)
         pipeline.end_part(0, FinishedPart(()))
         pipeline.finish()
     return ShardTable(parts[0].shards)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
@@ -20,7 +20,6 @@ from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import FIRST_ELEMENTS, from_elements
-from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 
 _SAMPLE = 64
@@ -130,7 +129,7 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
     """Divide a source into ranges of about a shard each, by a rule that depends on the source and the options alone.
 
     If all records have one size, each part is a full shard. Else their mean size is that of up to 64 spread records,
-    and a part is to fill 0.8 of a shard.
+    or of so many of these as fill a shard, and a part is to fill 0.8 of a shard.
 
     Args:
         source: the source.
@@ -145,12 +144,15 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
     mean = getattr(source, "record_nbytes", None)
     if mean is None:
         sampled = range(0, length, max(1, -(-length // _SAMPLE)))
-        encoded: list[Frames] = []
+        nbytes = records = 0
         for first in sampled:
             # What does not fit is an error when it is built, or left out then.
             with suppress(ElementError):
-                encoded += encode(source, spec, "raise", first, 1).frames
-        mean = sum(int(frames.lengths.sum()) for frames in encoded) / max(1, sum(map(len, encoded)))
+                for frames in encode(source, spec, "raise", first, 1).frames:
+                    nbytes, records = nbytes + int(frames.lengths.sum()), records + len(frames)
+            if nbytes >= shard_bytes:
+                break
+        mean = nbytes / max(1, records)
     return Ranges(source, length, _in_a_shard(mean, int(shard_bytes * FILLED)), is_all)
 
 
@@ -217,9 +219,15 @@ def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
         for batch in batches:
             seen.append(batch)
             yield batch
+            # The source may change what it gave when it makes the next batch.
+            seen[-1] = batch.copied() if isinstance(batch, RowBatch) else batch
 
-    spec = from_elements(_elements(watched()))
-    return spec, chain(seen, batches)
+    def all_batches() -> Iterator[Batch]:
+        while seen:
+            yield seen.pop(0)
+        yield from batches
+
+    return from_elements(_elements(watched())), all_batches()
 
 
 def _elements(batches: Iterator[Batch]) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +28,8 @@ _UPLOADS = 8
 _FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
 _NBYTES_IN_FLIGHT = 1 << 30
 _BATCHES_IN_FLIGHT = 4
+LONG_NBYTES = 64 << 20
+"""A record of at least so many bytes is copied as seldom as possible."""
 
 Note = Callable[[int, FinishedPart], None]
 """Takes the number of a part and the part, once its shards were put; called from one thread, in the order of parts."""
@@ -90,26 +92,51 @@ class ShardPipeline:
             with suppress(CacheLayerError):
                 self._writer.give_up()
 
-    def write(self, frames: Frames, begin: Callable[[], None] | None = None) -> None:
+    def write(self, batches: Iterator[Frames], begin: Callable[[], None] | None = None) -> None:
         """Append records; errors of earlier records may be raised here.
 
         Args:
-            frames: the records.
+            batches: the records. Each batch should be made when it is asked for: of a long record, as few copies as
+                possible are in memory at any time.
             begin: called before each shard after the first of the part; it may end the part.
         """
-        for begins, rows in self._cutter.cut(frames.lengths):
-            if begins or self._writer is None:
-                if self._writer is not None and begin is not None:
-                    begin()
-                self._end_shard()
-                self._writer = self._begin_shard()
-            piece = frames[rows]
-            self._target.room.take(piece.buffer.nbytes)
-            self._hashes.append(self._hashing.submit(self._writer.hash, piece))
-            self._writer.write(piece)
-            self._progress.update(len(piece), int(piece.lengths.sum()))
+        for frames in batches:
+            if len(frames) == 1 and len(frames.buffer) >= LONG_NBYTES:
+                lengths, [record] = frames.lengths, frames.to_list()
+                # The record alone stays in memory.
+                del frames
+                for begins, _ in self._cutter.cut(lengths):
+                    self._write_long(self._shard_for(begins, begin), record)
+                del record
+                continue
+            for begins, rows in self._cutter.cut(frames.lengths):
+                self._write(self._shard_for(begins, begin), frames[rows])
+
+    def _shard_for(self, begins: bool, begin: Callable[[], None] | None) -> ShardWriter:
+        """Return the writer of the next records, of a new shard if they begin one."""
+        if self._writer is None or begins:
+            if self._writer is not None and begin is not None:
+                begin()
+            self._end_shard()
+            self._writer = self._begin_shard()
+        return self._writer
+
+    def _write(self, writer: ShardWriter, frames: Frames) -> None:
+        self._target.room.take(frames.buffer.nbytes)
+        self._hashes.append(self._hashing.submit(writer.hash, frames))
+        writer.write(frames)
+        self._progress.update(len(frames), int(frames.lengths.sum()))
         while len(self._hashes) > _BATCHES_IN_FLIGHT:
             self._hashes.popleft().result()
+
+    def _write_long(self, writer: ShardWriter, record: bytes) -> None:
+        """Append a record, and wait until it is hashed: each record that waits for that takes much memory."""
+        self._target.room.take(len(record))
+        self._hashes.append(self._hashing.submit(writer.hash_long, record))
+        writer.write_long(record)
+        self._progress.update(1, len(record))
+        for hashed in self._hashes:
+            hashed.result()
 
     @property
     def has_begun(self) -> bool:

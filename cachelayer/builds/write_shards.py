@@ -95,8 +95,7 @@ def write_parts(
     with ShardPipeline(target, *how, progress, note) as pipeline, closing(encoded) as sequence:
         for number, part, encoder, frames in sequence:
             with errors_of(part):
-                for each in frames:
-                    pipeline.write(each)
+                pipeline.write(frames)
             left_out = encoder.left_out
             first = tuple(f"{part.name}: {text}" if part.name else text for text in left_out.first)
             pipeline.end_part(number, FinishedPart((), encoder.nullable, left_out.of, left_out.count, first))
@@ -208,9 +207,7 @@ def write_whole(
         def end_shard() -> None:
             pipeline.end_shard(next(numbers), FinishedPart((), encoder.nullable))
 
-        for batch in batches:
-            frames = encoder.encode(batch)
-            pipeline.write(frames, end_shard)
+        pipeline.write(map(encoder.encode, batches), end_shard)
         if pipeline.has_begun:
             end_shard()
         pipeline.finish()

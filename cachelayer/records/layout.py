@@ -122,7 +122,8 @@ class Flat:
     @classmethod
     def of_rows(cls, rows: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> Flat:
         """Return one-dimensional arrays of one dtype as rows."""
-        values = np.concatenate(rows) if len(rows) else np.empty(0, dtype)
+        # One row may be long, so it is not copied.
+        values = rows[0] if len(rows) == 1 else np.concatenate(rows) if len(rows) else np.empty(0, dtype)
         return cls(values, splits_of(np.fromiter(map(len, rows), np.int64, len(rows))))
 
     @property

@@ -177,7 +177,10 @@ class StringLeaf:
         return self.encode(list(batch))
 
     def value(self, *parts: NDArray[Any]) -> Any:
-        return _text(parts[0].tobytes(), self._spec.dtype)
+        if self._spec.dtype is str and parts[0].size > _LONG_STRING:
+            return str(parts[0].data, "utf-8", "surrogatepass")
+        data = parts[0].tobytes()
+        return data.decode("utf-8", "surrogatepass") if self._spec.dtype is str else data
 
     def values(self, parts: tuple[Any, ...]) -> list[Any]:
         return _strings(parts[0], self._spec.dtype)
@@ -459,8 +462,6 @@ def _strings(flat: Flat, dtype: DType) -> list[Any]:
         memory: Any = memoryview(np.ascontiguousarray(flat.values).data)
     else:
         memory = flat.values.tobytes()
-    return [_text(bytes(memory[start:stop]), dtype) for start, stop in pairwise(splits)]
-
-
-def _text(data: bytes, dtype: DType) -> Any:
-    return data.decode("utf-8", "surrogatepass") if dtype is str else data
+    if dtype is str:
+        return [str(memory[start:stop], "utf-8", "surrogatepass") for start, stop in pairwise(splits)]
+    return [bytes(memory[start:stop]) for start, stop in pairwise(splits)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +46,57 @@ def test_however_a_source_fails_nothing_is_published_and_the_next_build_works(
     assert storage.datasets() == []
     assert storage.cache(range(10), "d", "v1").read([9]).tolist() == [9]
     assert_only_versions_are_left(storage, "d")
+
+
+LONG = 80_000_000
+LONG_VALUES: dict[str, Callable[[int], Any]] = {
+    "array": lambda number: np.full(LONG, number, np.uint8),
+    "text": lambda number: chr(97 + number) * LONG,
+    "bytes": lambda number: bytes([number]) * LONG,
+}
+
+
+@pytest.mark.parametrize("kind", LONG_VALUES)
+@pytest.mark.parametrize("form", ["generator", "sequence"])
+def test_of_a_long_record_few_copies_are_in_memory(tmp_path: Path, kind: str, form: str) -> None:
+    class Sequence:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, number: int) -> Any:
+            if number >= 3:
+                raise IndexError(number)
+            return {"n": number, "long": LONG_VALUES[kind](number)}
+
+    source = Sequence() if form == "sequence" else lambda: map(Sequence().__getitem__, range(3))
+
+    def copies(work: Callable[[], Any]) -> float:
+        tracemalloc.start()
+        try:
+            work()
+            return tracemalloc.get_traced_memory()[1] / LONG
+        finally:
+            tracemalloc.stop()
+
+    storage = Storage(tmp_path)
+    # Beside these is the copy that the writer of ArrayRecord makes. Of text there are the bytes too.
+    assert copies(lambda: storage.submit(source, "d", "v1")) < (4.2 if kind == "text" else 3.2)
+    ref = storage.fetch("d@v1")
+    assert [ref[number]["long"][5] for number in range(3)] == [LONG_VALUES[kind](number)[5] for number in range(3)]
+    assert copies(lambda: ref[1]) < 2.2
+    assert copies(lambda: ref.read([1])) < 2.2
+    assert storage.verify("d@v1").ok
+
+
+def test_a_source_may_use_the_memory_of_its_last_element_again(storage: Storage) -> None:
+    rows = np.empty(5_000_000, np.uint8)
+
+    def source() -> Iterator[Any]:
+        for number in range(6):
+            rows[:] = number
+            yield {"rows": rows}
+
+    assert [int(row["rows"][-1]) for row in storage.submit(source, "d", "v1")] == list(range(6))
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
