@@ -42,7 +42,7 @@ def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = N
     def load(found: Iterator[File]) -> Tree:
         return tree.map_structure(paths, lambda _path, _name: _array_of(next(found)))
 
-    return _source("arrays", files, storage_options, load)
+    return _source("arrays", files, storage_options, load, {"structure": tree.map_structure(paths, lambda *_: None)})
 
 
 def from_npz(
@@ -59,11 +59,17 @@ def from_npz(
         storage_options: options of fsspec's client.
     """
     name = os.fspath(path)
-    return _source("npz", [name], storage_options, lambda found: _loaded(next(found), arrays))
+    return _source("npz", [name], storage_options, lambda found: _loaded(next(found), arrays), {"arrays": arrays})
 
 
-def _source(kind: str, names: list[str], options: Options, load: Callable[[Iterator[File]], Tree]) -> SeekableFiles:
-    files = Files(names, options)
+def _source(
+    kind: str,
+    names: list[str],
+    storage_options: Options,
+    load: Callable[[Iterator[File]], Tree],
+    options: Mapping[str, Any],
+) -> SeekableFiles:
+    files = Files(names, storage_options)
 
     def make(declared: Tree | None) -> ArraySource:
         found = files.find()
@@ -72,7 +78,7 @@ def _source(kind: str, names: list[str], options: Options, load: Callable[[Itera
         with reading(names[0]):
             return ArraySource(load(iter(found)), declared)
 
-    return SeekableFiles(kind, files, make)
+    return SeekableFiles(kind, files, make, options)
 
 
 def _array_of(file: File) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from itertools import takewhile
+from types import FunctionType
 from typing import Any
 from urllib.parse import unquote
 
@@ -124,7 +125,8 @@ def from_parquet(
         storage_options: options of fsspec's client.
     """
     part = partial(_parquet_part, columns, schema)
-    return _source("parquet", Files(paths, storage_options), part, casts=schema is not None)
+    options = {"columns": columns, "schema": schema}
+    return _source("parquet", Files(paths, storage_options), part, options, casts=schema is not None)
 
 
 def from_ipc(
@@ -142,7 +144,8 @@ def from_ipc(
         storage_options: options of fsspec's client.
     """
     part = partial(_ipc_part, columns, schema)
-    return _source("arrow", Files(paths, storage_options), part, casts=schema is not None)
+    options = {"columns": columns, "schema": schema}
+    return _source("arrow", Files(paths, storage_options), part, options, casts=schema is not None)
 
 
 def from_csv(
@@ -168,7 +171,9 @@ def from_csv(
     """
     check_convert_options(schema, convert_options)
     part = partial(csv_part, schema, read_options, parse_options, convert_options)
-    return _source("csv", Files(paths, storage_options), part, casts=True)
+    options = {"read": read_options, "parse": parse_options, "convert": convert_options}
+    options = {"schema": schema, **{name: _settings(value) for name, value in options.items()}}
+    return _source("csv", Files(paths, storage_options), part, options, casts=True)
 
 
 def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = None) -> FileSource:
@@ -184,16 +189,26 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
         storage_options: options of fsspec's client.
     """
     files = Files(paths, storage_options)
-    return FileSource("json", files, partial(json_lines, files, schema))
+    return FileSource("json", files, partial(json_lines, files, schema), {"schema": schema})
 
 
-def _source(kind: str, files: Files, part: Callable[[File], ArrowPart], *, casts: bool) -> SkippableFiles:
+def _source(
+    kind: str, files: Files, part: Callable[[File], ArrowPart], options: Mapping[str, Any], *, casts: bool
+) -> SkippableFiles:
     @cache
     def parts() -> list[ArrowPart]:
         with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
             return list(pool.map(part, files.find()))
 
-    return SkippableFiles(kind, files, lambda declared: ArrowStream(kind, parts, declared, casts=casts))
+    return SkippableFiles(kind, files, lambda declared: ArrowStream(kind, parts, declared, casts=casts), options)
+
+
+def _settings(options: Any) -> dict[str, Any] | None:
+    """Return what options of pyarrow.csv say, by name."""
+    if options is None:
+        return None
+    values = {name: getattr(options, name) for name in dir(options) if not name.startswith("_")}
+    return {name: value for name, value in values.items() if not callable(value) or isinstance(value, FunctionType)}
 
 
 def _fragment(kind: Any, file: File) -> Any:

@@ -58,7 +58,9 @@ def from_tfrecord(
         import tensorflow  # noqa: F401, ICN001
     except ImportError as error:
         raise MissingDependencyError("features need TensorFlow: pip install 'cachelayer[tensorflow]'") from error
-    return FileSource("tfrecord", files, partial(_Examples, files, compression, dict(features)))
+    return FileSource(
+        "tfrecord", files, partial(_Examples, files, compression, dict(features)), {"features": dict(features)}
+    )
 
 
 class _Examples:

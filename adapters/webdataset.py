@@ -68,7 +68,8 @@ def from_webdataset(
     paths = Files(urls, storage_options).paths
     expanded = [one for path in paths for one in (expand_urls(path) if isinstance(path, str) else [path])]
     files = Files(expanded, storage_options)
-    return FileSource("webdataset", files, partial(_source, files, None if suffixes is None else _checked(suffixes)))
+    chosen = None if suffixes is None else _checked(suffixes)
+    return FileSource("webdataset", files, partial(_source, files, chosen), {"suffixes": chosen})
 
 
 def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> FileElements:

@@ -116,10 +116,14 @@ class FileSource:
         files: the files.
         make: returns that source, for the element spec that a user declares, or None.
         kind: the kind of source, for the provenance.
+        options: how the files are read, by name: a version that was built with others is stale.
     """
 
-    def __init__(self, kind: str, files: Files, make: Callable[[Tree | None], Any]) -> None:
+    def __init__(
+        self, kind: str, files: Files, make: Callable[[Tree | None], Any], options: Mapping[str, Any] | None = None
+    ) -> None:
         self.kind = kind
+        self.options = options or {}
         self.is_local = files.is_local
         self._files = files
         self._make = make
@@ -143,7 +147,7 @@ class FileSource:
 
     def with_element_spec(self, spec: Tree) -> Self:
         """Return this source with an element spec that a user declares."""
-        declared = type(self)(self.kind, self._files, self._make)
+        declared = type(self)(self.kind, self._files, self._make, self.options)
         declared._declared = spec
         return declared
 
@@ -165,7 +169,7 @@ class FileSource:
         return self._source
 
     def _from(self, records: int) -> Self:
-        begun = type(self)(self.kind, self._files, self._make)
+        begun = type(self)(self.kind, self._files, self._make, self.options)
         begun.__dict__.update(self.__dict__, _first=self._first + records)
         return begun
 

@@ -26,7 +26,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.iterable_source import SequenceSource
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import Source, Table
-from cachelayer.builds.source_files import FileFacts, identity_of_files, local_files
+from cachelayer.builds.source_files import FileFacts, how_files_are_read, identity_of_files, local_files
 from cachelayer.builds.table_hashes import MOST_NBYTES, TableHashes, table_hashes, table_of
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import has_records, records_of
@@ -34,6 +34,7 @@ from cachelayer.provenance.function_code import PYTHON
 from cachelayer.provenance.stored_values import MARK, Wording, differences, shown, stored
 from cachelayer.provenance.walker import Account, account_of, code_file, described
 from cachelayer.records import spec_json, tree
+from cachelayer.records.spec import EncodedSpec
 from cachelayer.versions.reference import AUTO
 
 _ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
@@ -85,7 +86,7 @@ class Recipe:
         names = checked_record(record)
         check_parameters(names, made)
         is_known = isinstance(made, (FunctionType, MethodType, functools.partial)) or bool(code_file(made))
-        values = _arguments(made, is_call=is_call) if is_known and callable(made) else {}
+        values = _arguments(made, is_call=is_call) if is_known and callable(made) else dict(how_files_are_read(made))
         items = made if type(made) in _ITEMS and (not is_known and not options.unbatch) else None
         identity, sampled_rows, unread = _identity_of_object(made, options)
         account = account_of(
@@ -111,11 +112,13 @@ class Recipe:
             source: the source that was made.
             files: the files that it reads.
         """
-        identity, sampled_rows = {**identity_of_files(files), **self.identity}, self.sampled_rows
+        identity = {**identity_of_files(files), **self.identity}
         if source.length and not any(name == "elements" or name.startswith("column") for name in identity):
-            found, sampled_rows = _identity_of_source(source)
-            identity = {**found, **identity}
-        return replace(self, identity=identity, sampled_rows=sampled_rows)
+            spec = source.element_spec
+            # Images may be files elsewhere.
+            has_files = spec is not None and any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(spec))
+            identity = {**_identity_of_source(source, 0 if has_files else MOST_NBYTES)[0], **identity}
+        return replace(self, identity=identity)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -180,10 +183,10 @@ class Recipe:
             "functions": dict(account.functions), "constants": stored(account.constants), "state": stored(state)
         }  # fmt: skip
         code = {**groups, **({"python": PYTHON} if account.functions else {})}
+        name = {} if self.name is None else {"function": self.name}
         known = {"code": code} if any(code.values()) else {}
-        if self.name is None:
-            return known
-        return {"function": self.name, **known, "arguments": {**stored(account.arguments), **self.record}}
+        arguments = {**stored(account.arguments), **self.record}
+        return {**name, **known, **({"arguments": arguments} if name or arguments else {})}
 
     def _unknown_source(self) -> list[str]:
         """Return the name of a source of a library, of which nothing but its length is known."""
@@ -278,14 +281,14 @@ def _identity_of_object(obj: Any, options: BuildOptions) -> tuple[dict[str, Any]
         # It cannot be stored as it is now, so it is not what was built.
         return {**identity, "columns": str(error), "elements": str(error)}, "", ""
     length = table.length if table is not None else _length(obj)
-    found, sampled_rows = ({}, "") if table is None else _identity_of_source(table)
+    found, sampled_rows = ({}, "") if table is None else _identity_of_source(table, MOST_NBYTES)
     return {**identity, **({} if length is None else {"length": length}), **found}, sampled_rows, ""
 
 
-def _identity_of_source(source: Source) -> tuple[dict[str, Any], str]:
+def _identity_of_source(source: Source, most_nbytes: int) -> tuple[dict[str, Any], str]:
     """Return what identifies the elements of a source that are in memory, and the rows of it that were sampled."""
     if isinstance(source, Table) and source.element_spec is not None:
-        hashes = table_hashes(source, MOST_NBYTES)
+        hashes = table_hashes(source, most_nbytes)
         if "elements" in hashes.columns:
             return stored(hashes.columns), hashes.in_part
         columns = {f"column {name}": hash_of for name, hash_of in hashes.columns.items()}

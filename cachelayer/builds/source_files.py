@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,11 @@ def local_files(source: object) -> Sequence[FileFacts]:
     # Ask the type first: objects of other libraries may answer to any name.
     has_files = hasattr(type(source), "file_facts")
     return files_of(source) if has_files and getattr(source, "is_local", None) is True else []
+
+
+def how_files_are_read(source: object) -> Mapping[str, Any]:
+    """Return the options by which a source reads files, by name; empty for any other source."""
+    return getattr(source, "options", {}) if hasattr(type(source), "file_facts") else {}
 
 
 def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:

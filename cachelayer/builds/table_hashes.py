@@ -9,7 +9,7 @@ import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of
 from cachelayer.builds.source import Table, adapted_source
-from cachelayer.errors import ElementError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.provenance.stored_values import hashed
 from cachelayer.provenance.walker import crc32c
 from cachelayer.records import spec_json, tree
@@ -37,8 +37,19 @@ class TableHashes(NamedTuple):
 
 def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
     """Return the source of arrays, a table or a frame in memory; None for any other object."""
-    is_element = isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple)
-    columns = None if is_element else columns_of(obj)
+    if isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple):
+        return None
+    try:
+        # Its own spec tells its content: that of a user may say that texts are names of files, which would be read.
+        return _table_of(obj, None)
+    except (InvalidArgumentError, InvalidTypeError, ElementError):
+        if declared is None:
+            raise
+        return _table_of(obj, declared)
+
+
+def _table_of(obj: Any, declared: Tree | None) -> Table | None:
+    columns = columns_of(obj)
     if columns is not None:
         return ArraySource(columns, declared)
     if hasattr(type(obj), "__len__") and (hasattr(type(obj), "columns") or hasattr(type(obj), "column_names")):

@@ -59,6 +59,8 @@ _BY_TEXT: tuple[type, ...] = (
     fractions.Fraction, uuid.UUID, np.dtype,
 )  # fmt: skip
 """Types whose repr tells their content."""
+_TYPES_OF_DATA = ("dtype", "datatype", "schema", "field")
+"""The names of classes, in every library of data, whose repr tells their content."""
 _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 _WITHOUT_CONTENT = ("_thread", "threading", "logging", "typing", "contextvars", "multiprocessing.synchronize")
 """The modules of classes that lock, log or annotate: they decide no record."""
@@ -153,6 +155,7 @@ def account_of(
         if is_data(value):
             walk.record("arguments", name, value)
         else:
+            walk.note_type("arguments", name, value)
             walk.refer(f"argument {name}", value, group="state")
     if elements is not None:
         walk.record("elements", "elements", elements)
@@ -483,7 +486,7 @@ class _Walk:
         if known != name:
             self._add("state", name, hashed(f"same as {known}".encode()))
             return
-        self._add("state", name, hashed(kind.__qualname__.encode()))
+        self.note_type("state", name, value)
         try:
             attributes = _attributes_of(value)
         except Exception:  # noqa: BLE001
@@ -494,6 +497,10 @@ class _Walk:
             self.refer(f"{name}.{each}", inner, group="state", depth=depth + 1)
         if _container_of(kind) is not None:
             self.record("state", f"{name} items", value)
+
+    def note_type(self, group: str, name: str, value: object) -> None:
+        """Record the type of a value under a name."""
+        self._add(group, name, hashed(type(value).__qualname__.encode()))
 
     def record(self, group: str, name: str, value: object) -> None:
         """Record the content of a value under a name."""
@@ -656,7 +663,7 @@ class _Walk:
             self._pending += [*_inside(value), *_code_in(getattr(value, "__dict__", {}).values())]
             if isinstance(name, str):
                 return _joined(f"{getattr(value, '__module__', '')}.{name}")
-        if kind.__name__.lower() == "dtype":
+        if any(each.__name__.lower() in _TYPES_OF_DATA for each in kind.__mro__):
             return _joined(kind.__qualname__, ascii(value).encode())
         is_python = all(_class_file(each).endswith(".py") for each in kind.__mro__[:-1])
         attributes = _attributes_of(value) if is_python else {}

@@ -378,6 +378,34 @@ def test_files_are_compared_unless_they_are_those_of_another_host(storage: Stora
         storage.cache(from_files(folder), "d", "v1")
 
 
+def test_how_files_are_read_is_compared(storage: Storage, tmp_path: Path) -> None:
+    formats, csv = pytest.importorskip("cachelayer.adapters.pyarrow"), pytest.importorskip("pyarrow.csv")
+    pa, npy = pytest.importorskip("pyarrow"), pytest.importorskip("cachelayer.adapters.npy")
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(3))
+    int32, int64 = (pa.schema([("x", pa.type_for_alias(name))]) for name in ("int32", "int64"))
+    ways: list[list[Callable[[], Any]]] = [
+        [lambda: formats.from_csv(tmp_path / "a.csv"), lambda: formats.from_csv(tmp_path / "a.csv", int64)],
+        [lambda: formats.from_csv(tmp_path / "a.csv", int32), lambda: formats.from_csv(tmp_path / "a.csv", int64)],
+        [
+            lambda: formats.from_csv(tmp_path / "a.csv", parse_options=csv.ParseOptions(quote_char="'")),
+            lambda: formats.from_csv(tmp_path / "a.csv", parse_options=csv.ParseOptions(quote_char='"')),
+        ],
+        [lambda: npy.from_npz(tmp_path / "a.npz"), lambda: npy.from_npz(tmp_path / "a.npz", {"x": "y", "y": "x"})],
+    ]
+    for number, (one, other) in enumerate(ways):
+        for _ in range(2):
+            storage.cache(one(), "d", f"v{number}", on_change="error")
+        with pytest.raises(StaleVersionError, match=r"argument (schema|parse|arrays) changed"):
+            storage.cache(other(), "d", f"v{number}", on_change="error")
+
+
+def test_an_argument_that_becomes_an_object_is_another(storage: Storage) -> None:
+    storage.cache(functools.partial(rows, value=None), "d", "v1")
+    with pytest.raises(StaleVersionError, match="argument value changed"):
+        storage.cache(functools.partial(rows, value=Holder(1)), "d", "v1", on_change="error")
+
+
 @pytest.mark.slow
 def test_a_reload_is_noticed_and_what_ran_is_what_is_recorded(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
