@@ -11,12 +11,13 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterator
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from cachelayer.access.view import View
-from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import (
@@ -27,6 +28,7 @@ from cachelayer.errors import (
     StateError,
 )
 from cachelayer.records import tree
+from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
 from cachelayer.streams.iterator import StreamIterator
@@ -209,6 +211,20 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
         self._worker = 0
         self._workers = 1
 
+    @property
+    def _element_spec(self) -> Any:
+        """What ``grain.experimental.get_element_spec`` returns: specs with a shape, with None where it varies."""
+        spec, options = self._stream.element_spec, reader_of(self._stream).options
+        if spec is None:
+            raise InvalidArgumentError(
+                "the functions of this stream may return anything: pass element_spec= to the last map()"
+            )
+        if not options.batched:
+            return spec
+        rows = rows_of_batches(self._stream)
+        batches = tree.map_structure(spec, lambda _, leaf: ArraySpec(leaf.dtype, (rows, *leaf.shape)))
+        return (batches, ArraySpec("bool", (rows,))) if options.steps.pads else batches
+
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keep only the steps of one worker. Grain calls this in each worker."""
         if sequential_slice:
@@ -272,6 +288,22 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
                 "number, or continue with ref.stream(start=<the number of records consumed so far>)"
             )
         self._iterator = following
+
+    def _get_next_index(self) -> int:
+        """Return the number of the next step, counted from the start of the stream, for Grain's ``get_next_index``."""
+        self._check_undivided()
+        options, position = reader_of(self._stream).options, self._iterator.position
+        steps = replace(options.steps, num_epochs=position // max(1, options.steps.records) + 1)
+        return cast(int, steps.count(options.start)) - cast(int, steps.count(position))
+
+    def _set_next_index(self, next_index: int) -> None:
+        """Continue with a step of the stream, for Grain's ``set_next_index``."""
+        self._check_undivided()
+        self.set_state(self._stream.state(next_index))
+
+    def _check_undivided(self) -> None:
+        if self._workers > 1:
+            raise InvalidArgumentError("workers share the steps of this stream: set the index before mp_prefetch()")
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model; Orbax calls this. Only the first shard writes it, for all shards."""

@@ -1,4 +1,4 @@
-"""Check that an adapter was passed a stream, or records with random access, as it needs."""
+"""Check that an adapter was passed a stream, or records with random access, as it needs; and what all batches share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, reader_of
 
 
 def check_stream(value: Any) -> None:
@@ -25,3 +25,11 @@ def check_ref(value: Any) -> None:
             f"a {type(value).__name__} is not a DataRef: pass the DataRef itself, without stream(...), or wrap() "
             "another object; mixtures and samples, which have no length, go by their stream(...) to what takes streams"
         )
+
+
+def rows_of_batches(stream: Stream[Any]) -> int | None:
+    """Return the number of rows that every batch of a shard has; None if some have fewer."""
+    options = reader_of(stream).options
+    steps = options.steps
+    is_even = steps.remainder != "keep" or not (steps.short_steps or options.start % steps.global_batch)
+    return steps.global_batch // steps.shard_count if is_even else None

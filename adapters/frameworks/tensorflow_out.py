@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_stream
+from cachelayer.adapters.frameworks.stream_or_ref import check_stream, rows_of_batches
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
@@ -181,11 +181,7 @@ def _without_lists(spec: Tree) -> Tree:
 
 
 def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[Any]:
-    options = reader_of(stream).options
-    steps, start = options.steps, options.start
-    share = steps.global_batch // steps.shard_count
-    even = steps.remainder != "keep" or not (steps.short_steps or start % steps.global_batch)
-    rows = share if even else None
+    rows = rows_of_batches(stream)
     signature = [_batch_signature(leaf, rows) for leaf in leaves]
     buckets = reader_of(stream).buckets
     if buckets and not reader_of(stream).is_mapped:
@@ -193,7 +189,7 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
             if None in leaves[place].shape and None not in leaf.shape:
                 # Padded to the bound of a bucket, which differs from batch to batch.
                 signature[place] = tf.TensorSpec((rows, *leaves[place].shape), _tf_dtype(leaf))
-    return [*signature, tf.TensorSpec((share,), tf.bool)] if steps.remainder == "pad" else signature
+    return [*signature, tf.TensorSpec((rows,), tf.bool)] if reader_of(stream).options.steps.pads else signature
 
 
 def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:

@@ -117,6 +117,46 @@ class TestIterDataset(SinkConformance):
         return iterator
 
 
+def specs(spec: Any) -> Any:
+    """Specs as shapes and dtypes."""
+    if isinstance(spec, dict):
+        return {name: specs(child) for name, child in spec.items()}
+    return [specs(part) for part in spec] if isinstance(spec, tuple) else (tuple(spec.shape), np.dtype(spec.dtype))
+
+
+def test_grain_knows_the_spec_of_a_stream(ref: Any) -> None:
+    def spec(stream: Any) -> Any:
+        return specs(grain.experimental.get_element_spec(iter_dataset(stream)))
+
+    def of(rows: int | None) -> dict[str, Any]:
+        return {"image": ((rows, 4, 4), np.uint8), "label": ((rows,), np.int64)}
+
+    assert spec(ref.stream()) == {"image": ((4, 4), np.uint8), "label": ((), np.int64)}
+    assert spec(ref.stream(8, shard=(0, 2), remainder="drop")) == of(4)
+    assert spec(ref.stream(8)) == of(None)
+    assert spec(ref.stream(8, remainder="pad")) == [of(8), ((8,), np.bool_)]
+    assert spec(ref.stream(8, remainder="drop").map(doubled, element_spec=ref.element_spec)) == of(8)
+    batched = iter_dataset(ref.stream()).batch(6, drop_remainder=True)
+    assert specs(grain.experimental.get_element_spec(batched)) == of(6)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="element_spec="):
+        spec(ref.stream(8).map(doubled))
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad", "wrap"])
+@pytest.mark.parametrize("epochs", [3, None])
+def test_grain_sets_and_gets_the_index_of_the_next_batch(remainder: Any, epochs: int | None) -> None:
+    stream = numbers(RECORDS).stream(8, shuffle=True, seed=3, num_epochs=epochs, remainder=remainder, start=8)
+    expected = plain(itertools.islice(stream, 20))
+    iterator = iter(iter_dataset(stream))
+    for index, batch in enumerate(expected):
+        assert grain.experimental.get_next_index(iterator) == index
+        assert plain([next(iterator)]) == [batch]
+    for index in (13, 2):
+        grain.experimental.set_next_index(iterator, index)
+        assert grain.experimental.get_next_index(iterator) == index
+        assert plain([next(iterator)]) == [expected[index]]
+
+
 # The sampler.
 
 
