@@ -43,14 +43,20 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Program:
     """A program that runs, and prints to files: worker processes that outlive it would keep a pipe open."""
 
-    def __init__(self, folder: Path, name: str, kill_at: int, *arguments: str) -> None:
+    def __init__(self, folder: Path, name: str, kill_at: int, *arguments: str, **environment: str) -> None:
         command = [sys.executable, str(CHILD), str(kill_at), str(EXAMPLES / f"{name}_train.py"), *arguments]
-        self._printed = folder / f"{arguments[0]}-{kill_at}-{arguments[-1]}.out"
+        rank = environment.get("RANK", arguments[-1])
+        self._printed = folder / f"{arguments[0]}-{kill_at}-{rank}.out"
         self._complaints = self._printed.with_suffix(".err")
         self._ended = kill_at
         with self._printed.open("w") as out, self._complaints.open("w") as err:
             self._process = subprocess.Popen(
-                command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=out, stderr=err, start_new_session=True
+                command,
+                cwd=folder,
+                env=os.environ | ENVIRONMENT | environment,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
             )
 
     def __enter__(self) -> Program:
@@ -135,6 +141,27 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_the_trainer_on_two_processes_goes_on_where_both_were_killed(cached: Path) -> None:
+    def both(folder: str, kill_at: int) -> list[list[Line]]:
+        host, port = free_address().split(":")
+        shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
+        ranks = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+        with (
+            Program(cached, "trainer", kill_at, folder, **ranks[0]) as first,
+            Program(cached, "trainer", kill_at, folder, **ranks[1]) as second,
+        ):
+            return [first.lines(), second.lines()]
+
+    whole, before, after = both("two-whole", 0), both("two-killed", 18), both("two-killed", 0)
+    for mine, begun, rest in zip(whole, before, after, strict=True):
+        assert [line.step for line in mine] == list(range(1, 40))
+        assert begun == mine[:18]
+        assert rest == mine[15:]
+    for epoch in range(3):
+        steps = range(13 * epoch, 13 * epoch + 13)
+        assert len({record for mine in whole for step in steps for record in mine[step].records}) == 400
 
 
 def test_flax_on_two_processes_goes_on_where_both_were_killed(cached: Path) -> None:
