@@ -5,9 +5,10 @@ Put :class:`TokenDataLoader.Config` into ``Trainer.Config(dataloader=...)``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -27,7 +28,10 @@ try:
 
     from cachelayer.adapters.torch import Loader, loader
 except ImportError as error:
-    raise MissingDependencyError("this needs torchtitan: pip install 'cachelayer[torchtitan]'") from error
+    reason = "this needs torchtitan"
+    if find_spec("torchtitan") is not None and (error.name or "").startswith("torchtitan."):
+        reason = f"this is for torchtitan 0.3, and the torchtitan that is installed has no {error.name}"
+    raise MissingDependencyError(f"{reason}: pip install 'cachelayer[torchtitan]'") from error
 
 __all__ = ["TokenDataLoader"]
 
@@ -65,7 +69,8 @@ class TokenDataLoader(BaseDataLoader):  # type: ignore[misc]
             infinite: whether epoch follows epoch without end.
         """
 
-        rows: Annotated[Any, tyro.conf.Suppress] = None
+        # Of Any, tyro would take the object apart that is the default.
+        rows: Annotated[object | None, tyro.conf.Suppress] = None
         leaf: str = "tokens"
         loss_mask: str | None = None
         shuffle: bool | Literal["blocks"] = True
@@ -151,7 +156,7 @@ def training_batch(
 
 
 def _rows_of(config: TokenDataLoader.Config, seq_len: int) -> Any:
-    rows: Any | Callable[[int], Any] = config.rows
+    rows: Any = config.rows
     if rows is None:
         if not config.dataset:
             raise InvalidArgumentError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -133,7 +136,7 @@ def test_a_mask_beside_the_tokens_takes_labels_away(folder: Path) -> None:
     rows = ref_of(folder).packed(("tokens", "trained"), SEQ_LEN + 1)
     (all_labels,) = [labels for _, labels in build(rows, size=len(rows), infinite=False)]
     ((_, labels),) = list(build(rows, size=len(rows), loss_mask="trained", infinite=False))
-    order = build(rows, size=len(rows), infinite=False)._loader._stream.records(0)
+    order = build(rows, size=len(rows), infinite=False)._loader.stream.records(0)
     trained = rows.read(order)["trained"][:, 1:]
     assert np.array_equal(labels, np.where(trained, all_labels, -100))
     assert (labels != all_labels).any()
@@ -218,3 +221,32 @@ def test_rows_that_do_not_fit_are_refused_with_the_fix(folder: Path, config: Any
     make = config["rows"]
     with pytest.raises(InvalidArgumentError, match=message):
         build(**config | {"rows": make and make(ref_of(folder))})
+
+
+@dataclass(kw_only=True, slots=True)
+class Program:
+    """The configuration of a program, as torchtitan's command line takes it."""
+
+    dataloader: TokenDataLoader.Config = field(default_factory=TokenDataLoader.Config)
+
+
+@pytest.mark.filterwarnings("error")
+def test_any_rows_pass_the_command_line(folder: Path) -> None:
+    packed = ref_of(folder).packed("tokens", SEQ_LEN + 1)
+    for rows in (None, packed, cachelayer.mix([(packed, 1)]), lambda length: packed[:length]):
+        told = Program(dataloader=TokenDataLoader.Config(rows=rows))
+        heard = tyro.cli(Program, args=["--dataloader.seed", "5"], default=told)
+        assert heard.dataloader.rows is rows
+        assert heard.dataloader.seed == 5
+
+
+def test_a_torchtitan_of_another_layout_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torchtitan" / "components").mkdir(parents=True)
+    for package in ("torchtitan", "torchtitan/components"):
+        (tmp_path / package / "__init__.py").touch()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import cachelayer.adapters.torchtitan"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        "for torchtitan 0.3, and the torchtitan that is installed has no torchtitan.components.dataloader"
+        in done.stderr
+    )
