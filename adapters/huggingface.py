@@ -27,7 +27,7 @@ from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Splits
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
-from cachelayer.protocols import RandomAccess, records_of
+from cachelayer.protocols import Dataset, records_of
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 
@@ -183,31 +183,31 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         written = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             with pa.OSFile(str(written), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-                size = batch_records(records.facts.read_nbytes, ROWS_AT_ONCE)
+                size = batch_records(records.info.read_nbytes, ROWS_AT_ONCE)
                 for start in range(0, len(records), size):
                     rows = np.arange(start, min(start + size, len(records)))
-                    writer.write_table(table_of(features, records.read(rows), len(rows)))
+                    writer.write_table(table_of(features, records.batch(rows), len(rows)))
             written.replace(path)
         finally:
             written.unlink(missing_ok=True)
     return datasets.Dataset.from_file(str(path))
 
 
-def _stored(records: RandomAccess[Any]) -> RandomAccess[Any]:
+def _stored(records: Dataset[Any]) -> Dataset[Any]:
     """Return the records of a version with images and sounds as the bytes of their files."""
     stored = records.stored()
-    return records if stored is None or not _has_whole_records(records) else records_of(stored)
+    return records if stored is None or not _has_whole_records(records) else stored
 
 
-def _has_whole_records(records: RandomAccess[Any]) -> bool:
+def _has_whole_records(records: Dataset[Any]) -> bool:
     """Return whether elements have all leaves of the records of one version, as its features say."""
     base = getattr(records, "base", None)
     return isinstance(base, RecordElements) and isinstance(base.source, VersionRecords) and base.chosen is None
 
 
-def _features_of(records: RandomAccess[Any]) -> datasets.Features:
+def _features_of(records: Dataset[Any]) -> datasets.Features:
     """Return the features that were cached, or else those that the types of Arrow or the element spec imply."""
-    spec, metadata = records.element_spec, records.facts.metadata
+    spec, metadata = records.element_spec, records.info.metadata
     if METADATA in metadata and _has_whole_records(records):
         return datasets.Features.from_dict(metadata[METADATA])
     if not isinstance(spec, dict):

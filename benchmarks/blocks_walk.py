@@ -7,7 +7,7 @@ way when the counting begins is not counted; what they have when it ends is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
@@ -118,61 +118,36 @@ class _AtOnce:
         return outcome
 
 
-@dataclass(frozen=True)
-class _Fetched:
-    """Records that a host has asked for; none came."""
-
-    numbers: Indices
-    damaged = False
-
-
 class _Counter:
-    """Fetches nothing, and counts what a feed asks for; the holder of its blocks."""
+    """Records that are not there: it fetches nothing, and counts what a feed asks for."""
 
     def __init__(self, dataset: Dataset, traffic: Traffic) -> None:
-        self._dataset, self._traffic = dataset, traffic
+        self.info, self._traffic = dataset, traffic
 
-    def fetch(self, numbers: Indices) -> _Fetched:
+    def __len__(self) -> int:
+        return self.info.records
+
+    def needed(self, numbers: Indices) -> dict[Any, Indices]:
+        """Return the records that have these numbers."""
+        return {self: np.sort(numbers)}
+
+    def hold(self, numbers: Indices) -> Indices:
         """Count the requests of a fetch: for each run of consecutive records of a shard, and for their rows."""
-        shards = numbers // self._dataset.shard_records
+        shards = numbers // self.info.shard_records
         cuts = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(shards) != 0)) + 1
         edges = [0, *cuts.tolist(), len(numbers)]
         for begin, end in pairwise(edges):
-            self._traffic.blocks += -(-(end - begin) * self._dataset.record_nbytes // PIECE)
+            self._traffic.blocks += -(-(end - begin) * self.info.record_nbytes // PIECE)
             self._traffic.fetched += end - begin
-            if not self._dataset.kept_indices:
+            if not self.info.kept_indices:
                 self._traffic.rows += 1
                 self._traffic.row_nbytes += (end - begin) * ROW.itemsize
-        return _Fetched(numbers)
-
-    def reads(self, blocks: Sequence[_Fetched], owner: Indices, rows: Indices) -> Indices:
-        """Return the numbers of the records that would be read."""
-        found = np.empty(len(rows), np.int64)
-        for number, block in enumerate(blocks):
-            mine = owner == number
-            found[mine] = block.numbers[rows[mine]]
-        return found
+        return numbers
 
 
-@dataclass(frozen=True)
-class _Records:
-    """The records as what plans the fetching sees them."""
-
-    dataset: Dataset
-
-    @property
-    def facts(self) -> Dataset:
-        """The bytes of a record."""
-        return self.dataset
-
-    def __len__(self) -> int:
-        return self.dataset.records
-
-
-def reader_of(order: BlockOrder, dataset: Dataset, host: int, hosts: int, batch_a_host: int) -> StepReader:
+def reader_of(order: BlockOrder, records: Any, host: int, hosts: int, batch_a_host: int) -> StepReader:
     """Return what plans the steps of a host."""
     steps = Steps(order.records, batch_a_host * hosts, hosts, "drop", 1)
-    records: Any = _Records(dataset)
     return StepReader(records, StreamOptions(True, steps, order, host, 0, 2))
 
 
@@ -195,8 +170,9 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
     total, whole = Traffic(), 0.0
     chosen = np.linspace(0, hosts - 1, min(walked or hosts, hosts)).astype(int).tolist()
     for host in chosen:
-        reader = reader_of(order, dataset, host, hosts, batch_a_host)
-        found = _walk_of_host(reader, dataset, first, (before, counted))
+        traffic = Traffic()
+        reader = reader_of(order, _Counter(dataset, traffic), host, hosts, batch_a_host)
+        found = _walk_of_host(reader, traffic, first, (before, counted))
         for name, value in vars(found).items():
             setattr(total, name, max(total.held, value) if name == "held" else getattr(total, name) + value)
     if dataset.kept_indices:
@@ -217,9 +193,9 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
     )
 
 
-def _walk_of_host(reader: StepReader, dataset: Dataset, first: int, counts: tuple[int, int]) -> Traffic:
-    traffic, steps = Traffic(), reader.options.steps
-    feed = BlockFeed(_Counter(dataset, traffic), reader)
+def _walk_of_host(reader: StepReader, traffic: Traffic, first: int, counts: tuple[int, int]) -> Traffic:
+    steps = reader.options.steps
+    feed = BlockFeed(reader)
     feed._worker = _AtOnce()  # type: ignore[assignment]
     position = first
     for number in range(sum(counts)):
@@ -229,7 +205,8 @@ def _walk_of_host(reader: StepReader, dataset: Dataset, first: int, counts: tupl
         step = steps.at(position)
         assert step is not None
         numbers = reader.read_rows.of(step).numbers
-        if not np.array_equal(feed.load(step).reads(slice(None), numbers, lambda: None), numbers):
+        (held,) = feed.load(step).held(slice(None)).values()
+        if not np.isin(numbers, np.concatenate(held)).all():
             raise RuntimeError(f"host {reader.options.shard_index} did not fetch all records of the step at {position}")
         traffic.held = max(traffic.held, feed.held_nbytes)
         traffic.wanted += len(numbers)

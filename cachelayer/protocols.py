@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
@@ -28,7 +29,7 @@ def highest_cost(costs: Iterable[ReadingCost]) -> ReadingCost:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DatasetInfo:
     """What is known of a dataset before any of it is read.
 
     Args:
@@ -40,6 +41,8 @@ class Facts:
         records_per_read: how many records a stream with smaller batches should read at once.
         reading_cost: what is known about the cost of reading an element.
         is_declared: True if all elements are known to have the element spec, False if it is that of the first.
+        together: how many elements in a row are read with little more than the records that they are made of: blocks
+            of fewer would each read the same long documents, or the same group of packed ones.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Facts:
     records_per_read: int
     reading_cost: ReadingCost = "stored"
     is_declared: bool = True
+    together: int = 1
 
 
 class RecordSpan(NamedTuple):
@@ -163,68 +167,74 @@ class Stacker(Protocol):
         """Return a function that stacks elements of which each came through one of these collators, of one spec."""
 
 
-class RecordReads(Protocol[T_co]):
-    """Reads records by their numbers."""
+class StoredSource(Protocol):
+    """Where stored records come from, such as a version in a bucket; hashable by its identity."""
 
-    def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[T_co]:
-        """Return the elements of these record numbers; the caller may change them."""
-
-    def try_elements(self, indices: NDArray[np.int64], *, stops: bool) -> Attempted:
-        """Return the elements of these record numbers, and the error of each row that cannot be made.
+    def hold(self, numbers: NDArray[np.int64], /) -> Any:
+        """Fetch records that are read later, those that lie together with one request.
 
         Args:
-            indices: the record numbers.
-            stops: whether no row is tried behind one that fails. It is never behind an error of the storage.
-        """
-
-    def read(self, indices: NDArray[np.int64], /) -> Any:
-        """Return the elements of these record numbers, stacked on a leading axis; the caller may change them."""
-
-    def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
-        """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
-
-
-class BlockHolder(Protocol[T_co]):
-    """Fetches blocks of records, from which records are read later. Thread-safe."""
-
-    def fetch(self, numbers: NDArray[np.int64], /) -> Any:
-        """Fetch the records of these numbers, with one request if they lie together."""
-
-    def reads(
-        self,
-        blocks: Sequence[Any],
-        owner: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-        /,
-    ) -> RecordReads[T_co]:
-        """Return what reads records out of blocks that were fetched.
-
-        Args:
-            blocks: the blocks.
-            owner: for each record that is going to be read, which of ``blocks`` it is in.
-            rows: for each, its row in its block.
-            numbers: for each, its number.
+            numbers: the numbers of the records, ascending, each once.
         """
 
 
-class RandomAccess(RecordReads[T_co], Protocol[T_co]):
-    """Records that can be read in any order. Thread-safe."""
+Needed = Mapping[StoredSource, NDArray[np.int64]]
+"""The records that some elements are made of, and that take requests: their numbers, ascending, by where they are."""
+Held = Mapping[StoredSource, Sequence[Any]]
+"""What was fetched of them: for each source, what its :meth:`StoredSource.hold` returned."""
+
+
+def needed_together(parts: Iterable[Needed]) -> Needed:
+    """Return the records that are needed in several parts."""
+    numbers: dict[StoredSource, list[NDArray[np.int64]]] = {}
+    for part in parts:
+        for source, some in part.items():
+            numbers.setdefault(source, []).append(some)
+    return {source: some[0] if len(some) == 1 else np.unique(np.concatenate(some)) for source, some in numbers.items()}
+
+
+class Digests(NamedTuple):
+    """What elements and their numbers are known by, each a SHA-256 in hexadecimal.
+
+    Args:
+        elements: of the elements.
+        rows: of the rows alone, whatever columns they have: orders and states refer to it.
+        original: of the rows before any record was erased; if they had other numbers then, of the rows.
+    """
+
+    elements: str
+    rows: str
+    original: str
+
+    @classmethod
+    def of(cls, digest: str) -> Digests:
+        """Return one digest for all three."""
+        return cls(digest, digest, digest)
+
+    @classmethod
+    def joined(cls, name: bytes, several: Sequence[Digests]) -> Digests:
+        """Return those of what is made of several datasets: SHA-256 over a name and their digests, 32 bytes each."""
+        joined = (b"".join([name, *map(bytes.fromhex, digests)]) for digests in zip(*several, strict=True))
+        return cls(*(hashlib.sha256(text).hexdigest() for text in joined))
+
+    def made(self, digest_of: Callable[[str], str]) -> Digests:
+        """Return those of what is made of the elements."""
+        return Digests(*map(digest_of, self))
+
+
+class Dataset(Protocol[T_co]):
+    """Elements by number, each number in [0, len): what streams, builds and adapters read. Thread-safe and picklable.
+
+    What holds another dataset, such as a selection, windows or a concatenation, is one itself.
+    """
 
     @property
-    def digest(self) -> str:
-        """Identity of the records and their numbers, in hexadecimal."""
+    def digests(self) -> Digests:
+        """What the elements and their numbers are known by."""
 
     @property
-    def rows_digest(self) -> str:
-        """Identity of the rows, whatever columns they have: orders and states refer to it."""
-
-    @property
-    def original_digest(self) -> str:
-        """The digest that the rows had before records were erased; their digest, if they had other numbers then."""
-
-    def prefix_digest(self, records: int, /) -> str | None:
-        """Return the digest of the rows of the version that the first records are, if they are one."""
+    def info(self) -> DatasetInfo:
+        """What is known of the elements before any is read."""
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -235,40 +245,74 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         """The structure of an element, with leaf specs in it."""
 
     @property
-    def declared_spec(self) -> Any:
-        """The element spec that all records are known to have; None if it is only inferred from the first record."""
+    def takes_requests(self) -> bool:
+        """True if reading elements takes requests to an object store."""
 
     @property
-    def facts(self) -> Facts:
-        """What is known of the records before any is read."""
+    def declared_spec(self) -> Any:
+        """The element spec that all elements are known to have; None if it is only inferred from the first."""
+
+    def prefix_digest(self, records: int, /) -> str | None:
+        """Return the digest of the rows of the version that the first elements are, if they are one."""
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Number of elements."""
 
-    def sources(self, indices: NDArray[np.int64], /) -> Sources:
-        """Return the records of stored versions, or of wrapped objects, that these records were made of."""
+    def elements(self, numbers: NDArray[np.int64], held: Held | None = None, /) -> Sequence[T_co]:
+        """Return the elements of these numbers; the caller may change them.
+
+        Args:
+            numbers: the numbers.
+            held: records that were fetched; others are read where they lie.
+        """
+
+    def try_elements(self, numbers: NDArray[np.int64], held: Held | None = None, /, *, stops: bool) -> Attempted:
+        """Return the elements of these numbers, and the error of each row that cannot be made.
+
+        Args:
+            numbers: the numbers.
+            held: records that were fetched.
+            stops: whether no row is tried behind one that fails. It is never behind an error of the storage.
+        """
+
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None, held: Held | None = None, /) -> Any:
+        """Return the elements stacked on a leading axis, which the caller may change.
+
+        Args:
+            numbers: the numbers.
+            names: the keys of a dict element that are read; None for all.
+            held: records that were fetched.
+        """
+
+    def batches(self, batches: Sequence[NDArray[np.int64]], held: Held | None = None, /) -> Iterable[Any]:
+        """Return a batch for each array of numbers, all read at once; one may keep the memory of all alive."""
+
+    def needed(self, numbers: NDArray[np.int64], /) -> Needed:
+        """Return the stored records that these elements are made of, without those that are best read where they lie.
+
+        Whoever holds them reads the elements without a request.
+        """
+
+    def padded_as(self, number: int, /) -> Dataset[T_co]:
+        """Return the same elements in batches of the shape that the element of this number has, if they have several.
+
+        That is so if they come from buckets of lengths.
+        """
+
+    def sources(self, numbers: NDArray[np.int64], /) -> Sources:
+        """Return the records of stored versions, or of wrapped objects, that these elements are made of."""
 
     def stacking(self, element_spec: Any = None, /) -> Stacker:
-        """Return what makes batches: of elements of the records, or of elements of a declared spec."""
+        """Return what makes batches: of the elements, or of elements of a declared spec."""
 
-    def block_holder(self) -> BlockHolder[T_co] | None:
-        """Return what fetches blocks of records; None if they are best read where they lie."""
-
-    def stored(self) -> HasRecords[Any] | None:
-        """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
-
-
-class PaddedRecords(RandomAccess[T_co], Protocol[T_co]):
-    """Records padded to the bound of a bucket."""
-
-    def padded(self, indices: NDArray[np.int64], batch: Any, /) -> Any:
-        """Return a batch of these records, padded."""
+    def stored(self) -> Dataset[Any] | None:
+        """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
 
 
 class HasRecords(Protocol[T_co]):
     """An object of the public API that has records, such as a ref or a view; streams, builds and adapters read them."""
 
-    def __records__(self) -> RandomAccess[T_co]:
+    def __records__(self) -> Dataset[T_co]:
         """Return the records."""
 
 
@@ -277,6 +321,6 @@ def has_records(obj: object) -> TypeGuard[HasRecords[Any]]:
     return hasattr(type(obj), "__records__")
 
 
-def records_of(obj: HasRecords[T]) -> RandomAccess[T]:
+def records_of(obj: HasRecords[T]) -> Dataset[T]:
     """Return the records of a ref or a view."""
     return obj.__records__()

@@ -41,16 +41,17 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
         rows.
     """
     check_ref(ref)
-    stored = records_of(ref).stored()
-    raw = records_of(ref if stored is None else stored)
+    records = records_of(ref)
+    stored = records.stored()
+    raw = records if stored is None else stored
     spec = raw.element_spec
     if not isinstance(spec, dict) or not spec:
         described = tree.describe(spec) if spec else "dicts without keys"
         raise InvalidTypeError(f"the elements are {described}: a frame needs dicts, one column for each key")
-    kept = kept_fields(raw.facts.metadata, spec)
+    kept = kept_fields(raw.info.metadata, spec)
     schema = pa.schema([kept.get(name) or pa.field(name, type_of(leaf, f"[{name!r}]")) for name, leaf in spec.items()])
     rows = record_numbers(slice(None) if indices is None else indices, len(raw))
-    return schema, raw.read(rows), len(rows)
+    return schema, raw.batch(rows), len(rows)
 
 
 def table_of(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -> pa.Table:

@@ -183,9 +183,9 @@ def _without_lists(spec: Tree) -> Tree:
 def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[Any]:
     rows = rows_of_batches(stream)
     signature = [_batch_signature(leaf, rows) for leaf in leaves]
-    buckets = reader_of(stream).buckets
-    if buckets and not reader_of(stream).is_mapped:
-        for place, (_, leaf) in enumerate(tree.leaves(buckets[0].stacking().spec)):
+    records = reader_of(stream).records
+    if not reader_of(stream).is_mapped:
+        for place, (_, leaf) in enumerate(tree.leaves(records.padded_as(0).element_spec)):
             if None in leaves[place].shape and None not in leaf.shape:
                 # Padded to the bound of a bucket, which differs from batch to batch.
                 signature[place] = tf.TensorSpec((rows, *leaves[place].shape), _tf_dtype(leaf))
@@ -196,7 +196,7 @@ def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     """Return the number of elements in a block: fewer if they are large."""
     fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
     nbytes = max(
-        1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.facts.record_nbytes
+        1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.info.record_nbytes
     )
     return max(1, min(_BLOCK_RECORDS, _BLOCK_NBYTES // nbytes))
 

@@ -9,17 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Digests
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CorruptionError, ErasedRecordError
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects.local import LocalStore
-from cachelayer.protocols import Facts, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import FetchedBlock, Records
+from cachelayer.records.memory import Bytes, Ints, distinct
+from cachelayer.records.record_buffers import FetchedBlock, HeldBlock, Records, held_records
 from cachelayer.versions.columns import BLOCK_NBYTES, ColumnFile
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -62,9 +61,9 @@ class ColumnRecords:
         return (self.version.reference,)
 
     @property
-    def facts(self) -> Facts:
+    def info(self) -> DatasetInfo:
         nbytes = self.file.record_nbytes
-        return Facts(self.version.name, {}, nbytes, nbytes, _RECORDS_PER_READ)
+        return DatasetInfo(self.version.name, {}, nbytes, nbytes, _RECORDS_PER_READ)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -115,7 +114,11 @@ class ColumnRecords:
                 self.file.check_blocks(raw, 0, name)
         return raw
 
-    def records(self, numbers: Ints) -> Records:
+    def records(self, numbers: Ints, held: Held | None = None) -> Records:
+        if held is not None and self in held:
+            found = held_records(held[self], numbers)
+            if found is not None:
+                return found
         if not self.takes_requests:
             with self._lock:
                 whole = self._whole
@@ -154,8 +157,11 @@ class ColumnRecords:
     def record(self, number: int) -> bytearray:
         return bytearray(self.records(np.array([number])).copied().memory())
 
-    def hold(self, numbers: Ints) -> FetchedBlock:
-        return FetchedBlock(self.records(numbers).copied())
+    def needed(self, numbers: Ints) -> Needed:
+        return {self: distinct(numbers)} if self.takes_requests else {}
+
+    def hold(self, numbers: Ints) -> HeldBlock:
+        return HeldBlock(numbers, FetchedBlock(self.records(numbers).copied()))
 
     def sources(self, numbers: NDArray[np.int64]) -> Sources:
         return Sources.whole(self.version.reference, numbers)

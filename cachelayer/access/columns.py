@@ -11,18 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.column_file import ColumnRecords
-from cachelayer.access.dataset import Dataset, Digests, check_keys, copy_with
-from cachelayer.access.record_elements import RecordElements, RecordSource, ViewBlocks, fields_digest
+from cachelayer.access.dataset import BaseDataset, check_keys
+from cachelayer.access.record_elements import RecordElements, RecordSource, fields_digest
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Facts, Sources, highest_cost
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources, highest_cost, needed_together
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import FetchedRecords
-from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree
 from cachelayer.versions.stored_version import StoredVersion
@@ -43,7 +41,7 @@ def version_elements(records: VersionRecords) -> RecordElements | WithColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class WithColumns(Dataset):
+class WithColumns(BaseDataset):
     """Elements of records and of columns that were added, as one dict each.
 
     Args:
@@ -99,7 +97,7 @@ class WithColumns(Dataset):
 
     @property
     def title(self) -> str:
-        return self.rows.title if self.chosen is None else f"Fields({self.facts.name!r}"
+        return self.rows.title if self.chosen is None else f"Fields({self.info.name!r}"
 
     @cached_property
     def digests(self) -> Digests:
@@ -128,11 +126,18 @@ class WithColumns(Dataset):
         return codec_for(_merged([member.codec.spec for member in self.members]))
 
     @property
-    def facts(self) -> Facts:
-        every = [member.facts for member in self.members]
-        read_nbytes = sum(facts.read_nbytes for facts in every)
-        cost = highest_cost(facts.reading_cost for facts in every)
-        return replace(self.rows.facts, read_nbytes=read_nbytes, reading_cost=cost)
+    def info(self) -> DatasetInfo:
+        every = [member.info for member in self.members]
+        read_nbytes = sum(info.read_nbytes for info in every)
+        cost = highest_cost(info.reading_cost for info in every)
+        return replace(self.rows.info, read_nbytes=read_nbytes, reading_cost=cost)
+
+    @property
+    def takes_requests(self) -> bool:
+        return any(member.takes_requests for member in self.members)
+
+    def needed(self, numbers: Ints) -> Needed:
+        return needed_together(member.needed(numbers) for member in self.members)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -200,43 +205,34 @@ class WithColumns(Dataset):
         starts: Ints,
         counts: Ints,
         ends: NDArray[np.bool_] | None = None,
+        held: Held | None = None,
     ) -> list[NDArray[Any]]:
         values: dict[int, NDArray[Any]] = {}
         for place, member in enumerate(self.members):
             mine = [leaf for leaf in leaves if self._owner(leaf)[0] == place]
             if mine:
                 own = [self._owner(leaf)[1] for leaf in mine]
-                found = member.leaf_values(own, numbers, starts, counts, ends)
+                found = member.leaf_values(own, numbers, starts, counts, ends, held)
                 values |= zip(mine, found, strict=True)
         return [values[leaf] for leaf in leaves]
 
     def sources(self, numbers: Ints) -> Sources:
         return self.rows.sources(numbers)
 
-    def elements(self, numbers: Ints) -> list[Any]:
-        parts = [member.elements(numbers) for member in self.members]
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        parts = [member.elements(numbers, held) for member in self.members]
         return [_merged(row) for row in zip(*parts, strict=True)]
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
         if names is None:
-            return _merged([member.batch(numbers) for member in self.members])
+            return _merged([member.batch(numbers, None, held) for member in self.members])
         check_keys(self.element_spec, names)
         batches = []
         for member in self.members:
             mine = [name for name in member.element_spec if name in names]
             if mine:
-                batches.append(member.batch(numbers, mine))
+                batches.append(member.batch(numbers, mine, held))
         return _merged(batches)
-
-    def reading(self, fetched: FetchedRecords) -> Self:
-        # Columns are read where they lie.
-        members = (each.reading(fetched) if self._is_of_rows(each) else each for each in self.members)
-        return copy_with(self, members=tuple(members))
-
-    def block_holder(self, selection: Selection | None = None) -> ViewBlocks | None:
-        if not any(map(self._is_of_rows, self.members)) or not self.rows.is_fetched:
-            return None
-        return ViewBlocks(self, Selection.all(len(self)) if selection is None else selection)
 
 
 def _without(member: RecordElements, keys: Mapping[str, Any]) -> RecordElements | None:

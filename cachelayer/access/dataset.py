@@ -1,20 +1,19 @@
-"""A dataset that can be read: the protocol of what views show, and some elements of one in an order of their own."""
+"""What datasets that can be read have in common, and some elements of one in an order of their own."""
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Attempted, BlockHolder, Facts, Failed, Sources, T
+from cachelayer.protocols import Attempted, Dataset, DatasetInfo, Digests, Failed, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.infer import declared
@@ -32,35 +31,6 @@ from cachelayer.versions.view_calls import ViewCall, ViewName
 NO_NUMBERS = np.empty(0, np.int64)
 
 
-class Digests(NamedTuple):
-    """What elements and their numbers are known by, each a SHA-256 in hexadecimal.
-
-    Args:
-        elements: of the elements.
-        rows: of the rows alone, whatever columns they have: orders and states refer to it.
-        original: of the rows before any record was erased.
-    """
-
-    elements: str
-    rows: str
-    original: str
-
-    @classmethod
-    def of(cls, digest: str) -> Digests:
-        """Return those of elements that have nothing else to be known by."""
-        return cls(digest, digest, digest)
-
-    @classmethod
-    def joined(cls, name: bytes, several: Sequence[Digests]) -> Digests:
-        """Return those of what is made of several datasets: SHA-256 over a name and their digests, 32 bytes each."""
-        joined = (b"".join([name, *map(bytes.fromhex, digests)]) for digests in zip(*several, strict=True))
-        return cls(*(hashlib.sha256(text).hexdigest() for text in joined))
-
-    def made(self, digest_of: Callable[[str], str]) -> Digests:
-        """Return those of what is made of the elements."""
-        return Digests(*map(digest_of, self))
-
-
 class StoredLeaves(Protocol):
     """The leaves of records as they are stored, which windows, packs and padded records are made of."""
 
@@ -72,7 +42,7 @@ class StoredLeaves(Protocol):
     def home(self) -> StoredVersion | None:
         """The version beside which files about the records are stored; None if there is none."""
 
-    def with_fields(self, leaves: Sequence[int]) -> Dataset:
+    def with_fields(self, leaves: Sequence[int]) -> BaseDataset:
         """Return the same elements with some of the leaves, by their numbers, ascending."""
 
     def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
@@ -83,16 +53,19 @@ class StoredLeaves(Protocol):
         """Return the lengths of the leaf of this number in all records."""
 
     def leaf_values(
-        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None
+        self,
+        leaves: Sequence[int],
+        numbers: Ints,
+        starts: Ints,
+        counts: Ints,
+        ends: Any = None,
+        held: Held | None = None,
     ) -> list[Any]:
         """Return consecutive values of leaves of some records; see :meth:`Codec.leaf_values`."""
 
 
-class Dataset(Protocol):
-    """Elements by number, each number in [0, len). Thread-safe and picklable.
-
-    What holds another dataset, such as a selection, windows or a concatenation, is one itself.
-    """
+class BaseDataset(Dataset[Any], Protocol):
+    """What datasets have in common, and what views show of them."""
 
     @property
     @abstractmethod
@@ -100,28 +73,9 @@ class Dataset(Protocol):
         """How a view of it is shown: the kind of view, and what it was made of."""
 
     @property
-    @abstractmethod
-    def digests(self) -> Digests:
-        """What the elements and their numbers are known by."""
-
-    def prefix_digest(self, records: int) -> str | None:  # noqa: ARG002
-        """Return the digest of the rows of the version that the first elements are, if they are one."""
-        return None
-
-    @property
     def references(self) -> tuple[str, ...]:
         """The references of the versions, or views of them, that the elements come from."""
         return ()
-
-    @property
-    @abstractmethod
-    def element_spec(self) -> Tree:
-        """The spec of the elements."""
-
-    @property
-    @abstractmethod
-    def facts(self) -> Facts:
-        """What is known of the elements before any is read."""
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -145,68 +99,63 @@ class Dataset(Protocol):
         """The stored leaves of the elements; None if the elements are not stored records."""
         return None
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    @property
+    def takes_requests(self) -> bool:
+        return False
+
+    @property
+    def declared_spec(self) -> Tree | None:
+        return self.element_spec if self.info.is_declared else None
+
+    def prefix_digest(self, records: int) -> str | None:  # noqa: ARG002
+        return None
 
     def element(self, number: int) -> Any:
         return self.elements(np.array([number]))[0]
 
     @abstractmethod
-    def elements(self, numbers: Ints) -> list[Any]:
-        """Return the elements of these numbers; the caller may change them."""
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]: ...
 
-    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
-        """Return the elements, and the error of each row that cannot be made; see :class:`RandomAccess`."""
-        elements, error = attempt(self.elements, numbers)
-        return (elements, Failed()) if error is None else one_by_one(self.element, numbers, stops=stops)
+    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
+        elements, error = attempt(self.elements, numbers, held)
+        if error is None:
+            return elements, Failed()
+        return one_by_one(lambda number: self.elements(np.array([number]), held)[0], numbers, stops=stops)
 
     @abstractmethod
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
-        """Return the elements stacked on a leading axis; with ``names``, only these keys of a dict element."""
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any: ...
 
-    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
+    def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
         """Return a batch for each array of numbers. All are read at once; if they cannot be cut, one by one.
 
         Objects of the user are read one by one too, so that an error belongs to its batch.
         """
-        if not self.facts.is_declared or self.facts.reading_cost == "foreign":
-            return map(self.batch, batches)
+        if not self.info.is_declared or self.info.reading_cost == "foreign":
+            return (self.batch(numbers, None, held) for numbers in batches)
         numbers = np.concatenate([NO_NUMBERS, *batches])
-        return cut_batches(lambda rows: self.batch(numbers[rows]), self.element_spec, list(map(len, batches)))
+        sizes = list(map(len, batches))
+        return cut_batches(lambda rows: self.batch(numbers[rows], None, held), self.element_spec, sizes)
 
-    @abstractmethod
-    def sources(self, numbers: Ints) -> Sources:
-        """Return the records that these elements are made of."""
+    def needed(self, numbers: Ints) -> Needed:  # noqa: ARG002
+        return {}
 
-    def stored(self) -> Dataset | None:
-        """Return the same elements undecoded, images and audio as file bytes; None if they are not stored."""
+    def padded_as(self, number: int) -> BaseDataset:  # noqa: ARG002
+        return self
+
+    def stacking(self, element_spec: Tree | None = None) -> Stacking:
+        return Stacking(self, None if element_spec is None else declared(element_spec))
+
+    def stored(self) -> BaseDataset | None:
         return None
 
-    def declared(self) -> Dataset:
+    def declared(self) -> BaseDataset:
         """Return the same elements, all of which are known to have the element spec."""
         return self
 
-    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:  # noqa: ARG002
-        """Return what fetches blocks of elements; None if they are best read where they lie.
-
-        Args:
-            selection: the elements that are read, by whose rows blocks are fetched; None for all.
-        """
-        return None
-
-
-def copy_with(original: T, **changes: Any) -> T:
-    """Return a copy with other attributes; it keeps what was computed, and so must not depend on them."""
-    copy: T = object.__new__(type(original))
-    copy.__dict__.update(original.__dict__, **changes)
-    return copy
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Selected(Dataset):
+class Selected(BaseDataset):
     """Some elements of a dataset, in an order of their own: what a view holds, and what streams read.
-
-    It is a :class:`cachelayer.protocols.RandomAccess`.
 
     Args:
         base: the dataset.
@@ -215,13 +164,13 @@ class Selected(Dataset):
         name: what a reference calls them; None if they are of no version, or of several.
     """
 
-    base: Dataset
+    base: BaseDataset
     selection: Selection
     named: Digests | None = None
     name: ViewName | None = None
 
     @classmethod
-    def all(cls, base: Dataset) -> Selected:
+    def all(cls, base: BaseDataset) -> Selected:
         """Return all elements of a dataset."""
         return cls(base, Selection.all(len(base)))
 
@@ -244,18 +193,6 @@ class Selected(Dataset):
         of = {digest: self.selection.digest(digest, len(self.base)) for digest in {*self.base.digests}}
         return self.base.digests.made(of.__getitem__)
 
-    @property
-    def digest(self) -> str:
-        return self.digests.elements
-
-    @property
-    def rows_digest(self) -> str:
-        return self.digests.rows
-
-    @property
-    def original_digest(self) -> str:
-        return self.digests.original
-
     def prefix_digest(self, records: int) -> str | None:
         is_whole = self.digests == self.base.digests and len(self) == len(self.base)
         return self.base.prefix_digest(records) if is_whole else None
@@ -269,12 +206,12 @@ class Selected(Dataset):
         return self.base.element_spec
 
     @property
-    def declared_spec(self) -> Tree | None:
-        return self.base.element_spec if self.base.facts.is_declared else None
+    def info(self) -> DatasetInfo:
+        return self.base.info
 
     @property
-    def facts(self) -> Facts:
-        return self.base.facts
+    def takes_requests(self) -> bool:
+        return self.base.takes_requests
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -293,25 +230,24 @@ class Selected(Dataset):
     def element(self, number: int) -> Any:
         return self.base.element(self.selection.number(number))
 
-    def __getitems__(self, indices: Sequence[int] | Ints) -> list[Any]:
-        return self.base.elements(self.selection.take(indices))
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        return self.base.elements(self.selection.numbers_of(numbers), held)
 
-    def elements(self, numbers: Ints) -> list[Any]:
-        return self.base.elements(self.selection.numbers_of(numbers))
+    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
+        return self.base.try_elements(self.selection.numbers_of(numbers), held, stops=stops)
 
-    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
-        return self.base.try_elements(self.selection.numbers_of(numbers), stops=stops)
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
+        return self.base.batch(self.selection.numbers_of(numbers), names, held)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
-        return self.base.batch(self.selection.numbers_of(numbers), names)
+    def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
+        return self.base.batches([self.selection.numbers_of(numbers) for numbers in batches], held)
 
-    def read(self, indices: Ints) -> Any:
-        return self.base.batch(self.selection.take(indices))
+    def needed(self, numbers: Ints) -> Needed:
+        return self.base.needed(self.selection.numbers_of(numbers))
 
-    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
-        return self.base.batches([self.selection.numbers_of(numbers) for numbers in batches])
-
-    read_batches = batches
+    def padded_as(self, number: int) -> Selected:
+        base = self.base.padded_as(self.selection.number(number) if len(self) else 0)
+        return self if base is self.base else replace(self, base=base)
 
     def sources(self, numbers: Ints) -> Sources:
         return self.base.sources(self.selection.numbers_of(numbers))
@@ -320,21 +256,7 @@ class Selected(Dataset):
         base = self.base.stored()
         return None if base is None else self.changed(base).called(ViewCall("raw"))
 
-    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:
-        chosen = self.selection
-        if selection is not None:
-            chosen = chosen.select(np.concatenate(list(selection.pieces())))
-        return self.base.block_holder(chosen)
-
-    def stacking(self, element_spec: Tree | None = None) -> Stacking:
-        """Return what makes batches of elements that functions have changed.
-
-        Args:
-            element_spec: the element spec that the user declares for the changed elements; None if there is none.
-        """
-        return Stacking(self, None if element_spec is None else declared(element_spec))
-
-    def changed(self, base: Dataset) -> Selected:
+    def changed(self, base: BaseDataset) -> Selected:
         """Return the same rows of another dataset of as many elements."""
         return Selected(base, self.selection, name=self.name)
 
@@ -346,7 +268,7 @@ class Selected(Dataset):
         """Return what the elements are known by where an order depends on the lengths of some leaves."""
         base = self.base.leaves
         is_added = base is not None and base.has_added(leaves)
-        return Digests.of(self.digest) if is_added else self.digests
+        return Digests.of(self.digests.elements) if is_added else self.digests
 
     def stored_leaves(self, call: str) -> StoredLeaves:
         """Return the leaves of the records that the elements are.
@@ -374,13 +296,10 @@ class Selected(Dataset):
             columns[number] = leaves.lengths(number).selected(self.selection)
         return columns[number]
 
-    def __records__(self) -> Selected:
-        return self
-
     @property
     def nbytes(self) -> int:
         """About how many bytes the records take in their shards."""
-        return self.facts.record_nbytes * len(self)
+        return self.info.record_nbytes * len(self)
 
     @property
     def sizes(self) -> dict[str, str]:
@@ -391,7 +310,7 @@ class Selected(Dataset):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
-        return f"{self.title}, {sizes}, digest='sha256:{self.digest}')"
+        return f"{self.title}, {sizes}, digest='sha256:{self.digests.elements}')"
 
 
 def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:

@@ -63,7 +63,7 @@ class FieldReader:
 
     def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
         """Yield the numbers of the records, as many at a time as are read at once."""
-        nbytes = max(1, self._narrow(names).facts.read_nbytes)
+        nbytes = max(1, self._narrow(names).info.read_nbytes)
         self._warn_of_bytes(names, nbytes)
         size = max(1, min(_MOST_AT_ONCE, _AT_ONCE_NBYTES // nbytes))
         for start in range(0, len(self.rows), size):

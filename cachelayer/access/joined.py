@@ -9,17 +9,27 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Digests, Selected, StoredLeaves, check_keys
+from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import ErasedRecordError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Attempted, Facts, Failed, Sources, highest_cost
+from cachelayer.protocols import (
+    Attempted,
+    DatasetInfo,
+    Digests,
+    Failed,
+    Held,
+    Needed,
+    Sources,
+    highest_cost,
+    needed_together,
+)
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
-from cachelayer.records.record_buffers import FetchedBlock, Records
+from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
@@ -27,17 +37,20 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True, eq=False)
-class Joined(Dataset):
+class Joined(BaseDataset):
     """Datasets one after another.
 
     If all are stored records, and their elements have the same stored leaves, it has these leaves too. Other leaves of
-    the records may differ.
+    the records may differ. If all are whole records of one codec, it is a :class:`RecordSource`: they are decoded
+    together, and their specs may differ in which leaves may be None.
 
     Args:
         members: one or more datasets; their element specs are equal, unless only their records are read.
     """
 
     members: tuple[Selected, ...]
+
+    kind: ClassVar[str] = "Joined"
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -81,17 +94,25 @@ class Joined(Dataset):
         return tuple(dict.fromkeys(reference for member in self.members for reference in member.references))
 
     @property
-    def facts(self) -> Facts:
-        every = [member.facts for member in self.members]
-        first, *others = [facts.metadata for facts in every]
-        return Facts(
-            name=" + ".join(facts.name for facts in every),
+    def info(self) -> DatasetInfo:
+        every = [member.info for member in self.members]
+        first, *others = [info.metadata for info in every]
+        return DatasetInfo(
+            name=" + ".join(info.name for info in every),
             metadata={key: value for key, value in first.items() if all(_has(other, key, value) for other in others)},
-            record_nbytes=max(facts.record_nbytes for facts in every),
-            read_nbytes=max(facts.read_nbytes for facts in every),
-            records_per_read=min(facts.records_per_read for facts in every),
-            reading_cost=highest_cost(facts.reading_cost for facts in every),
+            record_nbytes=max(info.record_nbytes for info in every),
+            read_nbytes=max(info.read_nbytes for info in every),
+            records_per_read=min(info.records_per_read for info in every),
+            reading_cost=highest_cost(info.reading_cost for info in every),
+            together=max(info.together for info in every),
         )
+
+    @property
+    def takes_requests(self) -> bool:
+        return any(member.takes_requests for member in self.members)
+
+    def needed(self, numbers: Ints) -> Needed:
+        return needed_together(member.needed(own) for member, _, own in self.groups(numbers))
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -114,30 +135,30 @@ class Joined(Dataset):
         member, own = self.find(number)
         return member.element(own)
 
-    def elements(self, numbers: Ints) -> list[Any]:
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         out: list[Any] = [None] * len(numbers)
         for member, rows, own in self.groups(numbers):
-            for row, element in zip(rows.tolist(), member.elements(own), strict=True):
+            for row, element in zip(rows.tolist(), member.elements(own, held), strict=True):
                 out[row] = element
         return out
 
-    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
+    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
         values, errors, end = list[Any]([None]) * len(numbers), Failed(), len(numbers)
         for member, rows, own in self.groups(numbers):
-            made, failed = member.try_elements(own, stops=stops)
+            made, failed = member.try_elements(own, held, stops=stops)
             for row, element in zip(rows.tolist(), made, strict=False):
                 values[row] = element
             errors |= {int(rows[row]): error for row, error in failed.items()}
             end = min(end, int(rows[len(made)]) if len(made) < len(own) else end)
         return values[:end], {row: error for row, error in errors.items() if row <= end}
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
         spec = self.element_spec
         if names is not None:
             check_keys(spec, names)
             spec = {name: child for name, child in spec.items() if name in names}
         groups = list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]
-        batches = [(rows, member.batch(own, names)) for member, rows, own in groups]
+        batches = [(rows, member.batch(own, names, held)) for member, rows, own in groups]
         return batches[0][1] if len(batches) == 1 else _merge_batches(spec, batches, len(numbers))
 
     @property
@@ -151,10 +172,11 @@ class Joined(Dataset):
         for member in self.members:
             yield member, member.stored_leaves("lengths() and what needs lengths")
 
-    @property
+    @cached_property
     def codec(self) -> Codec:
-        """The codec of the leaves alone. No record was encoded by it."""
-        return codec_for(next(self._leaves())[1].codec.spec)
+        """The codec of the leaves; of the records, if they are read as records."""
+        every = [(member.info.name, stored.codec) for member, stored in self._leaves()]
+        return codec_named(every[0][1].name, common_spec([(name, codec.spec) for name, codec in every]))
 
     @property
     def home(self) -> StoredVersion | None:
@@ -173,122 +195,59 @@ class Joined(Dataset):
         )
 
     def leaf_values(
-        self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints, ends: Any = None
+        self,
+        leaves: Sequence[int],
+        numbers: Ints,
+        starts: Ints,
+        counts: Ints,
+        ends: Any = None,
+        held: Held | None = None,
     ) -> list[NDArray[Any]]:
         groups = []
         for member, rows, within in list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]:
-            own = member.selection.numbers_of(within)
+            stored, own = member.stored_leaves("lengths()"), member.selection.numbers_of(within)
             own_ends = None if ends is None else ends[rows]
-            values = member.stored_leaves("lengths()").leaf_values(leaves, own, starts[rows], counts[rows], own_ends)
-            groups.append((rows, values))
+            groups.append((rows, stored.leaf_values(leaves, own, starts[rows], counts[rows], own_ends, held)))
         if len(groups) == 1:
             return groups[0][1]
         return [_merge_values([(rows, values[leaf]) for rows, values in groups], counts) for leaf in range(len(leaves))]
+
+    # The records, if all members are whole records of one codec.
+
+    def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> Joined:
+        """Return the same records, with each dataset read in another way."""
+        members = [
+            member.changed(replace(cast(RecordElements, member.base), source=change(source_of(member))))
+            for member in self.members
+        ]
+        return Joined(tuple(members))
+
+    @property
+    def reads_in_part(self) -> bool:
+        return all(source_of(member).reads_in_part for member in self.members)
+
+    def erased_error(self, number: int) -> ErasedRecordError:
+        member, own = self.find(number)
+        return source_of(member).erased_error(member.selection.number(own))
+
+    def record(self, number: int) -> bytearray:
+        member, own = self.find(number)
+        return source_of(member).record(member.selection.number(own))
+
+    def records(self, numbers: Ints, held: Held | None = None) -> Records:
+        groups = [
+            (rows, source_of(member).records(member.selection.numbers_of(own), held))
+            for member, rows, own in self.groups(numbers)
+        ]
+        return Records.joined(len(numbers), groups)
 
 
 def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
     return key in metadata and bool(metadata[key] == value)
 
 
-@dataclass(frozen=True, eq=False)
-class JoinedRecords:
-    """The records of several datasets of one codec, one after another: a :class:`RecordSource`.
-
-    Args:
-        parts: selections of :class:`RecordElements`, whose specs differ only in which leaves may be None.
-    """
-
-    parts: Joined
-
-    kind: ClassVar[str] = "Joined"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
-
-    def with_sources(self, change: Callable[[RecordSource], RecordSource]) -> JoinedRecords:
-        """Return the same records, with each dataset read in another way."""
-        members = [
-            member.changed(replace(cast(RecordElements, member.base), source=change(source_of(member))))
-            for member in self.parts.members
-        ]
-        return JoinedRecords(Joined(tuple(members)))
-
-    @property
-    def digests(self) -> Digests:
-        return self.parts.digests
-
-    @cached_property
-    def codec(self) -> Codec:
-        sources = list(map(source_of, self.parts.members))
-        spec = common_spec([(source.facts.name, source.codec.spec) for source in sources])
-        return codec_named(sources[0].codec.name, spec)
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        return self.parts.references
-
-    @property
-    def facts(self) -> Facts:
-        return replace(self.parts.facts, reading_cost="stored")
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.parts.segments
-
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        return self.parts.in_shards(numbers)
-
-    @property
-    def home(self) -> StoredVersion | None:
-        return source_of(self.parts.members[0]).home
-
-    @property
-    def reads_in_part(self) -> bool:
-        return all(source_of(member).reads_in_part for member in self.parts.members)
-
-    @property
-    def takes_requests(self) -> bool:
-        return any(source_of(member).takes_requests for member in self.parts.members)
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    @property
-    def erased(self) -> Ints:
-        return self.parts.erased
-
-    def erased_error(self, number: int) -> ErasedRecordError:
-        member, own = self.parts.find(number)
-        return source_of(member).erased_error(member.selection.number(own))
-
-    def _groups(self, numbers: Ints) -> Iterator[tuple[RecordSource, Ints, Ints]]:
-        for member, rows, own in self.parts.groups(numbers):
-            yield source_of(member), rows, member.selection.numbers_of(own)
-
-    def record(self, number: int) -> bytearray:
-        member, own = self.parts.find(number)
-        return source_of(member).record(member.selection.number(own))
-
-    def records(self, numbers: Ints) -> Records:
-        return Records.joined(
-            len(numbers), [(rows, source.records(own)) for source, rows, own in self._groups(numbers)]
-        )
-
-    def sources(self, numbers: Ints) -> Sources:
-        return self.parts.sources(numbers)
-
-    def hold(self, numbers: Ints) -> FetchedBlock:
-        groups = [(rows, source.hold(own)) for source, rows, own in self._groups(numbers)]
-        return FetchedBlock.joined(len(numbers), groups).unmapped()
-
-    def lengths(self, leaf: int) -> LengthColumn:
-        return LengthColumn.joined(
-            [source_of(member).lengths(leaf).selected(member.selection) for member in self.parts.members]
-        )
-
-
 def source_of(member: Selected) -> RecordSource:
-    """Return where the records of a member of :class:`JoinedRecords` come from."""
+    """Return where the records of a member come from whose elements are stored records."""
     return cast(RecordElements, member.base).source
 
 
@@ -338,7 +297,7 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
     return codec.batch(codec.columns(listed))
 
 
-def join(members: Sequence[Selected]) -> Dataset:
+def join(members: Sequence[Selected]) -> BaseDataset:
     """Return datasets one after another; stored records of one codec are decoded together."""
     bases = [member.base for member in members]
     stored = [base for base in bases if isinstance(base, RecordElements) and base.chosen is None]
@@ -360,16 +319,16 @@ def _join_records(members: Sequence[Selected]) -> RecordElements:
     # A version that was built from an empty source has no element spec, so it fits every other.
     members = [member for member in members if member.element_spec is not None] or members[:1]
     bases = [cast(RecordElements, member.base) for member in members]
-    names = [base.facts.name for base in bases]
+    names = [base.info.name for base in bases]
     common_spec([(name, base.element_spec) for name, base in zip(names, bases, strict=True)])
     codecs = {base.codec.name: name for name, base in zip(names, bases, strict=True)}
     if len(codecs) > 1:
         raise InvalidArgumentError(f"{' and '.join(codecs.values())} have different codecs: {' and '.join(codecs)}")
     common_spec([(name, base.codec.spec) for name, base in zip(names, bases, strict=True)])
     flat: list[Selected] = []
-    for member in members:
-        source = source_of(member)
-        is_whole = isinstance(source, JoinedRecords) and member.digests == source.digests
-        flat += cast(JoinedRecords, source).parts.members if is_whole else [member]
+    for member, base in zip(members, bases, strict=True):
+        source = base.source
+        is_whole = isinstance(source, Joined) and member.digests == source.digests
+        flat += cast(Joined, source).members if is_whole else [member.changed(base.stored())]
     decodes = all(base.decodes for base in bases)
-    return RecordElements(JoinedRecords(Joined(tuple(flat))), decodes, bases[0].sizes)
+    return RecordElements(Joined(tuple(flat)), decodes, bases[0].sizes)

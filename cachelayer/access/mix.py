@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Unpack, overload
 
-from cachelayer.access.dataset import Digests, Selected
+from cachelayer.access.dataset import Selected
 from cachelayer.access.joined import join
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling import Sampled
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
-from cachelayer.protocols import T
+from cachelayer.protocols import Digests, T
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.mixture import ENDLESS, MixedOrder, Stop, Turns, seed_of_part
@@ -49,7 +49,7 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
         raise InvalidTypeError(f"concat takes a list of DataRefs, not a {type(refs).__name__}: pass concat([a, b])")
     members = []
     for ref in refs:
-        if not isinstance(ref, View) or ref._records.facts.reading_cost == "foreign":
+        if not isinstance(ref, View) or ref._records.info.reading_cost == "foreign":
             raise InvalidTypeError(
                 f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
             )
@@ -90,7 +90,7 @@ class Mixture(Generic[T]):
 
         States of the mixture hold it. They tell the weights before their position apart from it: later ones may change.
         """
-        return self._records.digest
+        return self._records.digests.elements
 
     @property
     def element_spec(self) -> Tree:
@@ -149,10 +149,11 @@ class Mixture(Generic[T]):
         if blocks is None:
             exact = [ExactOrder(len(ref), checked.shuffle, seed, checked.reshuffle) for ref, seed in refs]
             return MixedOrder(self._turns, tuple(exact), checked.seed, self._length)
-        in_blocks = [
-            blocks.order(len(ref), ref._records.facts.record_nbytes, seed=seed, reshuffle=checked.reshuffle)
-            for ref, seed in refs
-        ]
+        in_blocks = []
+        for ref, seed in refs:
+            info = ref._records.info
+            order = blocks.order(len(ref), info.record_nbytes, info.together, seed=seed, reshuffle=checked.reshuffle)
+            in_blocks.append(order)
         return MixedOrder(self._turns, tuple(in_blocks), checked.seed, self._length)
 
     def _repr_html_(self) -> str:

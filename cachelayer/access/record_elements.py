@@ -11,18 +11,17 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, copy_with
+from cachelayer.access.dataset import BaseDataset, check_keys
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Facts, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.media import sized_spec
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import FetchedBlock, FetchedRecords, Records
-from cachelayer.records.selection import Selection
+from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import ImageSize
 from cachelayer.records.tree import Tree, leaves
 from cachelayer.versions.stored_version import StoredVersion
@@ -31,7 +30,7 @@ from cachelayer.versions.stored_version import StoredVersion
 class RecordSource(Protocol):
     """Encoded records by number, as a version stores them, or several. Thread-safe and picklable.
 
-    What is named as in :class:`Dataset` is the same of the records.
+    What is named as in :class:`BaseDataset` is the same of the records.
     """
 
     kind: ClassVar[str]
@@ -47,7 +46,7 @@ class RecordSource(Protocol):
     def codec(self) -> Codec: ...
 
     @property
-    def facts(self) -> Facts: ...
+    def info(self) -> DatasetInfo: ...
 
     @property
     def segments(self) -> tuple[int, ...]: ...
@@ -77,8 +76,10 @@ class RecordSource(Protocol):
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""
 
-    def records(self, numbers: Ints) -> Records:
+    def records(self, numbers: Ints, held: Held | None = None) -> Records:
         """Return the records of these numbers, each in [0, len); of local ones, bytes are read when they are used."""
+
+    def needed(self, numbers: Ints) -> Needed: ...
 
     def sources(self, numbers: Ints) -> Sources: ...
 
@@ -87,13 +88,6 @@ class RecordSource(Protocol):
 
         Raises:
             CorruptionError: if they are not what was published.
-        """
-
-    def hold(self, numbers: Ints) -> FetchedBlock:
-        """Fetch a block of records that is read later.
-
-        Args:
-            numbers: the number of each record.
         """
 
 
@@ -105,7 +99,7 @@ def refuse_erased(source: RecordSource, numbers: Ints) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class RecordElements(Dataset):
+class RecordElements(BaseDataset):
     """Elements that are decoded from records of one codec.
 
     Args:
@@ -113,14 +107,12 @@ class RecordElements(Dataset):
         decodes: whether images and audio are decoded.
         sizes: the sizes that images are decoded to, by the numbers of their leaves.
         chosen: the numbers of the leaves that elements have, ascending; None for all.
-        fetched: the records that are in memory already, if elements are made of these alone.
     """
 
     source: RecordSource
     decodes: bool = True
     sizes: tuple[tuple[int, ImageSize], ...] = ()
     chosen: tuple[int, ...] | None = None
-    fetched: FetchedRecords | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -130,21 +122,21 @@ class RecordElements(Dataset):
 
     @property
     def title(self) -> str:
-        return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.facts.name!r}"
+        return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.info.name!r}"
 
     @property
     def references(self) -> tuple[str, ...]:
         return self.source.references
 
     @property
-    def facts(self) -> Facts:
-        facts = self.source.facts
-        nbytes, chosen = facts.record_nbytes, self._chosen_nbytes
+    def info(self) -> DatasetInfo:
+        info = self.source.info
+        nbytes, chosen = info.record_nbytes, self._chosen_nbytes
         # If records are read whole, these bytes take memory too, whatever is decoded of them.
         if chosen is not None and self.source.reads_in_part:
             nbytes = min(nbytes, chosen)
-        cost = facts.reading_cost if self.element_codec is self.codec else "decoded"
-        return replace(facts, read_nbytes=nbytes, reading_cost=cost)
+        cost = info.reading_cost if self.element_codec is self.codec else "decoded"
+        return replace(info, read_nbytes=nbytes, reading_cost=cost)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -176,9 +168,6 @@ class RecordElements(Dataset):
     def with_source(self, source: RecordSource) -> Self:
         """Return the same elements, read in another way."""
         return replace(self, source=source)
-
-    def reading(self, fetched: FetchedRecords) -> Self:
-        return copy_with(self, fetched=fetched)
 
     def has_added(self, leaves: Sequence[int]) -> bool:  # noqa: ARG002
         return False
@@ -233,14 +222,11 @@ class RecordElements(Dataset):
         return sum(part.nbytes for part in parts)
 
     @property
-    def is_fetched(self) -> bool:
-        """True if records are best fetched in blocks, which hold them whole."""
+    def takes_requests(self) -> bool:
         return self.source.takes_requests
 
-    def block_holder(self, selection: Selection | None = None) -> ViewBlocks | None:
-        if not self.is_fetched:
-            return None
-        return ViewBlocks(self, Selection.all(len(self)) if selection is None else selection)
+    def needed(self, numbers: Ints) -> Needed:
+        return self.source.needed(numbers)
 
     def sources(self, numbers: Ints) -> Sources:
         return self.source.sources(numbers)
@@ -255,18 +241,19 @@ class RecordElements(Dataset):
         starts: Ints,
         counts: Ints,
         ends: NDArray[np.bool_] | None = None,
+        held: Held | None = None,
     ) -> list[NDArray[Any]]:
         # Each record is read once for all leaves.
         try:
-            records = self._records(numbers)
+            records = self._records(numbers, held)
             return [self.source.codec.leaf_values(records, self._leaf(leaf), starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def _records(self, numbers: Ints) -> Records:
+    def _records(self, numbers: Ints, held: Held | None) -> Records:
         if len(self.source.erased):
             refuse_erased(self.source, numbers)
-        return (self.source if self.fetched is None else self.fetched).records(numbers)
+        return self.source.records(numbers, held)
 
     def element(self, number: int) -> Any:
         if self.chosen is not None:
@@ -278,18 +265,18 @@ class RecordElements(Dataset):
         except ValueError as error:
             self._raise_damage(error, [number])
 
-    def elements(self, numbers: Ints) -> list[Any]:
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         codec = self.element_codec
         try:
-            columns = codec.decode(self._records(numbers), apart=True)
+            columns = codec.decode(self._records(numbers, held), apart=True)
             return codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
         codec = self.element_codec if names is None else self._codec_of(names)
         try:
-            return codec.batch(codec.decode(self._records(numbers)))
+            return codec.batch(codec.decode(self._records(numbers, held)))
         except ValueError as error:
             self._raise_damage(error, numbers)
 
@@ -312,39 +299,8 @@ class RecordElements(Dataset):
             raise error.at(record=int(numbers[error.record])) from error.__cause__
         if isinstance(error, CacheLayerError):
             raise error
-        name = self.source.facts.name
+        name = self.source.info.name
         raise CorruptionError(f"{name}: a record does not decode: {error}. verify() tells which shard") from error
-
-
-class FromRecords(Dataset, Protocol):
-    """Elements that are made of records, which may be in memory already."""
-
-    @property
-    def source(self) -> RecordSource: ...
-
-    def reading(self, fetched: FetchedRecords) -> Dataset:
-        """Return the same elements, made of records that were fetched."""
-
-
-@dataclass(frozen=True)
-class ViewBlocks:
-    """Blocks of the records of a view.
-
-    Args:
-        base: makes elements of the records.
-        selection: the records that the view has.
-    """
-
-    base: FromRecords
-    selection: Selection
-
-    def fetch(self, numbers: Ints) -> FetchedBlock:
-        """Fetch records by their numbers in the view; what lies together in the base is one request."""
-        return self.base.source.hold(self.selection.take(numbers))
-
-    def reads(self, blocks: Sequence[FetchedBlock], owner: Ints, rows: Ints, numbers: Ints) -> Selected:
-        fetched = FetchedRecords(blocks, owner, rows, self.selection.take(numbers))
-        return Selected(self.base.reading(fetched), self.selection)
 
 
 def fields_digest(digest: str, leaves: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Selected
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.protocols import RandomAccess, T
+from cachelayer.protocols import Dataset, T
 from cachelayer.records import dtypes
 from cachelayer.records.leaf_names import leaf_number, names_of_leaves
 from cachelayer.records.spec import ArraySpec, LeafSpec
@@ -48,7 +48,7 @@ class Sampled(Generic[T]):
     :meth:`cachelayer.DataRef.sample` returns it.
     """
 
-    def __init__(self, records: RandomAccess[T], order: WeightedOrder, name: ViewName | None = None) -> None:
+    def __init__(self, records: Dataset[T], order: WeightedOrder, name: ViewName | None = None) -> None:
         self._records = records
         self._order = order
         self._name = name
@@ -67,7 +67,7 @@ class Sampled(Generic[T]):
     @property
     def digest(self) -> str:
         """The digest of the records that are drawn from, in hexadecimal."""
-        return self._records.digest
+        return self._records.digests.elements
 
     @property
     def element_spec(self) -> Tree:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cachelayer.access.columns import WithColumns
-from cachelayer.access.joined import JoinedRecords, source_of
+from cachelayer.access.joined import Joined, source_of
 from cachelayer.access.record_elements import RecordElements, RecordSource, refuse_erased
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
@@ -100,7 +100,7 @@ class StoredRecords:
     @property
     def record_nbytes(self) -> int:
         """Approximate bytes of a record that is read."""
-        return max(1, self.source.facts.record_nbytes)
+        return max(1, self.source.info.record_nbytes)
 
     def frames(self, rows: Ints) -> Frames:
         numbers = self.selection.take(rows)
@@ -114,19 +114,19 @@ class StoredRecords:
             for group in self.groups:
                 columns += group.codec.decode(group.source.records(numbers))
         except ValueError as error:
-            raise CorruptionError(f"{self.source.facts.name}: a record does not decode: {error}") from error
+            raise CorruptionError(f"{self.source.info.name}: a record does not decode: {error}") from error
         return codec_for(self.element_spec).encode(columns, len(records))
 
 
 def _versions(source: RecordSource) -> list[VersionRecords]:
-    if isinstance(source, JoinedRecords):
-        return [each for member in source.parts.members for each in _versions(source_of(member))]
+    if isinstance(source, Joined):
+        return [each for member in source.members for each in _versions(source_of(member))]
     return [source] if isinstance(source, VersionRecords) else []
 
 
 def _read_once(source: RecordSource, *, reads_copies: bool) -> RecordSource:
     """Return records that read no local copies, unless all are there: nobody needs new ones of what is read once."""
-    if isinstance(source, JoinedRecords):
+    if isinstance(source, Joined):
         return source.with_sources(lambda each: _read_once(each, reads_copies=reads_copies))
     if isinstance(source, VersionRecords):
         copies = source.copies if reads_copies and not source.takes_requests else None

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Digests
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
@@ -25,9 +24,10 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
-from cachelayer.protocols import Facts, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.record_buffers import FetchedBlock, Records
+from cachelayer.records.memory import distinct
+from cachelayer.records.record_buffers import HeldBlock, Records, held_records
 from cachelayer.versions.stored_version import StoredVersion
 
 # Records per read. Local reads are large enough to hide the cost of a call; remote reads are small enough to take no
@@ -64,13 +64,13 @@ class VersionRecords:
         return (self.version.reference,)
 
     @property
-    def facts(self) -> Facts:
+    def info(self) -> DatasetInfo:
         version, manifest = self.version, self.version.manifest
         nbytes = manifest.shards.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
         nbytes //= max(1, len(self))
         metadata = manifest.provenance.get("metadata") or {}
         together = _REMOTE_RECORDS if self.takes_requests else _LOCAL_RECORDS
-        return Facts(version.name, metadata, nbytes, nbytes, together)
+        return DatasetInfo(version.name, metadata, nbytes, nbytes, together)
 
     def sources(self, numbers: NDArray[np.int64]) -> Sources:
         kept = self.version.kept
@@ -151,11 +151,11 @@ class VersionRecords:
         with self.version.reporting_deletion(), self.version.shard_file(number) as path:
             yield ShardFiles(path, Path(paths.index_of(str(path))), self.version.manifest.shards[number].stats)
 
-    def hold(self, numbers: NDArray[np.int64]) -> FetchedBlock:
-        shards = self.shards
-        if isinstance(shards, LocalShards):
-            return FetchedBlock(shards.records(numbers).unmapped())
-        return shards.hold(numbers)
+    def needed(self, numbers: NDArray[np.int64]) -> Needed:
+        return {self: distinct(numbers)} if self.takes_requests else {}
+
+    def hold(self, numbers: NDArray[np.int64]) -> HeldBlock:
+        return HeldBlock(numbers, cast(RemoteShards, self.shards).hold(numbers))
 
     @property
     def takes_requests(self) -> bool:
@@ -166,7 +166,11 @@ class VersionRecords:
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)
 
-    def records(self, numbers: NDArray[np.int64]) -> Records:
+    def records(self, numbers: NDArray[np.int64], held: Held | None = None) -> Records:
+        if held is not None and self in held:
+            found = held_records(held[self], numbers)
+            if found is not None:
+                return found
         return self.shards.records(numbers)
 
     @cached_property

@@ -116,7 +116,7 @@ class View(Generic[T]):
 
         If they come from several versions, it is what the metadata of all of them have in common.
         """
-        return dict(self._records.facts.metadata)
+        return dict(self._records.info.metadata)
 
     def __records__(self) -> Selected:
         return self._records
@@ -134,7 +134,7 @@ class View(Generic[T]):
     @property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their order, in hexadecimal."""
-        return self._records.digest
+        return self._records.digests.elements
 
     @property
     def reference(self) -> str:
@@ -306,7 +306,7 @@ class View(Generic[T]):
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
         """
-        return self._records.__getitems__(indices)
+        return self._records.base.elements(self._records.selection.take(indices))
 
     @overload
     def read(self: View[Untyped], indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
@@ -424,7 +424,8 @@ class View(Generic[T]):
         records = self._records
         if options.get("buckets") is not None and records.base.leaves is not None:
             return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
-        checked = make_options(len(self), global_batch_size, records.facts.record_nbytes, **options)
+        info = records.info
+        checked = make_options(len(self), global_batch_size, info.record_nbytes, together=info.together, **options)
         return stream_of(StepReader(records, checked))
 
     def lengths(self, leaf: str = "") -> NDArray[np.uint32]:

@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, one_by_one, with_keys
+from cachelayer.access.dataset import BaseDataset, Selected, check_keys, one_by_one, with_keys
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Attempted, Facts, Failed, Sources, T
+from cachelayer.protocols import Attempted, DatasetInfo, Digests, Failed, Held, Sources, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
@@ -31,7 +31,7 @@ class Sized(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
-class WrappedItems(Dataset):
+class WrappedItems(BaseDataset):
     """The items of an object as elements.
 
     Args:
@@ -59,9 +59,9 @@ class WrappedItems(Dataset):
         return self._records
 
     @property
-    def facts(self) -> Facts:
+    def info(self) -> DatasetInfo:
         # Sizes are unknown before items are read. This guess leads to blocks of a few hundred items.
-        return Facts(self.identity, {}, 4096, 4096, 1024, "foreign", is_declared=self._spec is not None)
+        return DatasetInfo(self.identity, {}, 4096, 4096, 1024, "foreign", is_declared=self._spec is not None)
 
     @property
     def element_spec(self) -> tree.Tree:
@@ -73,7 +73,7 @@ class WrappedItems(Dataset):
     def element(self, number: int) -> Any:
         return self._call(lambda: _copied(self._obj[number]), [number])
 
-    def elements(self, numbers: Ints) -> list[Any]:
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:  # noqa: ARG002
         if not hasattr(self._obj, "__getitems__"):
             return [self.element(number) for number in numbers.tolist()]
         wanted = numbers.tolist()
@@ -82,7 +82,7 @@ class WrappedItems(Dataset):
             raise SourceError(f"{type(self._obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
         return items
 
-    def try_elements(self, numbers: Ints, *, stops: bool) -> Attempted:
+    def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:  # noqa: ARG002
         if not hasattr(self._obj, "__getitems__"):
             return one_by_one(self.element, numbers, stops=stops)
         elements, together = attempt(self.elements, numbers)
@@ -121,7 +121,7 @@ class WrappedItems(Dataset):
             f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
         )
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:  # noqa: ARG002
         elements = self.elements(numbers)
         spec = self._spec or (from_elements(elements, first=1) if elements else self.element_spec)
         codec = codec_for(spec)

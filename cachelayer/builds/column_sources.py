@@ -37,12 +37,12 @@ class FunctionColumns(SequenceSource):
         self.kind = "columns"
         self._function = function
         self._batched = batched
-        self._size = batch_records(records_of(ref).facts.read_nbytes)
+        self._size = batch_records(records_of(ref).info.read_nbytes)
 
     @property
     def plan(self) -> dict[str, Any]:
         """What decides the columns, besides the function."""
-        return {"of": records_of(self.items).digest, "batched": self._batched}
+        return {"of": records_of(self.items).digests.elements, "batched": self._batched}
 
     def _numbers(self, stop: int) -> Iterator[Ints]:
         for start in range(self._first, stop, self._size):
@@ -66,7 +66,7 @@ class FunctionColumns(SequenceSource):
         for numbers in self._numbers(stop):
             first = int(numbers[0])
             with errors_named(failure_at(first)):
-                columns = self._checked(first, self._function(records_of(self.items).read(numbers)))
+                columns = self._checked(first, self._function(records_of(self.items).batch(numbers)))
             batch = _with_string_arrays(columns, "")
             for path, leaf in tree.leaf_values(batch):
                 _check_rows(path, leaf, len(numbers))

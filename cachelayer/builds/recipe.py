@@ -274,7 +274,7 @@ def _identity_of_object(obj: Any, options: BuildOptions) -> tuple[dict[str, Any]
         return identity, "", ""
     if has_records(obj):
         records = records_of(obj)
-        return {**identity, "length": len(records), "records": records.digest}, "", ""
+        return {**identity, "length": len(records), "records": records.digests.elements}, "", ""
     try:
         table = table_of(obj, options.element_spec)
     except (InvalidArgumentError, InvalidTypeError, ElementError) as error:

@@ -11,7 +11,7 @@ import numpy as np
 from cachelayer.builds.batches import batch_records
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.unbatched_source import UnbatchedSource
-from cachelayer.protocols import HasRecords, RandomAccess, has_records, records_of
+from cachelayer.protocols import Dataset, has_records, records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
@@ -21,13 +21,13 @@ from cachelayer.streams.stream import Stream, is_endless, reader_of
 class RecordsSource(SequenceSource):
     """The records of a ref, many at once."""
 
-    def __init__(self, records: HasRecords[Any]) -> None:
-        super().__init__(records, records_of(records).element_spec)
+    def __init__(self, records: Dataset[Any]) -> None:
+        super().__init__(records, records.element_spec)
 
     def elements(self) -> Iterator[Any]:
-        size = batch_records(records_of(self.items).facts.read_nbytes)
+        size = batch_records(self.items.info.read_nbytes)
         for start in range(self._first, self._count, size):
-            yield from self.items.__getitems__(np.arange(start, min(start + size, self._count)))
+            yield from self.items.elements(np.arange(start, min(start + size, self._count)))
 
 
 def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> IterableSource | None:
@@ -44,19 +44,19 @@ def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Iterabl
     return None
 
 
-def _with_base(source: IterableSource, records: RandomAccess[Any]) -> IterableSource:
+def _with_base(source: IterableSource, records: Dataset[Any]) -> IterableSource:
     """Return a source whose version says of which records it was made."""
     if records.references:
-        base = {"digest": records.digest, "records": len(records), "references": list(records.references)}
+        base = {"digest": records.digests.elements, "records": len(records), "references": list(records.references)}
         source.provenance = {"base": base}
     return source
 
 
-def _of_records(obj: HasRecords[Any], records: RandomAccess[Any], element_spec: Tree | None) -> IterableSource:
+def _of_records(obj: object, records: Dataset[Any], element_spec: Tree | None) -> IterableSource:
     stored = records.stored()
     if stored is None:
         return SequenceSource(obj, records.declared_spec, by_number=True)
-    source = RecordsSource(stored if _keeps_files(records_of(stored).element_spec, element_spec) else obj)
+    source = RecordsSource(stored if _keeps_files(stored.element_spec, element_spec) else records)
     source.kind = type(obj).__name__
     return source
 
@@ -66,8 +66,7 @@ def _of_stream(stream: Stream[Any], *, element_spec: Tree | None) -> IterableSou
     spec: Tree | None = None
     # What functions return, and what batches are, is seen from the first.
     if not (reader.is_mapped or reader.options.batched):
-        found = reader.records.stored()
-        stored = None if found is None else records_of(found)
+        stored = reader.records.stored()
         if stored is not None and _keeps_files(stored.element_spec, element_spec):
             reader = replace(reader, records=stored)
             stream = Stream(reader)

@@ -350,36 +350,61 @@ class FetchedBlock:
         return self.records.buffer.nbytes + self.records.starts.nbytes + self.records.lengths.nbytes
 
 
-@dataclass(frozen=True, eq=False)
-class FetchedRecords:
-    """Records by number, out of blocks.
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class HeldBlock:
+    """Records that were fetched together, to be read by their numbers.
 
     Args:
-        blocks: the blocks.
-        owner: for each record, which of them it is in.
-        rows: for each, its row there.
-        numbers: for each, its number.
+        numbers: their numbers, ascending, each once.
+        fetched: the records, in one buffer.
     """
 
-    blocks: Sequence[FetchedBlock]
-    owner: Ints
-    rows: Ints
     numbers: Ints
+    fetched: FetchedBlock
 
-    @cached_property
-    def _order(self) -> Ints:
-        return self.numbers.argsort(kind="stable")
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first number and the last."""
+        return self.numbers.item(0), self.numbers.item(-1)
 
-    def records(self, numbers: Ints) -> Records:
-        """Return copies of the records of these numbers.
 
-        Raises:
-            CorruptionError: if one of them is damaged.
-        """
-        places = self._order[self.numbers[self._order].searchsorted(numbers)]
-        owner, rows = self.owner[places], self.rows[places]
-        for number, block in enumerate(self.blocks):
-            broken = [row for row in rows[owner == number].tolist() if row in block.broken] if block.broken else []
-            if broken:
-                raise CorruptionError(f"{block.records.name(broken[0])} does not match its checksum")
-        return Records.gathered([block.records for block in self.blocks], owner, rows)
+def held_records(blocks: Sequence[HeldBlock], numbers: Ints) -> Records | None:
+    """Return copies of records out of blocks; None if one of them is in no block.
+
+    Args:
+        blocks: the blocks; those that lie in each other, such as blocks of packs, take longer to look through.
+        numbers: the numbers of the records.
+
+    Raises:
+        CorruptionError: if one of them is damaged.
+    """
+    blocks = [block for block in blocks if len(block.numbers)]
+    if not blocks:
+        return None
+    firsts, lasts = np.array([block.ends for block in blocks], np.int64).T
+    order = firsts.argsort(kind="stable")
+    if (lasts[order[:-1]] < firsts[order[1:]]).all():
+        owner = order[np.maximum(firsts[order].searchsorted(numbers, side="right") - 1, 0)]
+        rows, found = numbers - firsts[owner], (numbers >= firsts[owner]) & (numbers <= lasts[owner])
+        sizes = np.array([len(block.numbers) for block in blocks])
+        if (sizes <= lasts - firsts).any():
+            for place, mine in groups_of(owner, len(blocks)):
+                own = blocks[place].numbers
+                rows[mine] = np.minimum(own.searchsorted(numbers[mine]), len(own) - 1)
+                found[mine] &= own[rows[mine]] == numbers[mine]
+    else:
+        every = np.concatenate([block.numbers for block in blocks])
+        order = every.argsort(kind="stable")
+        places = order[np.minimum(every[order].searchsorted(numbers), len(every) - 1)]
+        splits = splits_of(np.array([len(block.numbers) for block in blocks]))
+        owner = splits.searchsorted(places, side="right") - 1
+        rows = places - splits[owner]
+        found = every[places] == numbers
+    if not found.all():
+        return None
+    for place, block in enumerate(blocks):
+        if block.fetched.broken:
+            damaged = [row for row in rows[owner == place].tolist() if row in block.fetched.broken]
+            if damaged:
+                raise CorruptionError(f"{block.fetched.records.name(damaged[0])} does not match its checksum")
+    return Records.gathered([block.fetched.records for block in blocks], owner, rows)

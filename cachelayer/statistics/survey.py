@@ -103,7 +103,7 @@ class Survey:
         self._ref, self._raw, self._numbers = ref, raw, numbers
         self._leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
         self._sizes = _LengthSummary("bytes")
-        self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).facts.read_nbytes)))
+        self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).info.read_nbytes)))
         self._batches = iter(raw.stream(self._batch_size))
 
     def read_batch(self) -> tuple[int, int] | None:

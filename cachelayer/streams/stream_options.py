@@ -127,6 +127,7 @@ def make_options(
     global_batch_size: int | None = None,
     record_nbytes: int = 1,
     table: BucketTable | None = None,
+    together: int = 1,
     *,
     shuffle: bool | Literal["blocks"] | Blocks = False,
     seed: int | None = None,
@@ -140,7 +141,8 @@ def make_options(
 ) -> StreamOptions:
     """Return the checked options of a stream over ``records`` records of about ``record_nbytes`` bytes.
 
-    The ``table`` has the records of the buckets that are asked for.
+    The ``table`` has the records of the buckets that are asked for, and ``together`` is that of the
+    :class:`cachelayer.protocols.DatasetInfo`.
 
     This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
     """
@@ -170,7 +172,7 @@ def make_options(
             raise InvalidArgumentError(f"{name} leads to position {value}, past 2**62, the largest position")
     if epochs is not None and position > epochs * records:
         raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
-    order = _order(records, record_nbytes, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
+    order = _order(records, record_nbytes, together, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
     if blocks is not None:
         warn_of_few_lanes(shard_count, [order])
     rule = "keep" if remainder is None else remainder
@@ -267,14 +269,16 @@ def blocks_of(shuffle: Any) -> Blocks | None:
     return None
 
 
-def _order(records: int, record_nbytes: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool) -> Order:
+def _order(
+    records: int, record_nbytes: int, together: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool
+) -> Order:
     """Return the order, with its seed checked."""
     if seed is None and shuffle:
         shown = "'blocks'" if shuffle == Blocks() else repr(shuffle)
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     if isinstance(shuffle, Blocks) and key is not None:
-        return shuffle.order(records, record_nbytes, seed=key, reshuffle=reshuffle)
+        return shuffle.order(records, record_nbytes, together, seed=key, reshuffle=reshuffle)
     return ExactOrder(records, bool(shuffle), key, reshuffle or not shuffle)
 
 

@@ -36,7 +36,7 @@ class Search:
         self.searched = 0
         self.numbers: NDArray[np.int64] = np.empty(0, np.int64)
         self._raw, self._condition = ref.raw(), Condition.of(where)
-        self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(ref).facts.read_nbytes)))
+        self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(ref).info.read_nbytes)))
 
     def read_batch(self) -> bool:
         """Search the next batch; return False if it is the last one."""

@@ -128,7 +128,7 @@ def test_an_added_column_that_is_decoded_makes_elements_that_are(tmp_path: Path)
     ref: Any = storage.add_columns(
         "d@v1", new="v2", columns=lambda _: {"image": file}, element_spec={"image": cachelayer.ImageSpec("RGB")}
     )
-    costs = [view._records.facts.reading_cost for view in (ref, ref.fields("n"), ref.fields("image"), ref.raw())]
+    costs = [view._records.info.reading_cost for view in (ref, ref.fields("n"), ref.fields("image"), ref.raw())]
     assert costs == ["decoded", "stored", "decoded", "stored"]
 
 

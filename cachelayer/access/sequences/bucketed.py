@@ -8,14 +8,15 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Digests, Selected
+from cachelayer.access.dataset import Selected
 from cachelayer.access.sequences.padded import Long, PaddedElements, padded_elements
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
+from cachelayer.protocols import Digests, Held
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.memory import Ints
-from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.reading.step_reader import StepReader
@@ -25,18 +26,20 @@ from cachelayer.streams.stream_options import make_options
 
 @dataclass(frozen=True, eq=False)
 class LengthTable:
-    """The records in each bucket: eight bytes of memory a record.
+    """The records in each bucket: nine bytes of memory a record.
 
     Args:
         view: the records.
         buckets: the leaves and the bounds.
         numbers: the records of all buckets, one bucket after another.
+        bucket_of: the bucket of each record.
         sizes: the number of records in each bucket.
     """
 
     view: Selected
     buckets: Buckets
     numbers: Ints
+    bucket_of: NDArray[np.uint8]
     sizes: tuple[int, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,29 +74,24 @@ def _table_of(view: Selected, buckets: Buckets) -> LengthTable:
             )
         bucket_of[too_long] = last
         sizes = np.bincount(bucket_of, minlength=last + 1).tolist()
-        tables[key] = LengthTable(view, buckets, bucket_of.argsort(kind="stable"), tuple(sizes))
+        tables[key] = LengthTable(view, buckets, bucket_of.argsort(kind="stable"), bucket_of, tuple(sizes))
     return tables[key]
-
-
-class RecordsOfBucket(Selected):
-    """All records, padded to the bound of a bucket: :class:`cachelayer.protocols.PaddedRecords`."""
-
-    base: PaddedElements
-
-    def padded(self, indices: Ints, batch: Any) -> Any:
-        return self.base.padded(indices, batch)
 
 
 @dataclass(frozen=True, eq=False)
 class BucketedElements(PaddedElements):
-    """The elements of a view, with the spec and the bytes that they have in batches from buckets.
+    """The elements of a view, each padded to the bound of its bucket.
 
-    Only the records of one bucket are padded, so elements and batches are those of the view.
+    It has the spec and the bytes that they have in batches from buckets.
 
     Args:
+        padded_to: the elements padded to the bound of each bucket.
+        table: the bucket of each.
         lengths_of: the numbers of the leaves whose lengths decide the buckets.
     """
 
+    padded_to: tuple[PaddedElements, ...]
+    table: LengthTable
     lengths_of: tuple[int, ...]
 
     @property
@@ -110,14 +108,24 @@ class BucketedElements(PaddedElements):
     def element_spec(self) -> Tree:
         return self._changed(self.records.element_spec, lambda padding, _: padding.specs(None))
 
-    def elements(self, numbers: Ints) -> list[Any]:
-        return self.records.elements(numbers)
+    def padded_as(self, number: int) -> PaddedElements:
+        return self.padded_to[self.table.bucket_of[number] if len(self) else 0]
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
-        return self.records.batch(numbers, names)
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        elements = self.records.elements(numbers, held)
+        pairs = zip(numbers.tolist(), elements, strict=True)
+        return [self.padded_as(number).padded_element(number, element) for number, element in pairs]
 
-    def batches(self, batches: Sequence[Ints]) -> Iterable[Any]:
-        return self.records.batches(batches)
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
+        return self._longest(numbers).batch(numbers, names, held)
+
+    def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
+        every = zip(batches, self.records.batches(batches, held), strict=True)
+        return (self._longest(numbers).padded(numbers, batch) for numbers, batch in every)
+
+    def _longest(self, numbers: Ints) -> PaddedElements:
+        """Return the elements padded to the bound of the last bucket of some, which all have in a batch of a stream."""
+        return self.padded_to[int(self.table.bucket_of[numbers].max(initial=0))]
 
 
 def bucketed_stream(
@@ -129,13 +137,12 @@ def bucketed_stream(
     # A record that its bucket would cut is longer than its stored length says: only the last bucket may truncate.
     rules: list[Long] = ["refuse" for _ in buckets.bounds[1:]]
     rules.append(buckets.long)
-    padded = [
+    padded = tuple(
         padded_elements(view, dict.fromkeys(buckets.leaves, bound), buckets.value, rule)
         for bound, rule in zip(buckets.bounds, rules, strict=True)
-    ]
-    nbytes = padded[-1].facts.record_nbytes
-    checked = make_options(len(view), global_batch_size, nbytes, _table_of(view, buckets), **options)
-    all_records = Selection.all(len(view))
+    )
+    table = _table_of(view, buckets)
+    checked = make_options(len(view), global_batch_size, padded[-1].info.record_nbytes, table, **options)
     numbers = leaf_numbers(view.stored_leaves("buckets").codec.spec, buckets.leaves)
-    records = Selected(BucketedElements(view, padded[-1].paddings, numbers), all_records)
-    return stream_of(StepReader(records, checked, buckets=[RecordsOfBucket(each, all_records) for each in padded]))
+    records = BucketedElements(view, padded[-1].paddings, padded, table, numbers)
+    return stream_of(StepReader(Selected.all(records), checked))

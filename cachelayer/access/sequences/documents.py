@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Digests, Selected, StoredLeaves, check_keys, with_keys
+from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves, check_keys, with_keys
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Facts, Sources
+from cachelayer.protocols import Dataset, DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number
-from cachelayer.records.memory import Ints, rows_apart, splits_of
+from cachelayer.records.memory import Ints, distinct, rows_apart, splits_of
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.versions.manifest import canonical_json
 
@@ -63,7 +63,7 @@ class Pieces:
         ended = np.flatnonzero(self.cells > self.count)
         return self.row[ended] * length + self.offset[ended] + self.count[ended]
 
-    def sources(self, documents: Dataset) -> Sources:
+    def sources(self, documents: Dataset[Any]) -> Sources:
         """Return where the pieces come from, given the dataset that has the records as elements."""
         sources = documents.sources(self.record)
         piece, end = sources.element, self.begin + self.count
@@ -186,15 +186,16 @@ class Documents:
                     f"{name!r}: fields that stand side by side have one length in each record"
                 )
 
-    def read(self, pieces: Pieces, rows: int, length: int) -> dict[str, NDArray[Any]]:
+    def read(self, pieces: Pieces, rows: int, length: int, held: Held | None) -> dict[str, NDArray[Any]]:
         """Return rows that hold pieces, for each leaf: an array of shape ``[rows, length]``, with zeros around them.
 
         Args:
             pieces: the pieces; their records are those of the view.
             rows, length: the number of rows, and of cells in each.
+            held: records that were fetched.
         """
         numbers = self.records.selection.numbers_of(pieces.record)
-        values = self._stored.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
+        values = self._stored.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends, held)
         return {key: pieces.placed(each, rows, length) for key, each in zip(self.keys, values, strict=True)}
 
 
@@ -266,7 +267,7 @@ def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class DocumentRows(Dataset):
+class DocumentRows(BaseDataset):
     """Rows of one length that hold pieces of documents: dicts of arrays of fixed shape.
 
     A plan of the rows is a subclass: it says which pieces each row holds.
@@ -311,7 +312,7 @@ class DocumentRows(Dataset):
     @property
     def title(self) -> str:
         names = ", ".join(map(repr, self.documents.names))
-        return f"{self.kind.capitalize()}({self.documents.records.facts.name!r}, {names}, length={self.length}"
+        return f"{self.kind.capitalize()}({self.documents.records.info.name!r}, {names}, length={self.length}"
 
     @cached_property
     def digests(self) -> Digests:
@@ -339,21 +340,33 @@ class DocumentRows(Dataset):
         return self.documents.records.references
 
     @property
-    def facts(self) -> Facts:
+    @abstractmethod
+    def together(self) -> int:
+        """How many rows in a row share their documents with few others; see :class:`DatasetInfo`."""
+
+    @cached_property
+    def info(self) -> DatasetInfo:
         leaves = self.element_spec.values()
         nbytes = sum(np.dtype((leaf.dtype, leaf.shape)).itemsize for leaf in leaves)
-        facts = self.documents.records.facts
-        return replace(facts, record_nbytes=nbytes, read_nbytes=nbytes, reading_cost="stored")
+        info = self.documents.records.info
+        return replace(info, record_nbytes=nbytes, read_nbytes=nbytes, reading_cost="stored", together=self.together)
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.documents.records.takes_requests
+
+    def needed(self, numbers: Ints) -> Needed:
+        return self.documents.records.needed(distinct(self.pieces(numbers).not_empty().record))
 
     def sources(self, numbers: Ints) -> Sources:
         return self.pieces(numbers).not_empty().sources(self.documents.records)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
         if names is not None:
             check_keys(self.element_spec, names)
         rows, length, pieces = len(numbers), self.length, self.pieces(numbers)
         self.check(pieces)
-        batch = self.documents.read(pieces.not_empty(), rows, length)
+        batch = self.documents.read(pieces.not_empty(), rows, length, held)
         for values, separator in zip(batch.values(), self.separator, strict=False):
             values.reshape(-1)[pieces.separators(length)] = separator
         added: Sequence[NDArray[Any]] = ()
@@ -364,6 +377,6 @@ class DocumentRows(Dataset):
             added = filled, np.arange(length) < filled[:, None]
         return with_keys({**batch, **dict(zip(self._added_spec, added, strict=True))}, self.element_spec, names)
 
-    def elements(self, numbers: Ints) -> list[Any]:
-        columns = {name: rows_apart(values) for name, values in self.batch(numbers).items()}
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        columns = {name: rows_apart(values) for name, values in self.batch(numbers, None, held).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -17,7 +17,7 @@ from cachelayer.access.sequences.documents import (
     checked_length,
     leaf_names,
 )
-from cachelayer.access.sequences.pack_planner import LONG, PLAN_VERSION, Long, Packing, plan
+from cachelayer.access.sequences.pack_planner import GROUP, LONG, PLAN_VERSION, Long, Packing, plan
 from cachelayer.arguments import check_options, is_choice
 from cachelayer.arrayrecord.pack_plan import PIECE, Plan, read_plan, write_plan
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidTypeError, StorageError
@@ -90,6 +90,11 @@ class PackRows(DocumentRows):
         """The share of cells that hold values; 1 if there are no packs."""
         cells = len(self) * self.length
         return int(self.plan[3].sum()) / cells if cells else 1.0
+
+    @property
+    def together(self) -> int:
+        # A pack has documents from all over their group.
+        return -(-len(self) // max(1, -(-len(self.documents) // GROUP)))
 
     def pieces(self, numbers: Ints) -> Pieces:
         packs, *columns = self.plan

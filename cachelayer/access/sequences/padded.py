@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Dataset, Digests, Selected, check_keys, with_keys
+from cachelayer.access.dataset import BaseDataset, Selected, check_keys, with_keys
 from cachelayer.access.sequences.documents import (
     UNNAMED,
     checked_fill,
@@ -22,7 +22,7 @@ from cachelayer.access.sequences.documents import (
 from cachelayer.arguments import is_choice
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Facts, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
@@ -83,7 +83,7 @@ class Padding:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedElements(Dataset):
+class PaddedElements(BaseDataset):
     """The elements of a view with leaves padded.
 
     Args:
@@ -117,12 +117,19 @@ class PaddedElements(Dataset):
         return self._changed(self.records.element_spec, lambda padding, _: padding.specs(padding.length))
 
     @property
-    def facts(self) -> Facts:
-        facts = self.records.facts
-        nbytes = facts.record_nbytes + sum(
+    def info(self) -> DatasetInfo:
+        info = self.records.info
+        nbytes = info.record_nbytes + sum(
             each.length * (each.fill.dtype.itemsize + 1) for each in self.paddings.values()
         )
-        return replace(facts, record_nbytes=nbytes, read_nbytes=nbytes)
+        return replace(info, record_nbytes=nbytes, read_nbytes=nbytes)
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.records.takes_requests
+
+    def needed(self, numbers: Ints) -> Needed:
+        return self.records.needed(numbers)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -137,17 +144,19 @@ class PaddedElements(Dataset):
     def sources(self, numbers: Ints) -> Sources:
         return self.records.sources(numbers)
 
-    def elements(self, numbers: Ints) -> list[Any]:
-        padded = []
-        for number, element in zip(numbers, self.records.elements(numbers), strict=True):
-            with _naming([number]):
-                padded.append(self._changed(element, Padding.element))
-        return padded
+    def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
+        pairs = zip(numbers.tolist(), self.records.elements(numbers, held), strict=True)
+        return [self.padded_element(number, element) for number, element in pairs]
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None) -> Any:
+    def padded_element(self, number: int, element: Any) -> Any:
+        """Return an element of the view with its leaves padded."""
+        with _naming([number]):
+            return self._changed(element, Padding.element)
+
+    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
         if names is not None:
             check_keys(self.element_spec, names)
-        batch = self.padded(numbers, self.records.batch(numbers, self._needed(names)))
+        batch = self.padded(numbers, self.records.batch(numbers, self._keys_below(names), held))
         return with_keys(batch, self.element_spec, names)
 
     def padded(self, numbers: Ints, batch: Any) -> Any:
@@ -160,7 +169,7 @@ class PaddedElements(Dataset):
         with _naming(numbers):
             return self._changed(batch, Padding.batch)
 
-    def _needed(self, names: Sequence[str] | None) -> Sequence[str] | None:
+    def _keys_below(self, names: Sequence[str] | None) -> Sequence[str] | None:
         """Return the keys of the view's elements from which these keys are made."""
         spec = self.records.element_spec
         if names is None or not isinstance(spec, dict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected, copy_with
-from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.dataset import Selected
 from cachelayer.access.sequences.documents import (
     DocumentRows,
     Documents,
@@ -25,13 +24,10 @@ from cachelayer.arguments import boolean, is_choice
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BlockHolder
 from cachelayer.records.memory import Ints, splits_of
-from cachelayer.records.record_buffers import FetchedBlock, FetchedRecords
-from cachelayer.records.selection import Selection
 
-# Windows of longer documents, on average, are not held in blocks.
-_LONG_NBYTES = 1 << 16
+# A block has the windows of so many documents at least.
+_DOCUMENTS_TOGETHER = 4
 Remainder = Literal["drop", "pad"]
 
 
@@ -133,66 +129,18 @@ class WindowRows(DocumentRows):
         splits = np.cumsum([0, *self.documents.records.segments]).tolist()
         return tuple(after - before for before, after in pairwise(map(self._windows_before, splits)))
 
+    @property
+    def together(self) -> int:
+        # Those of a few documents, so that few of these lie in two blocks.
+        cells = self.documents.columns[0].total + len(self.documents) * self.windowing.extra
+        return max(1, _DOCUMENTS_TOGETHER * cells // max(1, len(self.documents) * self.windowing.stride))
+
     def pieces(self, numbers: Ints) -> Pieces:
         return self.windowing.pieces(self._column, numbers)
 
     def check(self, pieces: Pieces) -> None:
         if len(self.documents.names) > 1:
             self.documents.check_lengths(pieces.record, self._column.take(pieces.record))
-
-    def block_holder(self, selection: Selection | None = None) -> BlockHolder[Any] | None:
-        base = self.documents.records.base
-        # A document that is longer than a block would be held by each block that it reaches.
-        if not isinstance(base, RecordElements) or not base.is_fetched or base.facts.record_nbytes > _LONG_NBYTES:
-            return None
-        return WindowBlocks(self, base, Selection.all(len(self)) if selection is None else selection)
-
-
-@dataclass(frozen=True, eq=False)
-class HeldDocuments:
-    """The documents of a block of windows.
-
-    Args:
-        held: the documents.
-        numbers: the record number of each in the base, ascending.
-    """
-
-    held: FetchedBlock
-    numbers: Ints
-
-
-@dataclass(frozen=True)
-class WindowBlocks:
-    """Blocks of windows.
-
-    Args:
-        rows: all windows.
-        base: the elements of the documents.
-        selection: the windows that the view has.
-    """
-
-    rows: WindowRows
-    base: RecordElements
-    selection: Selection
-
-    def fetch(self, numbers: Ints) -> HeldDocuments:
-        """Fetch the documents of windows by their numbers in the view; neighbours are one request."""
-        documents = self.rows.pieces(self.selection.take(numbers)).not_empty().record
-        # In the order of the base, neighbours lie together.
-        documents = np.unique(self.rows.documents.records.selection.numbers_of(documents))
-        return HeldDocuments(self.base.source.hold(documents), documents)
-
-    def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints, numbers: Ints) -> Selected:  # noqa: ARG002
-        """Return what reads windows out of blocks; a document that is in two blocks is read out of either."""
-        fetched = FetchedRecords(
-            [block.held for block in blocks],
-            np.repeat(np.arange(len(blocks)), [len(block.numbers) for block in blocks]),
-            np.concatenate([np.arange(len(block.numbers)) for block in blocks]),
-            np.concatenate([block.numbers for block in blocks]),
-        )
-        documents = self.rows.documents
-        records = copy_with(documents.records, base=self.base.reading(fetched))
-        return Selected(copy_with(self.rows, documents=copy_with(documents, records=records)), self.selection)
 
 
 def window_rows(

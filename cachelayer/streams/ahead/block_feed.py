@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import BlockHolder, RecordReads
+from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
@@ -29,6 +29,8 @@ from cachelayer.streams.steps import Step
 from cachelayer.user_warnings import warn
 
 Indices = NDArray[np.int64]
+Fetched = Mapping[StoredSource, Any]
+"""What came for a block: for each source, what it holds of the records that the elements are made of."""
 
 AHEAD_NBYTES = 128 << 20
 """Bytes of blocks that are fetched before a step needs them, beside those that replace blocks no longer needed."""
@@ -46,18 +48,16 @@ class HeldUse:
     """A block that steps need: on its way, or here.
 
     Args:
-        outcome: what a thread makes of the request that brings it, perhaps with other blocks.
-        shift: what to add to the number of a record for its row in what comes.
+        outcome: what a thread makes of the requests that bring it, perhaps with other blocks.
         nbytes: approximate bytes of the block.
         first: the position of the first step that needs it.
         arrived: what came, once a step has waited for it: no later step asks the outcome, which would lock it.
     """
 
-    outcome: Future[Any]
-    shift: int
+    outcome: Future[Fetched]
     nbytes: int
     first: int
-    arrived: Any = None
+    arrived: Fetched | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -65,7 +65,7 @@ class HeldUse:
         outcome = self.outcome
         return self.arrived is None and outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
 
-    def block(self) -> Any:
+    def block(self) -> Fetched:
         """Wait for what comes, and return it."""
         if self.arrived is None:
             self.arrived = self.outcome.result()
@@ -92,24 +92,29 @@ class BlockRows:
     """The rows of some steps, and the blocks in which their records lie.
 
     Args:
-        holder: what fetches the blocks.
         uses: the blocks, each of some row.
         owner: for each row, which of these is its block.
     """
 
-    holder: BlockHolder[Any]
     uses: Sequence[HeldUse]
     owner: Indices
 
-    def reads(self, rows: slice, numbers: Indices) -> RecordReads[Any]:
-        """Wait for the blocks of some of the rows, and return what reads these records."""
-        uses, owner = self.uses, self.owner
+    def held(self, rows: slice) -> Held:
+        """Wait for the blocks of some of the rows, and return what came."""
+        uses = self.uses
         if rows != slice(None):
-            used, owner = np.unique(owner[rows], return_inverse=True)
-            uses = [uses[number] for number in used.tolist()]
-        blocks = [use.block() for use in uses]
-        shifts = np.array([use.shift for use in uses], np.int64)
-        return self.holder.reads(blocks, owner, numbers + shifts[owner], numbers)
+            uses = [uses[number] for number in np.unique(self.owner[rows]).tolist()]
+        held: dict[StoredSource, list[Any]] = {}
+        # Records that are blocks of their own came together.
+        for fetched in {id(use.outcome): use.block() for use in uses}.values():
+            for source, block in fetched.items():
+                held.setdefault(source, []).append(block)
+        return held
+
+
+def fetch(records: Dataset[Any], numbers: Indices) -> Fetched:
+    """Fetch the stored records that some elements are made of."""
+    return {source: source.hold(some) for source, some in records.needed(numbers).items()}
 
 
 class BlockFeed:
@@ -119,17 +124,16 @@ class BlockFeed:
     together as many bytes as its windows ever held at a time, and :data:`AHEAD_NBYTES` more, and the blocks of a step.
 
     Args:
-        holder: fetches blocks.
         reader: reads the steps.
         workers: the number of workers that take turns at the steps.
         at_once: the number of steps with which :meth:`load` is called.
     """
 
-    def __init__(self, holder: BlockHolder[Any], reader: StepReader, workers: int = 1, at_once: int = 1) -> None:
-        self._holder = holder
+    def __init__(self, reader: StepReader, workers: int = 1, at_once: int = 1) -> None:
+        self._records = reader.records
         self._steps = reader.options.steps
         self._blocks = reader.read_rows.blocks
-        self._record_nbytes = max(1, reader.records.facts.record_nbytes)
+        self._record_nbytes = max(1, reader.records.info.record_nbytes)
         share = max(1, reader.read_rows.share)
         self._at_once = at_once if reader.options.batched else _LOOKED_AT
         self._workers = workers
@@ -202,7 +206,7 @@ class BlockFeed:
             uses = [self._uses[last] for last in needs.lasts]
             self._horizon = max(self._horizon, self._after(steps))
             self._fetch_ahead()
-            return BlockRows(self._holder, uses, needs.owner)
+            return BlockRows(uses, needs.owner)
 
     def _after(self, steps: Step) -> int:
         if self._workers > 1:
@@ -234,21 +238,20 @@ class BlockFeed:
             if end - begin == 1:
                 single.append((last, begin))
             else:
-                self._request([last], np.arange(begin, end), [-begin], end - begin, first)
+                self._request([last], np.arange(begin, end), end - begin, first)
         if single:
             numbers = np.array([number for _, number in single], np.int64)
-            shifts = [row - number for row, (_, number) in enumerate(single)]
-            self._request([last for last, _ in single], numbers, shifts, 1, first)
+            self._request([last for last, _ in single], numbers, 1, first)
 
-    def _request(self, lasts: Sequence[int], numbers: Indices, shifts: Sequence[int], records: int, first: int) -> None:
-        """Fetch a block, or records that are blocks of their own, with one request for steps from ``first`` on."""
+    def _request(self, lasts: Sequence[int], numbers: Indices, records: int, first: int) -> None:
+        """Fetch a block, or records that are blocks of their own, at once for steps from ``first`` on."""
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS)
             weakref.finalize(self, self._worker.close)
-        outcome = self._worker.submit(partial(self._holder.fetch, numbers))
-        for last, shift in zip(lasts, shifts, strict=True):
+        outcome = self._worker.submit(partial(fetch, self._records, numbers))
+        for last in lasts:
             heappush(self._lasts, last)
-            self._uses[last] = use = HeldUse(outcome, shift, records * self._record_nbytes, first)
+            self._uses[last] = use = HeldUse(outcome, records * self._record_nbytes, first)
             self._nbytes += use.nbytes
 
 
@@ -257,8 +260,7 @@ def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed
     steps = reader.options.steps
     if steps.records == 0 or reader.options.order.spans(0, np.empty(0, np.int64)) is None:
         return None
-    holder = reader.records.block_holder()
-    return None if holder is None else BlockFeed(holder, reader, workers, at_once)
+    return BlockFeed(reader, workers, at_once) if reader.records.takes_requests else None
 
 
 class WorkerSteps:

@@ -81,7 +81,7 @@ class Chunk(Generic[T]):
 
 
 def read_chunk(
-    reader: StepReader, begin: int, steps: Step, end: int, fetched: BlockRows | None, closed: Event | None = None
+    reader: StepReader, begin: int, steps: Step, end: int, on_the_way: BlockRows | None, closed: Event | None = None
 ) -> Chunk[Any]:
     """Read the chunk of some steps; if an error ends it, keep the items before the error.
 
@@ -89,7 +89,7 @@ def read_chunk(
     at once.
     """
     context, after = ReadContext(closed), [*reader.options.steps.borders(steps), end]
-    read, failure = context.attempt(reader.read, steps, context, fetched)
+    read, failure = context.attempt(reader.read, steps, context, on_the_way)
     items: list[Any] = []
     if failure is None:
         items, failure = read
@@ -137,7 +137,7 @@ class Prefetcher(Generic[T]):
         self._steps_at_once = steps_at_once(reader)
         self._feed = feed_of(reader, at_once=self._steps_at_once)
         # Records are read in several threads, as far as Python lets them; the functions of the user in one.
-        self._threads = 1 if reader.is_mapped or reader.records.facts.reading_cost != "stored" else 2
+        self._threads = 1 if reader.is_mapped or reader.records.info.reading_cost != "stored" else 2
         self._ahead: deque[_Planned[T]] = deque()
         # Where the chunk began that an error ended, and its steps, the rest of which is read again.
         self._failed: tuple[int, Step] | None = None
@@ -184,9 +184,9 @@ class Prefetcher(Generic[T]):
 
     def _read(self, position: int, steps: Step) -> Callable[[Event | None], Chunk[T]]:
         """Return what reads the chunk of some steps."""
-        fetched = None if self._feed is None else self._feed.load(steps)
+        on_the_way = None if self._feed is None else self._feed.load(steps)
         end = self._reader.options.steps.after(steps)
-        return partial(read_chunk, self._reader, position, steps, end, fetched)
+        return partial(read_chunk, self._reader, position, steps, end, on_the_way)
 
     def _planned(self, position: int, steps: Step) -> _Planned[T]:
         """Have the chunk of some steps read."""
@@ -218,10 +218,10 @@ class Prefetcher(Generic[T]):
 def steps_at_once(reader: StepReader) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
     records, share = reader.records, max(1, reader.read_rows.share)
-    most = min(records.facts.records_per_read, _CHUNK_NBYTES // max(1, records.facts.read_nbytes))
+    most = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
     if reader.is_mapped:
         most = min(most, _MAPPED_RECORDS)
-    if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.facts.reading_cost != "stored")):
+    if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.info.reading_cost != "stored")):
         # A function may make any number of bytes of a batch; and a consumer that reads itself waits for each item.
         most = 1
     threads = max([1, *(function.threads for function in reader.maps)]) if reader.options.prefetch else 1

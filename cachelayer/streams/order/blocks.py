@@ -16,9 +16,9 @@ at a place that the key decides. docs/order.md specifies all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import Edges, KeptOrder, Spans, describe
+from cachelayer.streams.order.orders import Edges, KeptOrder, Recent, Spans, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
 
 BLOCKS_VERSION = 1
@@ -54,8 +54,9 @@ class Blocks:
     """Sizes of a shuffle in blocks; pass it as ``shuffle=``. Those that are None follow from the version.
 
     Args:
-        records: least number of consecutive records in a block, at most 32,768; by default about 1 MiB of them. Blocks
-            have up to half as many more, all the same number, so that few records are left over.
+        records: least number of consecutive records in a block, at most 32,768; by default about 1 MiB of them, and
+            at least the windows of four documents, or the packs that are made of 16,384. Blocks have up to half as many
+            more, all the same number, so that few records are left over.
         window: number of blocks, over all lanes, among which records are shuffled; by default about 1 GiB of them, and
             at least one for each lane. It is rounded down to a multiple of ``lanes``, holds at most 65,536 records of a
             lane, and bounds what all shards together hold in memory. In a mixture, each dataset has a window of its
@@ -92,10 +93,15 @@ class Blocks:
                 f"window of at least {self.lanes}, or fewer lanes"
             )
 
-    def order(self, records: int, record_nbytes: int, *, seed: int, reshuffle: bool = True) -> BlockOrder:
-        """Return the order of records of about so many bytes each; the sizes that are None follow from both."""
+    def order(
+        self, records: int, record_nbytes: int, together: int = 1, *, seed: int, reshuffle: bool = True
+    ) -> BlockOrder:
+        """Return the order of records of about so many bytes each; the sizes that are None follow from both.
+
+        A block has at least as many records as are read together; see :class:`cachelayer.protocols.DatasetInfo`.
+        """
         nbytes = max(1, record_nbytes)
-        block = self.records or min(_MOST_RECORDS, max(1, round(_BLOCK_NBYTES / nbytes)))
+        block = self.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))
         if self.records is None and self.lanes is not None:
             block = min(block, max(1, records // self.lanes))
         block = min(block, max(1, records))
@@ -172,9 +178,6 @@ class BlockOrder(KeptOrder):
         order = sizes.order(self.records, 1, seed=self.seed, reshuffle=self.reshuffle)
         return replace(order, asked=self.asked)
 
-    def __reduce__(self) -> tuple[type[BlockOrder], tuple[Any, ...]]:
-        return BlockOrder, tuple(getattr(self, each.name) for each in fields(self))
-
     @property
     def described(self) -> Mapping[str, Any]:
         return describe("blocks", BLOCKS_VERSION, self, blocks=self.sizes)
@@ -215,9 +218,9 @@ class BlockOrder(KeptOrder):
         return np.arange(self.lanes) * (self._depth if self._depth < self.rounds else 0) >> self._lane_bits
 
     @cached_property
-    def _windows(self) -> Callable[[int, int, int, int], _Window]:
-        # Those that are read now, and not those of other orders, which may be of many records.
-        return lru_cache(maxsize=_KEPT_WINDOWS)(self._window)
+    def _windows(self) -> Recent[_Window]:
+        # Those that are read now.
+        return Recent(_KEPT_WINDOWS)
 
     def _keys(self, epoch: int) -> tuple[int, ...]:
         return round_keys(self.seed, epoch if self.reshuffle else 0)
@@ -288,7 +291,8 @@ class BlockOrder(KeptOrder):
         for number in numbers:
             if number >= 0:
                 which = slice(None) if len(numbers) == 1 else np.flatnonzero(windows == number)
-                window = self._windows(epoch if self.reshuffle else 0, bits, shared, number)
+                place = epoch if self.reshuffle else 0, bits, shared, number
+                window = self._windows.get(place, partial(self._window, *place))
                 rows = lanes[which] >> bits
                 yield which, window, rows, steps[which] - window.first.take(rows)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from cachelayer.locks import ProcessLock, cached_property
+from cachelayer.protocols import T
 from cachelayer.streams.order.permutation import MASK, Indices, mix, permuted_at, round_keys
 
 EXACT_VERSION = 1
@@ -22,7 +24,7 @@ _STAND_IN_EPOCH = 3 << 62
 # Numbers of this many places are computed at once and kept, because the next steps usually lie among them too.
 _PIECE_BITS = 13
 _PIECE = 1 << _PIECE_BITS
-_KEPT_PIECES = 256
+_KEPT_PIECES = 64
 # Places further apart from each other are not read one after another.
 _MOST_PIECES = 16
 _MOST_STRIDE_BITS = 16
@@ -82,6 +84,31 @@ class Spans(NamedTuple):
     edges: Callable[[], Edges]
 
 
+class Recent(Generic[T]):
+    """The values that were computed or asked for most recently, by key. Thread-safe.
+
+    They belong to the object that has this, and go with it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = ProcessLock()
+
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the value of a key, computed if it is not at hand."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = compute()
+        with self._lock:
+            self._values[key] = value
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return value
+
+
 class KeptOrder(ABC):
     """What all orders share: numbers take so long to compute that those of whole pieces of an epoch are kept."""
 
@@ -114,7 +141,7 @@ class KeptOrder(ABC):
         if last - first >= _MOST_PIECES:
             return self.compute(epoch, np.asarray(places))
         shared = low & (1 << bits) - 1
-        pieces = [_piece(self, epoch, bits, shared, number) for number in range(first, last + 1)]
+        pieces = [self._piece(epoch, bits, shared, number) for number in range(first, last + 1)]
         numbers = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
         if isinstance(places, range):
             return numbers[low - first * _PIECE : high + 1 - first * _PIECE].copy()
@@ -124,6 +151,23 @@ class KeptOrder(ABC):
     @abstractmethod
     def compute(self, epoch: int, places: Indices) -> Indices:
         """Return the numbers of the records at places of an epoch."""
+
+    @cached_property
+    def _pieces(self) -> Recent[Indices]:
+        return Recent(_KEPT_PIECES)
+
+    def _piece(self, epoch: int, bits: int, shared: int, number: int) -> Indices:
+        """Return the record numbers at the places whose last bits are shared: those of one piece."""
+
+        def compute() -> Indices:
+            first = number << _PIECE_BITS
+            end = min(first + _PIECE, (self.length - 1 - shared >> bits) + 1)
+            return self.compute(epoch, np.arange(first, end) << bits | shared)
+
+        return self._pieces.get((epoch, bits, shared, number), compute)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: self.__dict__[each.name] for each in fields(cast(Any, self))}
 
     def spans(self, epoch: int, places: Indices) -> Spans | None:  # noqa: ARG002
         return None
@@ -159,14 +203,6 @@ def describe(kind: str, version: int, order: Order, **more: Any) -> Mapping[str,
     """Return what a state says of an order."""
     mine = {"kind": kind, "version": version, "seed": order.seed, "shuffle": order.shuffle}
     return {**mine, "reshuffle": order.reshuffle, **more}
-
-
-@lru_cache(maxsize=_KEPT_PIECES)
-def _piece(order: KeptOrder, epoch: int, bits: int, shared: int, number: int) -> Indices:
-    """Return the record numbers at the places whose last bits are shared: those of one piece."""
-    first = number << _PIECE_BITS
-    end = min(first + _PIECE, (order.length - 1 - shared >> bits) + 1)
-    return order.compute(epoch, np.arange(first, end) << bits | shared)
 
 
 def arrange_rows(ranks: Indices) -> Indices:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,6 @@ class WeightedOrder(KeptOrder):
 
     shuffle = reshuffle = True
     length = MOST_POSITIONS
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {each.name: self.__dict__[each.name] for each in fields(self)}
 
     @property
     def records(self) -> int:

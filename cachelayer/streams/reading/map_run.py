@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.protocols import Attempted, Failed, RecordReads, Stacker
+from cachelayer.protocols import Attempted, Failed, Held, Stacker
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.reading.context import ReadContext
 from cachelayer.streams.reading.failures import Failure, attempt, failure_of, none_left, too_many
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from cachelayer.streams.reading.step_reader import StepReader
 
 Indices = NDArray[np.int64]
+# Returns the records of some rows that were fetched; None if they are read where they lie.
+HeldOf = Callable[[slice], Held | None]
 
 
 class MapRun:
     """The elements of some steps in a row, after the functions of the stream.
 
     Args:
-        reader: has the functions and the order.
+        reader: has the records, the functions and the order.
         context: gets the failures.
-        others: reads any record.
         stacker: makes batches of elements; None if nothing is stacked.
 
     Attributes:
@@ -40,14 +41,11 @@ class MapRun:
         error: that error; None if there is none.
     """
 
-    def __init__(
-        self, reader: StepReader, context: ReadContext, others: RecordReads[Any], stacker: Stacker | None = None
-    ) -> None:
+    def __init__(self, reader: StepReader, context: ReadContext, stacker: Stacker | None = None) -> None:
         self.elements: list[Any] = []
         self.error: BaseException | None = None
         self._reader = reader
         self._context = context
-        self._others = others
         self._stacker = stacker
         self._collators: list[Collate] = []
 
@@ -56,16 +54,16 @@ class MapRun:
         """What stacks the elements; None if there are none."""
         return self._stacker.joined(self._collators) if self._stacker is not None and self._collators else None
 
-    def run(self, rows: Rows, source: Callable[[slice], RecordReads[Any]]) -> None:
+    def run(self, rows: Rows, held: HeldOf) -> None:
         """Make the elements of some rows.
 
         Args:
             rows: the rows.
-            source: returns what reads the records of some of the rows, which may be at hand already.
+            held: returns the records of some of the rows that were fetched.
         """
         kept, place_of = self._without_repeats(rows.positions)
         numbers, positions = rows.numbers[kept], rows.positions[kept]
-        attempted = self._read(rows, kept, source) if len(numbers) else ([], {})
+        attempted = self._read(rows, kept, held) if len(numbers) else ([], {})
         values, failed = self._through(attempted, numbers, positions)
         if not failed and place_of is kept:
             self.elements = values
@@ -86,19 +84,20 @@ class MapRun:
                 # This frame is in the traceback of the error, and must not refer to it.
                 del error
 
-    def _read(self, rows: Rows, kept: Indices, source: Callable[[slice], RecordReads[Any]]) -> Attempted:
-        """Read the elements of all rows that are kept at once, or step by step if that does not work."""
+    def _read(self, rows: Rows, kept: Indices, held: HeldOf) -> Attempted:
+        """Read the elements of all rows that are kept at once, or step by step if what they need has not come."""
         numbers, stops = rows.numbers[kept], self._reader.max_failures is None
-        read, error = attempt(source, slice(None))
-        values, failed = list[Any](), Failed()
+        found, error = attempt(held, slice(None))
         if error is None:
-            values, failed = read.try_elements(numbers, stops=stops)
-            return values, failed
+            return self._reader.records.try_elements(numbers, found, stops=stops)
+        values, failed = list[Any](), Failed()
         for part in rows.parts:
-            first, stop = kept.searchsorted([part.start, part.stop])
-            read, error = attempt(source, part)
-            made, errors = ([], {0: error}) if error else read.try_elements(numbers[first:stop], stops=stops)
-            failed |= {int(first) + row: each for row, each in errors.items()}
+            first, stop = kept.searchsorted([part.start, part.stop]).tolist()
+            found, error = attempt(held, part)
+            if error is not None:
+                return values, failed | {first: error}
+            made, errors = self._reader.records.try_elements(numbers[first:stop], found, stops=stops)
+            failed |= {first + row: each for row, each in errors.items()}
             values += made
             if len(values) < stop:
                 break
@@ -145,10 +144,11 @@ class MapRun:
         [places] = options.steps.places(position, position + 1)
         first, records = places.segment.first, places.segment.records
         order, place = options.order_of(places.segment), places.epoch * records + places.begin
+        others = self._reader.records.padded_as(number)
         for turn, candidate in enumerate(stand_ins(order, records, place), 1):
             tried.append(candidate + first)
             alone = np.array(tried[-1:])
-            read = self._others.try_elements(alone, stops=False)
+            read = others.try_elements(alone, stops=False)
             values, failed = self._through(read, alone, np.array([position]), turn)
             if not failed:
                 return values[0], tried[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import PaddedRecords, RandomAccess, RecordReads, Stacker, has_records, records_of
+from cachelayer.protocols import Dataset, Held, Stacker, has_records, records_of
 from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.reading.context import ReadContext
 from cachelayer.streams.reading.failures import Failure, attempt, clear_callers, too_many
-from cachelayer.streams.reading.map_run import MapRun
+from cachelayer.streams.reading.map_run import HeldOf, MapRun
 from cachelayer.streams.reading.maps import Collate, ElementMap, returned_none
 from cachelayer.streams.reading.step_rows import Rows, StepRows
 from cachelayer.streams.state import StreamIdentity
@@ -26,11 +26,11 @@ from cachelayer.streams.stream_options import StreamOptions, order_over
 Indices = NDArray[np.int64]
 
 
-class FetchedRows(Protocol):
-    """The rows of some steps, whose records are fetched together or on the way."""
+class RowsOnTheWay(Protocol):
+    """The rows of some steps, whose records are fetched or on the way."""
 
-    def reads(self, rows: slice, numbers: Indices, /) -> RecordReads[Any]:
-        """Wait for some of these rows, and return what reads their records."""
+    def held(self, rows: slice, /) -> Held:
+        """Wait for the records of some of these rows, and return them."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,24 @@ class StepReader:
         rows: given the number of rows of a global batch, returns those to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         warned_in: the processes that were warned of a failure that no iterator counts.
-        buckets: for each bucket, the records padded to its bound; empty if there are no buckets.
         convert: given an item and the number of rows of its global batch (1 for an element), returns what to hand out;
             None to hand it out.
     """
 
-    records: RandomAccess[Any]
+    records: Dataset[Any]
     options: StreamOptions
     maps: tuple[ElementMap, ...] = ()
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
     rows: Callable[[int], Indices] | None = None
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
     warned_in: set[int] = field(default_factory=set, compare=False, repr=False)
-    buckets: Sequence[PaddedRecords[Any]] = ()
     convert: Callable[[Any, int], Any] | None = None
 
     @property
     def identity(self) -> StreamIdentity:
         """The records and the order that positions of the stream refer to."""
-        records = self.records
-        order, steps = self.options.order, self.options.steps
-        return StreamIdentity(records.rows_digest, order, steps, records.original_digest, records.facts.name)
+        digests, info = self.records.digests, self.records.info
+        return StreamIdentity(digests.rows, self.options.order, self.options.steps, digests.original, info.name)
 
     @cached_property
     def read_rows(self) -> StepRows:
@@ -111,16 +108,17 @@ class StepReader:
         if not has_records(newer):
             raise InvalidTypeError(f"advance_to takes a DataRef of a newer version, not a {type(newer).__name__}")
         records, old = records_of(newer), self.records
-        if records.rows_digest == old.rows_digest:
+        if records.digests.rows == old.digests.rows:
             return self
-        if self.buckets or len(old) == 0 or records.prefix_digest(len(old)) != old.rows_digest:
+        is_cut = isinstance(self.options.order, BucketOrder) or len(old) == 0
+        if is_cut or records.prefix_digest(len(old)) != old.digests.rows:
             raise InvalidArgumentError(
                 f"advance_to({newer!r}): it does not begin with the {len(old)} records of this stream, of digest "
-                f"{old.rows_digest!r}: pass the whole version that append() made of them, for a stream over a whole "
+                f"{old.digests.rows!r}: pass the whole version that append() made of them, for a stream over a whole "
                 "version without buckets or mixing"
             )
         order = order_over(self.options.order, len(records))
-        steps = self.options.steps.advanced(position, len(records), old.rows_digest, records.rows_digest)
+        steps = self.options.steps.advanced(position, len(records), old.digests.rows, records.digests.rows)
         return replace(self, records=records, options=replace(self.options, order=order, steps=steps))
 
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
@@ -136,9 +134,9 @@ class StepReader:
             )
         return replace(self, rows=rows)
 
-    def item(self, step: Step, fetched: FetchedRows | None = None) -> Any:
+    def item(self, step: Step, on_the_way: RowsOnTheWay | None = None) -> Any:
         """Return the batch of a step, with its mask if there is one; or the element of this shard."""
-        item, failures = self.item_and_failures(step, fetched)
+        item, failures = self.item_and_failures(step, on_the_way)
         limit = self.max_failures
         if limit is not None and len(failures) > limit:
             raise too_many(failures, limit)
@@ -147,10 +145,10 @@ class StepReader:
             failures[0].warn("Further ones in this process are not reported")
         return item
 
-    def item_and_failures(self, step: Step, fetched: FetchedRows | None = None) -> tuple[Any, tuple[Failure, ...]]:
+    def item_and_failures(self, step: Step, on_the_way: RowsOnTheWay | None = None) -> tuple[Any, tuple[Failure, ...]]:
         """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
         context = ReadContext()
-        items, error = self.read(step, context, fetched)
+        items, error = self.read(step, context, on_the_way)
         if error is not None:
             clear_callers(error)
             try:
@@ -161,16 +159,20 @@ class StepReader:
         return items[0], tuple(context.failures)
 
     def read(
-        self, steps: Step, context: ReadContext, fetched: FetchedRows | None = None
+        self, steps: Step, context: ReadContext, on_the_way: RowsOnTheWay | None = None
     ) -> tuple[list[Any], BaseException | None]:
         """Return the items of some steps in a row, and the error that comes in place of the one after them, if any.
 
         An error of the first of the steps may be raised.
         """
         rows, items = self.read_rows.of(steps), list[Any]()
+
+        def held(part: slice) -> Held | None:
+            return None if on_the_way is None else on_the_way.held(part)
+
         if not self.options.batched:
-            run = MapRun(self, context, self.records)
-            run.run(rows, self._source(rows, fetched))
+            run = MapRun(self, context)
+            run.run(rows, held)
             if self.convert is None:
                 return run.elements, run.error
             for element in run.elements:
@@ -179,86 +181,62 @@ class StepReader:
                     return items, error
                 items.append(item)
             return items, run.error
-        single = list(self.options.steps.single(steps))
-        if self.maps and self.buckets and len(single) > 1:
-            # Functions get the elements of one bucket.
-            for step in single:
-                more, error = self.read(step, context, fetched)
-                items += more
-                if error is not None:
-                    return items, error
-            return items, None
-        batches = self._batches(steps, rows, context, fetched)
-        for step in single:
+        batches = self._mapped_batches(steps, rows, context, held) if self.maps else self._batches(steps, rows, held)
+        for step in self.options.steps.single(steps):
             item, error = context.attempt(self._finished, step, batches, context)
             if error is not None:
                 return items, error
             items.append(item)
         return items, None
 
-    def _source(self, rows: Rows, fetched: FetchedRows | None) -> Callable[[slice], RecordReads[Any]]:
-        """Return a function that returns what reads the records of some of the rows."""
-        return lambda part: self.records if fetched is None else fetched.reads(part, rows.numbers[part])
+    def _batches(self, steps: Step, rows: Rows, held: HeldOf) -> Iterator[Any]:
+        """Yield the batch of each step, before functions of batches and the mask; all are read at once, if possible."""
+        filled = [rows.numbers[part] for part in rows.parts if part.start < part.stop]
+        together, error = None, None
+        if len(filled) > 1:
+            together, error = attempt(lambda: iter(self.records.batches(filled, held(slice(None)))))
+        for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True):
+            if part.start == part.stop:
+                yield self.records.padded_as(self._first_number(step)).batch(rows.numbers[part])
+            elif together is None or error is not None:
+                # By itself, to find the step that an error belongs to.
+                yield self.records.batch(rows.numbers[part], None, held(part))
+            else:
+                yield next(together)
 
-    def _batches(self, steps: Step, rows: Rows, context: ReadContext, fetched: FetchedRows | None) -> Iterator[Any]:
-        """Return the batch of each step, before functions of batches and the mask. An error comes in its place."""
-        source = self._source(rows, fetched)
-        if self.maps:
-            return self._mapped_batches(steps, rows, context, source)
-        if not self.buckets:
-            return self._plain_batches(rows, source)
-        single = self.options.steps.single(steps)
-        every = zip(single, rows.parts, self._plain_batches(rows, source), strict=True)
-        return (self._padded(step).padded(rows.numbers[part], batch) for step, part, batch in every)
+    def _first_number(self, step: Step) -> int:
+        """Return the number of the first record of a step."""
+        return self._first_row(step).numbers.item(0)
 
-    def _plain_batches(self, rows: Rows, source: Callable[[slice], RecordReads[Any]]) -> Iterator[Any]:
-        """Return the batch of each step, read at once if that works."""
-        parts = [rows.numbers[part] for part in rows.parts]
-        if len(parts) > 1:
-            batches, error = attempt(lambda: iter(source(slice(None)).read_batches(parts)))
-            if error is None:
-                return cast("Iterator[Any]", batches)
-        # Once more one by one, to find the step that the error belongs to.
-        return (source(part).read(rows.numbers[part]) for part in rows.parts)
-
-    def _padded(self, step: Step) -> PaddedRecords[Any]:
-        """Return the records padded as those of a step are."""
-        [places] = self.options.steps.places(step.begin, step.end)
-        order = cast(BucketOrder, self.options.order)
-        return self.buckets[order.bucket_at(places.epoch, places.begin)]
+    def _first_row(self, step: Step) -> Rows:
+        return StepRows(self.options, lambda _: np.arange(1)).of(step)
 
     # The user's functions.
 
     @cached_property
     def _stacker(self) -> Stacker:
         # Elements of all buckets have the same leaves of fixed shape, only other shapes.
-        return (self.buckets[0] if self.buckets else self.records).stacking()
+        return self.records.padded_as(0).stacking()
 
-    def _mapped_batches(
-        self, steps: Step, rows: Rows, context: ReadContext, source: Callable[[slice], RecordReads[Any]]
-    ) -> Iterator[Any]:
-        """Yield the batch of each of some steps, of elements that functions have changed."""
-        others: RecordReads[Any] = self.records
-        if self.buckets:
-            others = self._padded(steps)
-            source = lambda _: others  # noqa: E731
-        run = MapRun(self, context, others, self._stacker)
-        run.run(rows, source)
+    def _mapped_batches(self, steps: Step, rows: Rows, context: ReadContext, held: HeldOf) -> Iterator[Any]:
+        """Yield the batch of each step, of elements that functions have changed."""
+        run = MapRun(self, context, self._stacker)
+        run.run(rows, held)
         collate, elements = run.collate, run.elements
         for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True):
             if part.stop > len(elements):
                 break
             if collate is None or part.start == part.stop:
-                yield self._empty(step, others)
+                yield self._empty(step)
             else:
                 yield collate(elements[part])
         run.raise_error()
 
-    def _empty(self, step: Step, others: RecordReads[Any]) -> Any:
+    def _empty(self, step: Step) -> Any:
         """Return a batch of no elements, which takes its structure from one of the step's elements."""
         # Another shard counts the element if it fails.
-        run = MapRun(self, ReadContext(), others, self._stacker)
-        run.run(StepRows(self.options, lambda _: np.arange(1)).of(step), lambda _: others)
+        run = MapRun(self, ReadContext(), self._stacker)
+        run.run(self._first_row(step), lambda _: None)
         run.raise_error()
         return cast(Collate, run.collate)(run.elements, 0)
 
