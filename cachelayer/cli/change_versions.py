@@ -98,9 +98,10 @@ def tag(whole: str, tag: str, *, delete: bool = False, option: Pairs = None) -> 
     if delete:
         storage.untag(only_dataset(text), tag)
         return Answer({"removed": tag}, [f"tag {tag} is removed"])
-    stored = storage._catalog.resolve(storage._reference(text, None))
+    stored = storage._catalog.resolve(storage._catalog.parse(text, want="version"))
     dataset_id, name = stored.dataset_id, stored.info.version
-    storage.tag(dataset_id, name, tag)
+    # Another version of this name, published meanwhile, is not the one that was named.
+    storage.tag(f"{stored.name}@sha256:{stored.info.digest}", tag=tag)
     return Answer({"dataset_id": dataset_id, "version": name, "tag": tag}, [f"{dataset_id}@{tag} is {name}"])
 
 
@@ -155,7 +156,7 @@ def rewrite(
 def rm(whole: str, *, force: bool = False, grace: Any = "24h", yes: bool = False, option: Pairs = None) -> Answer:
     """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
     storage, text = open_address(whole, option)
-    reference = Reference.plain(text)
+    reference = Reference.parse(text, want="name")
     name = f"{reference.dataset_id}@{reference.name}"
     _confirm(f"Delete {name} from {storage.url}?", yes)
     storage.delete(text, force=force, grace=grace)

@@ -297,7 +297,7 @@ def names_version(text: str) -> bool:
 def open_address(text: str, option: Pairs = None, **where: Any) -> tuple[Storage, str]:
     """Open the storage of a text such as ``gs://bucket/caches/cifar10@v2``; its methods take the text, as returned."""
     text = text.rstrip("/")
-    url = Reference.split(text).url
+    url = Reference.parse(text, want="any").url
     if not url:
         raise InvalidArgumentError(
             f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
@@ -320,16 +320,16 @@ def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | N
     """Open what a text names: a dataset or a version, as :func:`open_address` does, or else a storage."""
     with suppress(InvalidArgumentError, DatasetNotFoundError):
         storage, address = open_address(text, option, **where)
-        if Reference.split(address).name is None:
+        if Reference.parse(address, want="any").name is None:
             # It raises if there is no dataset, nor a build of one.
-            storage.builds(Reference.split(address).dataset_id)
+            storage.builds(Reference.parse(address, want="any").dataset_id)
         return storage, address
     return open_storage(text, option, **where), None
 
 
 def only_dataset(text: str) -> str:
     """Return the id of the dataset that a text names, if it names no version of it."""
-    reference = Reference.split(text)
+    reference = Reference.parse(text, want="any")
     if reference.name is not None or reference.calls:
         raise InvalidArgumentError(f"{without_credentials(text)!r} is a version: name only the dataset, STORAGE/ID")
     return reference.dataset_id
@@ -338,7 +338,7 @@ def only_dataset(text: str) -> str:
 def versions_of(storage: Storage, text: str) -> dict[str, VersionInfo]:
     """Return the versions of the dataset that a text names, which may have none."""
     try:
-        return storage.versions(Reference.split(text).dataset_id)
+        return storage.versions(Reference.parse(text, want="any").dataset_id)
     except DatasetNotFoundError:
         return {}
 

@@ -43,7 +43,7 @@ class Builder:
         log = Log(self.catalog.store, dataset_id)
         with self._resuming(log, version, recipe) as resumed:
             build = VersionBuild(log, self.catalog.copies, version, source, resumed, options, extension)
-            return self.catalog.ref(build.submit())
+            return self.catalog.open(build.submit())
 
     def cache(
         self,
@@ -121,7 +121,7 @@ class Builder:
                     raise
             else:
                 if built is not None:
-                    return self.catalog.ref(built), True
+                    return self.catalog.open(built), True
         return ref, False
 
     @contextmanager

@@ -14,7 +14,7 @@ from cachelayer.builds.sharded_source import Sharded
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
-from cachelayer.versions.reference import AUTO, check_new_version
+from cachelayer.versions.reference import AUTO
 
 P = ParamSpec("P")
 Cache = Callable[[Callable[[], Any], str, Recipe], DataRef[Any]]
@@ -37,7 +37,7 @@ def cacheable(
 ) -> Cacheable:
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
     if version != AUTO and not _is_format(version) and not callable(version):
-        check_new_version(version)
+        paths.check_name("version", version)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
         check_parameters(record, function)

@@ -27,7 +27,7 @@ from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log, has_log
-from cachelayer.versions.reference import Reference
+from cachelayer.versions.reference import Reference, Want
 from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.view_calls import ViewName
@@ -49,22 +49,25 @@ class Catalog:
     copies: CacheFolder | None
     verify: Verify
 
-    def own(self, reference: Reference) -> Reference:
-        """Return a reference if it names a whole version of this storage.
+    def parse(self, text: Any, version: Any = None, want: Want = "view", argument: str = "version") -> Reference:
+        """Return what a user names in this storage; see :meth:`Reference.parse`.
 
         Raises:
-            InvalidArgumentError: if it begins with the URL of another storage, or has a slice.
+            InvalidArgumentError: if it begins with the URL of another storage.
         """
-        if not reference.url and not reference.calls:
-            return reference
-        name = f"{reference.dataset_id}@{reference.name or reference.digest}"
+        reference = Reference.parse(text, version, want, argument)
         if reference.url and open_store(reference.url).url != self.store.url:
+            name = f"{reference.dataset_id}@{reference.name or reference.digest}"
             raise InvalidArgumentError(
                 f"{name!r} lies in another storage than {self.store.url}: cachelayer.open() opens it"
             )
-        if reference.calls:
-            raise InvalidArgumentError(f"{name!r} is followed by calls that make a view: name the whole version alone")
         return reference
+
+    def sibling(self, reference: Reference, text: Any, want: Want, argument: str) -> Reference:
+        """Return what a text names: a version of the dataset of a reference, or of the dataset before its ``@``."""
+        if isinstance(text, str) and "@" in text:
+            return self.parse(text, None, want, argument)
+        return self.parse(reference.dataset_id, text, want, argument)
 
     def head(self, log: Log) -> Snapshot:
         """Return the newest snapshot in a log.
@@ -99,26 +102,26 @@ class Catalog:
         head = log.head()
         info = head.versions.get(head.tags.get(version, version))
         try:
-            return None if info is None else self.ref(StoredVersion(self.store, log.dataset_id, info))
+            return None if info is None else self.open(StoredVersion(self.store, log.dataset_id, info))
         except VersionNotFoundError:
             return None
 
-    def fetch(self, reference: Reference) -> DataRef[Any]:
-        """Return the version that a reference names.
+    def resolve(self, reference: Reference) -> StoredVersion:
+        """Return the version that a reference names, as it is stored; it may be too damaged to open.
 
         Raises:
             DatasetNotFoundError, VersionNotFoundError: if there is none.
-            CorruptionError: if it has another digest, or is damaged.
+            CorruptionError: if it has another digest.
         """
-        return self.ref(self.resolve(reference))
-
-    def resolve(self, reference: Reference) -> StoredVersion:
-        """Return the version that a reference names, as it is stored; it may be too damaged to open."""
         info = reference.resolve(self.head(Log(self.store, reference.dataset_id)))
         return StoredVersion(self.store, reference.dataset_id, info)
 
-    def ref(self, version: StoredVersion) -> DataRef[Any]:
-        """Return the DataRef of a version."""
+    def open(self, version: StoredVersion) -> DataRef[Any]:
+        """Return the DataRef of a version.
+
+        Raises:
+            CorruptionError: if it is damaged.
+        """
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
             records = VersionRecords(version, self.verify, self.copies)

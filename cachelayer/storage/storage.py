@@ -17,7 +17,7 @@ from cachelayer.arguments import boolean, integer, required
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
-from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError, VersionNotFoundError
+from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
@@ -31,7 +31,7 @@ from cachelayer.streams.stream_options import check_seed
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.log import Log, LogEvent, history
-from cachelayer.versions.reference import Reference, check_new_version
+from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
@@ -118,18 +118,8 @@ class Storage:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    def _reference(self, dataset_id: str, version: str | None, argument: str = "version") -> Reference:
-        """Return the reference to a whole version of this storage that exists."""
-        return self._catalog.own(Reference.parse(dataset_id, version, argument))
-
-    def _name(self, dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
-        """Return a dataset and the plain name of a version or tag of it."""
-        reference = self._catalog.own(Reference.plain(dataset_id, version, argument))
-        return reference.dataset_id, reference.name
-
-    def _new_name(self, dataset_id: str, version: str | None) -> tuple[str, str]:
-        dataset_id, name = self._name(dataset_id, version)
-        return dataset_id, check_new_version(name)
+    def _fetch(self, reference: Reference) -> DataRef[Any]:
+        return self._catalog.open(self._catalog.resolve(reference))
 
     def fetch(self, dataset_id: str, version: str | None = None) -> DataRef[Any]:
         """Open a published version.
@@ -145,8 +135,8 @@ class Storage:
             DatasetNotFoundError, VersionNotFoundError: if there is none; the message names what exists.
             CorruptionError: if the version has another digest than the one in the reference.
         """
-        reference = Reference.parse(dataset_id, version)
-        view: DataRef[Any] = reference.view_of(self._catalog.fetch(self._catalog.own(reference.whole)))
+        reference = self._catalog.parse(dataset_id, version)
+        view: DataRef[Any] = reference.view_of(self._fetch(reference))
         return view
 
     def datasets(self) -> list[str]:
@@ -201,22 +191,21 @@ class Storage:
         """Tag a version. A tag that named another version is moved.
 
         Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``; another tag is not accepted.
+            dataset_id, version: the version, such as ``"cifar10@v2"``; another tag is not accepted. With its digest,
+                ``"cifar10@v2@sha256:<prefix>"``, a version that was published anew under this name is not tagged.
             tag: the tag.
 
         Raises:
             VersionNotFoundError: if there is no such version.
             AlreadyExistsError: if a version has the name of the tag.
         """
-        dataset_id, name = self._name(dataset_id, version)
+        named = self._catalog.parse(dataset_id, version, "name")
         chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
 
         def decide(head: Snapshot) -> Snapshot:
-            if name not in head.versions:
-                raise _no_version(dataset_id, name, head)
-            return head.with_tag(name, chosen, event("tag", tag=chosen))
+            return head.with_tag(named.resolve_name(head), chosen, event("tag", tag=chosen))
 
-        self._catalog.change(dataset_id, decide)
+        self._catalog.change(named.dataset_id, decide)
 
     def untag(self, dataset_id: str, tag: str | None = None) -> None:
         """Remove a tag. The version that it names stays.
@@ -227,8 +216,9 @@ class Storage:
         Raises:
             VersionNotFoundError: if there is no such tag.
         """
-        dataset_id, name = self._name(dataset_id, tag, "tag")
-        self._catalog.change(dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
+        named = self._catalog.parse(dataset_id, tag, "name", "tag")
+        name = str(named.name)
+        self._catalog.change(named.dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
 
     def delete(
         self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
@@ -239,7 +229,7 @@ class Storage:
         that was deleted before. Files that another version needs stay.
 
         Args:
-            dataset_id, version: the version, such as ``"cifar10@v2"``; a tag is not accepted.
+            dataset_id, version: the version, such as ``"cifar10@v2"``, perhaps with its digest; a tag is not accepted.
             force: delete the tags of the version too.
             grace: for how many seconds the files stay, for programs that read them; a day by default.
 
@@ -247,18 +237,18 @@ class Storage:
             VersionNotFoundError: if there is no such version, and no deleted one of this name that has a longer grace.
             InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
         """
-        dataset_id, name = self._name(dataset_id, version)
-        grace = gc.checked_grace(grace)
+        named = self._catalog.parse(dataset_id, version, "name")
+        name, grace = str(named.name), gc.checked_grace(grace)
 
         def decide(head: Snapshot) -> Snapshot:
             deleted = (each for each in head.deleted if each.info.version == name)
-            if name not in head.versions and not any(each.grace > grace for each in deleted):
-                raise _no_version(dataset_id, name, head)
+            if name in head.versions or not any(each.grace > grace for each in deleted):
+                named.resolve_name(head)
             return head.without_version(name, event("delete", version=name), force=force, grace=grace)
 
-        self._catalog.change(dataset_id, decide)
+        self._catalog.change(named.dataset_id, decide)
         if grace == 0:
-            gc.collect_deleted(self._store, dataset_id)
+            gc.collect_deleted(self._store, named.dataset_id)
 
     def erase(
         self,
@@ -299,18 +289,18 @@ class Storage:
         """
         from cachelayer.builds.erase import Erasure
 
-        reference = self._reference(dataset_id, version if of is None else of, "of").required("of")
+        reference = self._catalog.parse(dataset_id, version if of is None else of, "base", "of")
         if not isinstance(reason, str) or not reason.strip():
             raise InvalidArgumentError(f"reason {reason!r}: say in a few words why the records are erased")
         seconds = 0.0 if grace is None else gc.checked_grace(grace)
-        ref = self._catalog.fetch(reference)
+        ref = self._fetch(reference)
         numbers = ref._records.selection.select(records)
         log, info = Log(self._store, ref.dataset_id), ref._base.version.info
         rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
         erased = Erasure(log, info, rows, reason, seconds, progress).erase()
         if grace == 0:
             gc.collect_erased(self._store, ref.dataset_id)
-        return self._catalog.ref(erased)
+        return self._catalog.open(erased)
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
         """Read every record of a version and check it against every checksum.
@@ -325,7 +315,7 @@ class Storage:
         Raises:
             NotFoundError: if there is no such version.
         """
-        return check(self._catalog.resolve(self._reference(dataset_id, version)), progress=progress)
+        return check(self._catalog.resolve(self._catalog.parse(dataset_id, version, "version")), progress=progress)
 
     def diff(self, dataset_id: str, version: str | None = None, other: str | None = None) -> Diff:
         """Return how two versions differ. :meth:`DataRef.diff` compares versions of two storages.
@@ -337,9 +327,9 @@ class Storage:
         Raises:
             NotFoundError: if there is no such version.
         """
-        one = self._reference(dataset_id, version)
-        another = self._reference(one.sibling(required("other", other)), None)
-        return self._catalog.fetch(one).diff(self._catalog.fetch(another))
+        one = self._catalog.parse(dataset_id, version, "version")
+        another = self._catalog.sibling(one, required("other", other), "version", "other")
+        return self._fetch(one).diff(self._fetch(another))
 
     def gc(
         self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None
@@ -420,13 +410,13 @@ class Storage:
         from cachelayer.builds.recipe import Recipe
         from cachelayer.storage.builder import build_splits
 
-        dataset_id, name = self._new_name(dataset_id, version)
+        new = self._catalog.parse(dataset_id, version, "new")
         checked = BuildOptions.of(options, "version", "record")
 
         def submit(split: Any, split_id: str) -> DataRef[Any]:
-            return self._builder.submit(split, split_id, name, Recipe.of(split, checked, record), checked)
+            return self._builder.submit(split, split_id, new.name, Recipe.of(split, checked, record), checked)
 
-        return build_splits(source, dataset_id, submit)
+        return build_splits(source, new.dataset_id, submit)
 
     def append(
         self,
@@ -461,12 +451,12 @@ class Storage:
         from cachelayer.builds.recipe import Recipe
         from cachelayer.storage.builder import build_splits
 
-        reference = self._reference(dataset_id, base, "base").required("base")
-        name = check_new_version(required("new", new, InvalidNameError))
+        reference = self._catalog.parse(dataset_id, base, "base", "base")
+        name = Reference.parse(reference.dataset_id, new, "new", "new").name
         checked = BuildOptions.of(options, "base", "new", "record", "fill")
 
         def append(split: Any, split_id: str) -> DataRef[Any]:
-            before = self._catalog.fetch(replace(reference, dataset_id=split_id))._base.version
+            before = self._fetch(replace(reference, dataset_id=split_id))._base.version
             recipe, extension = Recipe.of(split, checked, record), Appending(before, fill or {})
             return self._builder.submit(split, split_id, name, recipe, checked, extension)
 
@@ -512,12 +502,12 @@ class Storage:
         from cachelayer.builds.build_options import BuildOptions
         from cachelayer.storage.columns import add_columns
 
-        reference = self._reference(dataset_id, base, "base").required("base")
-        name = check_new_version(required("new", new, InvalidNameError))
+        reference = self._catalog.parse(dataset_id, base, "base", "base")
+        name = Reference.parse(reference.dataset_id, new, "new", "new").name
         checked = BuildOptions.of(options, "base", "new", "batched", "on", "replace", "hosts")
         return add_columns(
             self._builder,
-            self._catalog.fetch(reference),
+            self._fetch(reference),
             name,
             required("columns", columns),
             checked,
@@ -568,11 +558,11 @@ class Storage:
         from cachelayer.provenance.environment import checked_metadata
         from cachelayer.versions.derive import derive
 
-        reference = self._reference(dataset_id, base, "base").required("base")
-        name = check_new_version(required("new", new, InvalidNameError))
+        reference = self._catalog.parse(dataset_id, base, "base", "base")
+        name = Reference.parse(reference.dataset_id, new, "new", "new").name
         if (keep is None) == (exclude is None):
             raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
-        ref = self._catalog.fetch(reference)
+        ref = self._fetch(reference)
         kept = ref._records
         if isinstance(keep, View):
             kept = keep._records
@@ -593,7 +583,7 @@ class Storage:
         checked = checked_metadata(metadata)
         conditions = [] if kept.name is None else kept.name.conditions
         about: dict[str, Any] = {"description": description, "metadata": checked, "where": conditions}
-        return self._catalog.ref(derive(ref._base.version, name, selection, **about))
+        return self._catalog.open(derive(ref._base.version, name, selection, **about))
 
     def rewrite(
         self,
@@ -659,11 +649,9 @@ class Storage:
         names = None if fields is None else field_names(fields)
         view: Any = base
         if base is None or isinstance(base, str):
-            reference = self._reference(dataset_id, base, "base").required("base")
-            dataset_id, view = reference.dataset_id, self._catalog.fetch(reference)
-        else:
-            paths.check_name("dataset id", dataset_id)
-        name = check_new_version(required("new", new, InvalidNameError))
+            reference = self._catalog.parse(dataset_id, base, "base", "base")
+            dataset_id, view = reference.dataset_id, self._fetch(reference)
+        name = Reference.parse(dataset_id, required("new", new, InvalidNameError), "new", "new").name
         return rewrite(
             self._builder, dataset_id, name, view, options, seed=seed, fields=names, as_base=as_base, hosts=hosts
         )
@@ -733,17 +721,17 @@ class Storage:
 
         checked = BuildOptions.of(options, "version", "hosts", "on_change", "record", "pack")
         packing = None if pack is None else checked_pack_arguments(pack)
-        dataset_id, name = self._new_name(dataset_id, version)
+        new = self._catalog.parse(dataset_id, version, "new")
         reaction = checked_on_change(on_change)
 
         def cache(split: Any, split_id: str) -> DataRef[Any]:
             recipe = partial(Recipe.of, split, checked, record)
-            ref = self._builder.cache(split, split_id, name, recipe, checked, reaction, hosts)
+            ref = self._builder.cache(split, split_id, new.name, recipe, checked, reaction, hosts)
             if packing is not None:
                 ref.packed(**packing)
             return ref
 
-        return build_splits(source, dataset_id, cache)
+        return build_splits(source, new.dataset_id, cache)
 
     def cacheable(
         self,
@@ -783,11 +771,11 @@ class Storage:
         from cachelayer.storage.staleness import checked_on_change
 
         checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
-        reference = self._catalog.own(Reference.split(dataset_id, version).required())
+        reference = self._catalog.parse(dataset_id, version, "template")
         reaction, names = checked_on_change(on_change), checked_record(record)
 
         def cache(source: Callable[[], Any], name: str, recipe: Recipe) -> DataRef[Any]:
-            name = check_new_version(name)
+            name = Reference.parse(reference.dataset_id, name, "new").name
             return self._builder.call(source, reference.dataset_id, name, recipe, checked, reaction, hosts)
 
         return cacheable(cache, reference.name, checked, names)
@@ -824,20 +812,12 @@ class Storage:
         """
         from cachelayer.versions.copy import VersionCopy
 
-        reference = self._reference(dataset_id, version)
+        reference = self._catalog.parse(dataset_id, version, "version")
         target = to if isinstance(to, Storage) else Storage(required("to", to))
         source = self._catalog.resolve(reference)
-        new_id, name = reference.dataset_id, source.info.version
-        if new is not None:
-            new_id, name = target._new_name(reference.sibling(new), None)
-        copied = VersionCopy(source, target._store, new_id, name, progress).copy()
-        return target._catalog.ref(StoredVersion(target._store, new_id, copied))
-
-
-def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:
-    """Return the error for a tag that was passed instead of a version."""
-    Reference(dataset_id, version).resolve(head)
-    return VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
+        there = target._catalog.sibling(reference, source.info.version if new is None else new, "new", "new")
+        copied = VersionCopy(source, target._store, there.dataset_id, there.name, progress).copy()
+        return target._catalog.open(StoredVersion(target._store, there.dataset_id, copied))
 
 
 def open(reference: str, **storage_options: Any) -> DataRef[Any]:
@@ -855,9 +835,13 @@ def open(reference: str, **storage_options: Any) -> DataRef[Any]:
     """
     if not isinstance(reference, str):
         raise InvalidTypeError(f"open takes a reference as a str, not a {type(reference).__name__}")
-    parsed = Reference.parse(reference)
+    parsed = Reference.parse(reference, want="any")
     if not parsed.url:
         raise InvalidArgumentError(
             f"{without_credentials(reference)!r} is not a reference: write <url>/<dataset id>@<version>"
         )
-    return Storage(parsed.required().url, **storage_options).fetch(reference)
+    if parsed.name is None:
+        raise InvalidNameError(
+            f"{without_credentials(reference)!r} names no version: write <url>/<dataset id>@<version>"
+        )
+    return Storage(parsed.url, **storage_options).fetch(reference)

@@ -8,9 +8,9 @@ Every call that takes a dataset and a version, as a pair or in one text, reads t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
@@ -21,6 +21,7 @@ from cachelayer.versions.view_calls import ViewCall, parse_calls
 
 AUTO = "auto"
 """The version that :meth:`Storage.cacheable` takes for a name made from the code and the arguments."""
+Want = Literal["view", "version", "base", "name", "new", "template", "any"]
 _DIGEST = re.compile(r"sha256:([0-9a-f]{1,64})", re.ASCII)
 _CALLED = re.compile(
     r"(?P<name>[^\[\]()/'\"]*?)(?P<calls>(?:\[|\.[a-z_]+\().*[\])])(?:@sha256:(?P<pin>[0-9a-f]{1,64}))?",
@@ -50,13 +51,21 @@ class Reference:
     pin: str | None = None
 
     @classmethod
-    def split(cls, text: str, version: Any = None, argument: str = "version") -> Self:
-        """Return a reference whose version is not checked yet: what follows the first ``@``, or is passed separately.
+    def parse(cls, text: str, version: Any = None, want: Want = "view", argument: str = "version") -> Self:
+        """Return what a user names.
 
         Args:
             text: the dataset; ``@`` and the version may follow it, and the storage and ``/`` may come before it.
             version: the version, if it is passed separately.
-            argument: the name of that argument, for messages.
+            want: what is named. ``"view"``: a version that exists, by its name, a tag, ``latest``, a digest, or a name
+                and a digest; or none, for the newest; and the calls that make a view of it. ``"version"``: the like,
+                without calls. ``"base"``: the like, but not none. ``"name"``: a version or a tag by its name, perhaps
+                with a digest. ``"new"``: the name of a new version. ``"template"``: what makes such a name. ``"any"``:
+                whatever stands there, or nothing.
+            argument: the name of the argument for the version, for messages.
+
+        Raises:
+            InvalidNameError, InvalidArgumentError: if anything else is named.
         """
         url, rest, pin = "", text, None
         calls: tuple[ViewCall, ...] = ()
@@ -77,55 +86,20 @@ class Reference:
             raise InvalidArgumentError(
                 f"{text!r} names a {argument}, and so does {version!r}: pass one of them, and what follows by keyword"
             )
-        return cls(dataset_id, named if at else version, None, url, calls, pin)
-
-    @classmethod
-    def parse(cls, text: str, version: Any = None, argument: str = "version") -> Self:
-        """Return a reference to a version that exists: its name, a tag, ``latest``, a digest, or a name and a digest.
-
-        The arguments are those of :meth:`split`.
-        """
-        parts = cls.split(text, version, argument)
-        if parts.name is None:
-            return parts
-        name, at, digest = parts.name.partition("@") if isinstance(parts.name, str) else (parts.name, "", "")
-        if is_digest := not at and str(name).startswith("sha256"):
-            digest = name
-        elif name != paths.LATEST:
-            paths.check_name(argument, name)
-        if not digest and not at:
-            return parts
-        if (match := _DIGEST.fullmatch(digest)) is None:
-            raise InvalidNameError(
-                f"{argument} {parts.name!r}: {digest!r} is not a digest: write sha256: and up to 64 hexadecimal digits"
+        name, digest = named if at else version, None
+        if calls and want not in ("view", "any"):
+            raise InvalidArgumentError(
+                f"'{dataset_id}@{name}' is followed by calls that make a view: name the whole version alone"
             )
-        return replace(parts, name=None if is_digest else name, digest=match[1])
-
-    @classmethod
-    def plain(cls, text: str, version: Any = None, argument: str = "version") -> Self:
-        """Return a reference with a plain name, for calls that take neither ``latest`` nor a digest.
-
-        The arguments are those of :meth:`split`.
-        """
-        parts = cls.split(text, version, argument).required(argument)
-        paths.check_name(argument, parts.name)
-        return parts
-
-    def required(self, argument: str = "version") -> Self:
-        """Return the reference if it names a version."""
-        if self.name is None and self.digest is None:
-            name = self.dataset_id
-            raise InvalidNameError(f"{name!r} names no {argument}: write '{name}@<{argument}>', or pass {argument}=")
-        return self
-
-    def sibling(self, text: str) -> str:
-        """Return the text of a whole reference, given that or a version of the dataset of this reference."""
-        return text if not isinstance(text, str) or "@" in text else f"{self.dataset_id}@{text}"
-
-    @property
-    def whole(self) -> Self:
-        """The reference of the whole version."""
-        return replace(self, calls=(), pin=None)
+        if name is None and want in ("base", "name", "new", "template"):
+            raise InvalidNameError(
+                f"{dataset_id!r} names no {argument}: write '{dataset_id}@<{argument}>', or pass {argument}="
+            )
+        if want == "new":
+            name = _new_name(argument, name)
+        elif want not in ("any", "template") and name is not None:
+            name, digest = _name_and_digest(name, want, argument)
+        return cls(dataset_id, name, digest, url, calls, pin)
 
     def view_of(self, ref: Any) -> Any:
         """Return the view that the calls make of the version.
@@ -161,6 +135,13 @@ class Reference:
                 f"{self.dataset_id}@{self.name} has digest sha256:{info.digest}, not the pinned sha256:{self.digest}"
             )
         return info
+
+    def resolve_name(self, snapshot: Snapshot) -> str:
+        """Return the name of the version that the reference names, unless it names it by a tag."""
+        name = self.resolve(snapshot).version
+        if name != self.name:
+            raise VersionNotFoundError(f"{self.dataset_id}: {self.name!r} is a tag: name the version itself")
+        return name
 
     def _by_digest(self, snapshot: Snapshot, digest: str) -> VersionInfo:
         same = [info for info in snapshot.versions.values() if info.digest.startswith(digest)]
@@ -208,11 +189,27 @@ def _places(text: str) -> tuple[str, str, tuple[ViewCall, ...], str | None]:
     return folder or slash, rest, (), None
 
 
-def check_new_version(name: object) -> str:
+def _name_and_digest(named: Any, want: Want, argument: str) -> tuple[str | None, str | None]:
+    """Return the name and the digest of a version that a user names."""
+    name, at, digest = named.partition("@") if isinstance(named, str) else (named, "", "")
+    if is_digest := want != "name" and not at and str(name).startswith("sha256"):
+        digest = name
+    elif want == "name" or name != paths.LATEST:
+        paths.check_name(argument, name)
+    if not digest and not at:
+        return name, None
+    if (match := _DIGEST.fullmatch(digest)) is None:
+        raise InvalidNameError(
+            f"{argument} {named!r}: {digest!r} is not a digest: write sha256: and up to 64 hexadecimal digits"
+        )
+    return None if is_digest else name, match[1]
+
+
+def _new_name(argument: str, name: object) -> str:
     """Return the name of a new version if it is valid."""
     if name == AUTO:
         raise InvalidNameError(
-            f"version {AUTO!r} stands for a name made from the code and the arguments of a function: decorate the "
+            f"{argument} {AUTO!r} stands for a name made from the code and the arguments of a function: decorate the "
             f'function that returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
         )
-    return paths.check_name("version", name)
+    return paths.check_name(argument, name)

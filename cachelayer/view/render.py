@@ -115,8 +115,8 @@ class Shelf:
                 may follow. None if the first argument has it.
         """
         catalog = self.storage._catalog
-        reference = Reference.parse(dataset_id if version is None else f"{dataset_id}@{unquote(version)}")
-        stored = catalog.resolve(catalog.own(reference.whole))
+        reference = catalog.parse(dataset_id if version is None else f"{dataset_id}@{unquote(version)}")
+        stored = catalog.resolve(reference)
         pin = f"@sha256:{reference.pin}" if reference.pin else ""
         return self._open(stored.dataset_id, stored.info, "".join(map(str, reference.calls)) + pin)
 
@@ -124,7 +124,7 @@ class Shelf:
         """Return a version, or the view of it that calls make, which are written as in a reference."""
         catalog = self.storage._catalog
         if not calls:
-            return catalog.ref(StoredVersion(catalog.store, dataset_id, info))
+            return catalog.open(StoredVersion(catalog.store, dataset_id, info))
         found = Reference.parse(f"{dataset_id}@{info.version}{calls}").view_of(self._open(dataset_id, info, ""))
         if not isinstance(found, DataRef):
             raise InvalidArgumentError(

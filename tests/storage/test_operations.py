@@ -22,6 +22,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.errors import (
     AlreadyExistsError,
+    CorruptionError,
     InvalidArgumentError,
     VersionNotFoundError,
 )
@@ -193,6 +194,17 @@ def test_whatever_happens_to_the_base_meanwhile_a_whole_version_is_made_or_none(
         if store.left > 0:
             break
         shutil.rmtree(folder)
+
+
+def test_what_names_a_digest_is_tagged_or_deleted_only_with_that_digest(storage: Storage) -> None:
+    digest = storage.fetch("d@v1").digest
+    storage.tag(f"d@v1@sha256:{digest}", tag="best")
+    storage.delete("d", "v1", force=True)
+    storage.submit(rows(100, 160), "d", "v1", **OPTIONS)
+    for change in (lambda name: storage.tag(name, tag="best"), storage.delete):
+        with pytest.raises(CorruptionError, match="v1 has digest"):
+            change(f"d@v1@sha256:{digest}")
+    assert storage.tags("d") == {}
 
 
 @pytest.mark.slow

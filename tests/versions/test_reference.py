@@ -61,6 +61,24 @@ def test_what_is_no_reference_is_refused(text: Any, version: Any) -> None:
         Reference.parse(text, version)
 
 
+@pytest.mark.parametrize(
+    ("want", "taken", "refused"),
+    [
+        ("version", ["d", "d@v1", "d@latest", "d@sha256:aa1", "d@v1@sha256:aa1"], ["d@v1[:3]", "d[1:]"]),
+        ("base", ["d@v1", "d@latest", "d@sha256:aa1", "d@v1@sha256:aa1"], ["d", "d@v1.raw()"]),
+        ("name", ["d@v1", "d@t", "d@v1@sha256:aa1"], ["d", "d@latest", "d@sha256:aa1", "d@v1@sha256:", "d@v1[:3]"]),
+        ("new", ["d@v9"], ["d", "d@latest", "d@auto", "d@sha256:aa1", "d@v1@sha256:aa1", "d@v9[:3]", "d@a b"]),
+        ("template", ["d@auto", "d@size-{size}"], ["d"]),
+        ("any", ["d", "d@v1[:3]", "s/d@a b"], ["a b", "@v1"]),
+    ],
+)
+def test_what_is_wanted_is_taken_and_anything_else_is_refused(want: Any, taken: list[str], refused: list[str]) -> None:
+    assert {Reference.parse(text, want=want).dataset_id for text in taken} == {"d"}
+    for text in refused:
+        with pytest.raises((InvalidNameError, InvalidArgumentError)):
+            Reference.parse(text, want=want)
+
+
 @pytest.mark.parametrize("text", ["d@v1", "d@"])
 def test_a_version_that_is_named_twice_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="pass one"):

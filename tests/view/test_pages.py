@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from servers import Server, new_bucket
+from stored import shard_files
 from view_client import Client, cards, serving
 
 import cachelayer
@@ -157,9 +158,9 @@ def test_a_diff_shows_both_versions_beside_each_other(client: Client) -> None:
 
 def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
     storage = cachelayer.Storage(tmp_path)
-    storage.submit([{"x": number, "y": bytes(3000)} for number in range(40)], "d@v1", shard_bytes=40_000)
+    ref = storage.submit([{"x": number, "y": bytes(3000)} for number in range(40)], "d@v1", shard_bytes=40_000)
     with serving(cachelayer.Storage(tmp_path, verify="always")) as client:
-        shard = sorted(tmp_path.rglob("*.array_record"))[0]
+        shard = shard_files(ref)[0]
         whole = shard.read_bytes()
         shard.write_bytes(b"damaged")
         text = shown(client, "/d/d/v1/records?count=40")
