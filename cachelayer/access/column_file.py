@@ -60,7 +60,7 @@ class ColumnRecords:
     def references(self) -> tuple[str, ...]:
         return (self.version.reference,)
 
-    @property
+    @cached_property
     def info(self) -> DatasetInfo:
         nbytes = self.file.record_nbytes
         return DatasetInfo(self.version.name, {}, nbytes, nbytes, _RECORDS_PER_READ)

@@ -125,7 +125,7 @@ class WithColumns(BaseDataset):
         """The codec of elements with these leaves; nothing is stored so."""
         return codec_for(_merged([member.codec.spec for member in self.members]))
 
-    @property
+    @cached_property
     def info(self) -> DatasetInfo:
         every = [member.info for member in self.members]
         read_nbytes = sum(info.read_nbytes for info in every)

@@ -93,7 +93,7 @@ class Joined(BaseDataset):
     def references(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(reference for member in self.members for reference in member.references))
 
-    @property
+    @cached_property
     def info(self) -> DatasetInfo:
         every = [member.info for member in self.members]
         first, *others = [info.metadata for info in every]

@@ -128,10 +128,11 @@ class RecordElements(BaseDataset):
     def references(self) -> tuple[str, ...]:
         return self.source.references
 
-    @property
+    @cached_property
     def info(self) -> DatasetInfo:
         info = self.source.info
-        nbytes, chosen = info.record_nbytes, self._chosen_nbytes
+        nbytes = info.record_nbytes
+        chosen = None if self.chosen is None else self._chosen_nbytes
         # If records are read whole, these bytes take memory too, whatever is decoded of them.
         if chosen is not None and self.source.reads_in_part:
             nbytes = min(nbytes, chosen)

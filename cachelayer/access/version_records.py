@@ -30,10 +30,8 @@ from cachelayer.records.memory import distinct
 from cachelayer.records.record_buffers import HeldBlock, Records, held_records
 from cachelayer.versions.stored_version import StoredVersion
 
-# Records per read. Local reads are large enough to hide the cost of a call; remote reads are small enough to take no
-# longer than a round trip.
-_LOCAL_RECORDS = 8192
-_REMOTE_RECORDS = 256
+# A read of so many records hides the cost of the call.
+_RECORDS_PER_READ = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +61,13 @@ class VersionRecords:
     def references(self) -> tuple[str, ...]:
         return (self.version.reference,)
 
-    @property
+    @cached_property
     def info(self) -> DatasetInfo:
         version, manifest = self.version, self.version.manifest
         nbytes = manifest.shards.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
         nbytes //= max(1, len(self))
         metadata = manifest.provenance.get("metadata") or {}
-        together = _REMOTE_RECORDS if self.takes_requests else _LOCAL_RECORDS
-        return DatasetInfo(version.name, metadata, nbytes, nbytes, together)
+        return DatasetInfo(version.name, metadata, nbytes, nbytes, _RECORDS_PER_READ)
 
     def sources(self, numbers: NDArray[np.int64]) -> Sources:
         kept = self.version.kept

@@ -80,8 +80,8 @@ class LocalShards:
         records, nbytes: the number of records of each shard, and the bytes of its file.
         record_nbytes: the bytes of every record if all have one size and lie where arithmetic says, else None.
         files: finds the files of a shard.
-        verify: ``"never"`` checks sizes, and whose index it is; ``"open"`` also checks the end of a shard and a few of
-            its records when it is first read; ``"always"`` also checks its index then, and each record when it is read.
+        verify: ``"never"`` checks sizes, and whose index it is; ``"open"`` also checks a few records of a shard
+            when it is first read; ``"always"`` also checks its end and its index then, and each record when it is read.
     """
 
     def __init__(
@@ -303,8 +303,9 @@ class LocalShards:
         self._has_compressed |= is_compressed
         if self._verify == "always":
             index.check(self._memory[int(self._index[shard]) :][:size], stats.index_crc32c, str(files.index_path))
-        if self._verify != "never":
+        if self._verify == "always":
             read_postscript(MappedFile(files.path, self._memory[base : base + nbytes]))
+        if self._verify != "never":
             self._check_sample(shard, sampled, np.frombuffer(sample, index.ROW))
         if not is_compressed and self._verify != "always":
             logical = int(self._logical[shard])

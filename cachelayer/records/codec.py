@@ -206,7 +206,7 @@ class Codec:
             CorruptionError: if a record is not as the spec says.
         """
         starts, nbytes = self.varying_ranges(records)
-        nulls = self._nulls(records)
+        nulls: Any = self._nulls(records) if self._can_be_null else None
         columns = []
         for index, (null, _, parts) in enumerate(self._plan):
             found: list[Any] = []
@@ -355,8 +355,6 @@ class Codec:
         return starts, nbytes
 
     def _nulls(self, records: Records) -> Any:
-        if not self._can_be_null:
-            return None
         raw = records.slab(self.layout.nulls, self.layout.null_nbytes)
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 

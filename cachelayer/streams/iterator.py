@@ -85,7 +85,6 @@ class StreamIterator(Iterator[T]):
         finished: Callable[[], None] | None = None,
     ) -> None:
         self._reader = reader
-        self._identity = reader.identity
         self._chunks_of = chunks_of
         self._chunks = chunks_of(reader)
         self._finished = finished
@@ -191,7 +190,7 @@ class StreamIterator(Iterator[T]):
         with self._lock:
             if reader.options.steps != self._reader.options.steps or reader.records is not self._reader.records:
                 self._chunks = self._chunks_of(reader)
-                self._reader, self._identity = reader, reader.identity
+                self._reader = reader
             self._go_to(position)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -215,7 +214,7 @@ class StreamIterator(Iterator[T]):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
-        return self._identity.state(self.position)
+        return self._reader.identity.state(self.position)
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was, on any number of shards.
@@ -280,7 +279,7 @@ def has_ended(iterator: StreamIterator[Any]) -> bool:
 
 def state_at(iterator: StreamIterator[Any], position: int) -> dict[str, Any]:
     """Return the state of an iterator's stream at another position."""
-    return iterator._identity.state(position)
+    return iterator._reader.identity.state(position)
 
 
 def continue_with(iterator: StreamIterator[Any], steps: Steps, position: int) -> None:
@@ -292,12 +291,12 @@ class ChunksWithStates:
     """Gives the chunks of a reader with pairs of an item and the state after it."""
 
     def __init__(self, reader: StepReader) -> None:
+        self._reader = reader
         self._chunks: Prefetcher[Any] = Prefetcher(reader)
-        self._identity = reader.identity
 
     def chunk(self, position: int) -> Chunk[tuple[Any, dict[str, Any]]] | None:
         chunk = self._chunks.chunk(position)
-        return None if chunk is None else chunk.replaced(lambda item, after: (item, self._identity.state(after)))
+        return None if chunk is None else chunk.replaced(lambda item, after: (item, self._reader.identity.state(after)))
 
     def forget(self) -> None:
         self._chunks.forget()

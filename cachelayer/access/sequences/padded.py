@@ -116,7 +116,7 @@ class PaddedElements(BaseDataset):
     def element_spec(self) -> Tree:
         return self._changed(self.records.element_spec, lambda padding, _: padding.specs(padding.length))
 
-    @property
+    @cached_property
     def info(self) -> DatasetInfo:
         info = self.records.info
         nbytes = info.record_nbytes + sum(

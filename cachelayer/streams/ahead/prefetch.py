@@ -23,6 +23,8 @@ from cachelayer.streams.steps import Step
 
 _CHUNK_NBYTES = 4 << 20
 """The most bytes of records that are read at once, unless one batch has more."""
+_REMOTE_RECORDS = 256
+"""The most records that are read at once over a network: they take no longer than a round trip."""
 _MAPPED_RECORDS = 32
 """The most records that are read at once if functions are applied to them."""
 
@@ -219,6 +221,8 @@ def steps_at_once(reader: StepReader) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
     records, share = reader.records, max(1, reader.read_rows.share)
     most = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
+    if records.takes_requests:
+        most = min(most, _REMOTE_RECORDS)
     if reader.is_mapped:
         most = min(most, _MAPPED_RECORDS)
     if reader.batch_maps or (reader.options.prefetch == 0 and (reader.maps or records.info.reading_cost != "stored")):

@@ -58,9 +58,12 @@ class StepReader:
     warned_in: set[int] = field(default_factory=set, compare=False, repr=False)
     convert: Callable[[Any, int], Any] | None = None
 
-    @property
+    @cached_property
     def identity(self) -> StreamIdentity:
-        """The records and the order that positions of the stream refer to."""
+        """The records and the order that positions of the stream refer to: only a state asks for it.
+
+        The digest of records that were chosen one by one takes a while.
+        """
         digests, info = self.records.digests, self.records.info
         return StreamIdentity(digests.rows, self.options.order, self.options.steps, digests.original, info.name)
 
