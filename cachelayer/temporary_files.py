@@ -5,7 +5,6 @@ The system refuses temporary files if their folder is gone or full, or too many 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -114,14 +113,11 @@ def left_over(parent: Path) -> list[Path]:
 
 @cache
 def _host() -> str:
-    """Return a name of this host and its numbering of processes: hosts and containers may share a name."""
-    name = platform.node()
+    """Return a name of this host and its numbering of processes: containers share its name with ``--network=host``."""
     with suppress(OSError):
-        # Where there is no such file, as on macOS, there are no such containers either.
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-        where = f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"
-        return f"{name}.{hashlib.sha256(where.encode()).hexdigest()[:6]}"
-    return name
+        return f"{platform.node()}.{Path('/proc/self/ns/pid').stat().st_ino}"
+    # Where there is no such file, as on macOS, there are no such containers either.
+    return platform.node()
 
 
 def process_name(pid: int | None = None) -> str:

@@ -21,7 +21,7 @@ from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.shard_target import ShardTarget, shard_target
-from cachelayer.builds.shared_build import Hosts, PartTask, refuse_twins, run, unclaimed
+from cachelayer.builds.shared_build import Hosts, PartTask, run, unclaimed, warn_of_equal_parts
 from cachelayer.builds.source import Skippable, Source, metadata_of, provenance_of, versions_read
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_shards import Built, Noting, write_parts, write_whole
@@ -173,7 +173,7 @@ class VersionBuild:
                 if parts is None:
                     return None
                 if not isinstance(job.parts, Ranges):
-                    refuse_twins(self._store, self._dataset_id, parts)
+                    warn_of_equal_parts(parts)
                 built = Built.of(job.options.element_spec, [parts[number] for number in range(job.parts.count)])
             try:
                 return self._publish(job, built, notes, target, started)

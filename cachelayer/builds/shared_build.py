@@ -7,25 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-
 from cachelayer.arguments import integer
-from cachelayer.arrayrecord.index import record_checksums
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.parts import Parts
 from cachelayer.builds.shard_target import shard_target
 from cachelayer.builds.write_shards import write_parts
 from cachelayer.engines import Engine
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
-from cachelayer.objects import paths
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress, current
+from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FinishedPart, Notes, read_part
 from cachelayer.versions.publish import absent_files, lost_files
-from cachelayer.versions.shard_table import ShardFile
 
 
 @dataclass(frozen=True)
@@ -160,18 +156,14 @@ def unclaimed(numbers: Iterable[int], claims: Claims, names: Iterable[str]) -> I
     return (number for number in numbers if part_claim(number) not in claimed or not claims.is_busy(part_claim(number)))
 
 
-def refuse_twins(store: Store, dataset_id: str, parts: Mapping[int, FinishedPart]) -> None:
-    """Raise if two parts hold the same records: the function ignored its part number."""
+def warn_of_equal_parts(parts: Mapping[int, FinishedPart]) -> None:
+    """Warn if two parts hold the same records: the function may have ignored its part number."""
     seen: dict[tuple[str, ...], int] = {}
     for number, part in sorted(parts.items()):
-        twin = seen.setdefault(tuple(shard.stats.sha256 for shard in part.shards), number)
-        if twin != number and part.records > 1 and not _are_all_equal(store, dataset_id, part.shards[0]):
-            raise SourceError(
-                f"parts {twin} and {number} have the same {part.records} records: make the elements of a part from its "
-                "number, and each element in one part only"
+        other = seen.setdefault(tuple(shard.stats.sha256 for shard in part.shards), number)
+        if other != number and part.records > 1:
+            warn(
+                f"parts {other} and {number} have the same {part.records} records: make the elements of a part from "
+                "its number, and each element in one part only"
             )
-
-
-def _are_all_equal(store: Store, dataset_id: str, shard: ShardFile) -> bool:
-    raw = store.read(paths.index_of(f"{dataset_id}/{shard.name}")) or b""
-    return len(np.unique(record_checksums(raw))) == 1
+            return
