@@ -54,7 +54,8 @@ def application(shelf: Shelf) -> Starlette:
         exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
     )
     app.state.shelf = shelf
-    app.state.readings = {}
+    app.state.statistics = {}
+    app.state.searches = {}
     return app
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,14 +17,16 @@ from cachelayer.access.where import Condition, mask_of
 from cachelayer.drawing.drawn_records import Look, are_tokens, drawn_leaf, drawn_records
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
-from cachelayer.errors import InvalidArgumentError, RecordIndexError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, RecordIndexError, StorageError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
-from cachelayer.view.distributions import SAMPLE, columns_of, read_on, survey_of
+from cachelayer.view.distributions import SAMPLE, columns_of, statistics_of
 from cachelayer.view.render import page, ref_of, shelf_of, whole
 
 COUNT, MOST = 50, 200
+# A look at a page searches for so many seconds; a click searches on.
+SECONDS, _SEARCHES = 5.0, 8
 THUMBNAIL, FULL = 96, 1600
 LEAVES, _COLUMNS, _ALL_LEAVES = 8, 24, 500
 _ONE_NBYTES = 1 << 28
@@ -30,20 +34,41 @@ _BATCH_NBYTES, _BATCH_RECORDS = 4 << 20, 65_536
 
 
 class Search:
-    """The numbers of the records that a condition chooses, searched for batch by batch."""
+    """The numbers of the records that a condition chooses, searched for batch by batch. Thread-safe."""
 
     def __init__(self, ref: DataRef[Any], where: str) -> None:
         self.searched = 0
         self.numbers: NDArray[np.int64] = np.empty(0, np.int64)
         self._raw, self._condition = ref.raw(), Condition.of(where)
         self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(ref).info.read_nbytes)))
+        self._lock = threading.Lock()
 
-    def read_batch(self) -> bool:
-        """Search the next batch; return False if it is the last one."""
-        start, stop = self.searched, min(self.searched + self._batch_size, len(self._raw))
-        rows = np.flatnonzero(mask_of(self._raw[start:stop]._records, self._condition))
-        self.numbers, self.searched = np.append(self.numbers, start + rows), stop
-        return stop < len(self._raw)
+    @property
+    def is_done(self) -> bool:
+        """True if all records were searched."""
+        return self.searched == len(self._raw)
+
+    def search_on(self, count: int) -> None:
+        """Search until so many records are found, all were searched, or it takes too long; at least a batch."""
+        until = time.monotonic() + SECONDS
+        with self._lock:
+            while len(self.numbers) < count and not self.is_done:
+                start, stop = self.searched, min(self.searched + self._batch_size, len(self._raw))
+                rows = np.flatnonzero(mask_of(self._raw[start:stop]._records, self._condition))
+                self.numbers, self.searched = np.append(self.numbers, start + rows), stop
+                if time.monotonic() > until:
+                    break
+
+
+def _search_of(request: Request, ref: DataRef[Any], where: str) -> Search:
+    """Return the search for a condition, which goes on where it stopped. The newest few are kept."""
+    searches: dict[Any, Search] = request.app.state.searches
+    key = ref.dataset_id, ref.digest, where
+    search = searches.pop(key, None) or Search(ref, where)
+    searches[key] = search
+    for old in list(searches)[:-_SEARCHES]:
+        searches.pop(old, None)
+    return search
 
 
 def records(request: Request) -> Response:
@@ -57,17 +82,23 @@ def records(request: Request) -> Response:
     shown: Sequence[int] | NDArray[np.int64] = range(len(ref))
     if at:
         shown = [whole({"at": text}, "at", 0, 0, max(0, len(ref) - 1)) for text in at.split(",")]
-    elif where:
-        search = read_on(request, ("where", ref.dataset_id, ref.digest, where), lambda: Search(ref, where))
-        if search.error is not None:
-            raise search.error
-        shown = search.work.numbers
     count = whole(query, "count", COUNT, 1, MOST)
     start = whole(query, "from", 0, 0, max(0, len(ref) - 1))
+    if where and not at:
+        search = _search_of(request, ref, where)
+        # One more, to know whether there are records after these.
+        search.search_on(start + count + 1)
+        shown = search.numbers
     look, keep = shelf_of(request).look(ref, THUMBNAIL, _COLUMNS), ("where", "at", "count")
     drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], look)
-    survey = survey_of(request, ref)
-    columns = columns_of(ref, survey)
+    found, problem = None, ""
+    try:
+        found = statistics_of(request, ref)
+    except StorageError:
+        raise
+    except CacheLayerError as error:
+        problem = str(error)
+    columns = columns_of(ref, found)
     return page(
         "records.html",
         ref=ref,
@@ -78,8 +109,8 @@ def records(request: Request) -> Response:
         where=where,
         keep={name: query[name] for name in keep if query.get(name)},
         search=search,
-        is_searching=search is not None and search.is_running and len(drawn) < count,
-        survey=survey,
+        found=found,
+        problem=problem,
         sample=SAMPLE,
         columns=columns[:_COLUMNS],
         more=len(columns) - _COLUMNS,

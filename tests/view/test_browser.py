@@ -154,19 +154,17 @@ def test_a_storage_that_goes_away_under_the_page_is_a_page_that_says_so(browser:
         page.close()
 
 
-def test_statistics_show_how_far_they_are_and_read_all_at_a_click(
+def test_statistics_of_a_large_version_are_read_at_a_click(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = cachelayer.Storage(tmp_path)
-    storage.submit({"x": np.arange(100_000)}, "d@v1")
-    # A look reads one batch.
-    monkeypatch.setattr(distributions, "PATIENCE", 0.0)
+    storage.submit({"x": np.arange(30_000)}, "d@v1")
+    monkeypatch.setattr(distributions, "SMALL_RECORDS", 20_000)
     with serving(storage) as client:
-        text = client.shown("/d/d/v1/statistics")
-        assert "16,384 of 100,000 records" in text
-        assert 'http-equiv="refresh"' in text
+        assert "Read a sample" in client.shown("/d/d/v1/statistics")
         with tab(browser, client) as page:
-            page.goto("/d/d/v1/statistics?records=10000")
-            page.get_by_text("Statistics of 10,000 records, drawn from 100,000").wait_for()
+            page.goto("/d/d/v1/records")
+            page.get_by_role("link", name="Read the distributions of a sample").click()
+            page.get_by_text("Statistics of 10,000 records, drawn from 30,000").wait_for()
             page.get_by_role("link", name="Read all").click()
-            page.get_by_text("Statistics of 100,000 records").wait_for()
+            page.get_by_text("Statistics of 30,000 records").wait_for()

@@ -12,7 +12,7 @@ import pytest
 from view_client import Client, cards
 
 import cachelayer
-from cachelayer.view import distributions, record_pages
+from cachelayer.view import record_pages
 
 CLASSES = ["cat", "dog", "<b>emu</b>", "fox"]
 RECORDS = 40
@@ -105,22 +105,27 @@ def test_exactly_the_records_that_match_are_found(client: Client, where: str, ex
     assert found(client, where) == [number for number in range(RECORDS) if expected(number)]
 
 
-def test_a_search_goes_on_while_somebody_looks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributions, "PATIENCE", 0.0)
+def test_a_search_stops_after_some_seconds_and_goes_on_at_a_click(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_pages, "SECONDS", 0.0)
     monkeypatch.setattr(record_pages, "_BATCH_RECORDS", 700)
     path = "/d/plain/v1/records?count=200&where=" + quote("x == 1")
     text = client.shown(path)
     assert "found among the first 700" in text
+    assert "4,300 records are not searched yet" not in text
     assert cards(text) == list(range(1, 401, 2))
     numbers: list[int] = []
     while path:
         text = client.shown(path)
+        click = re.search(r'<a href="([^"]*)">Search on</a>', text)
         onward = re.search(r'<a rel="next" href="([^"]*)">', text)
-        if 'http-equiv="refresh"' not in text:
+        if not click:
             numbers += cards(text)
             path = html.unescape(onward[1]) if onward else ""
     assert numbers == list(range(1, 5000, 2))
     assert "2,500 found <small>of 5,000" in text
+    assert "http-equiv" not in text
 
 
 @pytest.mark.parametrize(
