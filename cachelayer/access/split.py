@@ -14,6 +14,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Selected
 from cachelayer.access.field_values import values_of
@@ -34,7 +35,9 @@ _AT_ONCE = 1 << 16
 _FIRST_EPOCH = 1 << 63
 
 
-def split(view: Selected, shares: Mapping[str, float], seed: int | None, by: Any = None) -> dict[str, Selection]:
+def split(
+    view: Selected, shares: Mapping[str, float], seed: int | None, by: Any = None, *, warns: bool = False
+) -> dict[str, Selection]:
     """Split a view at random: each record goes to exactly one share, and the records of a share keep their order.
 
     A record is dealt by its number in the shards, or by its values of some fields: not by the others of the view. So
@@ -45,6 +48,7 @@ def split(view: Selected, shares: Mapping[str, float], seed: int | None, by: Any
         shares: the fraction of the records that each share gets, by the name of the share.
         seed: the seed of the random split.
         by: a field, or several, whose values decide; None for the number.
+        warns: whether to warn of parts that are not what the user expects.
     """
     fractions, key = tuple(_checked(shares)), check_seed(required("seed", seed))
     part_of = np.empty(len(view), np.min_scalar_type(len(fractions)))
@@ -53,12 +57,39 @@ def split(view: Selected, shares: Mapping[str, float], seed: int | None, by: Any
             rows = np.arange(start, min(start + _AT_ONCE, len(view)))
             for places, segments, numbers in view.in_shards(rows):
                 part_of[rows[places]] = _parts_of(numbers, segments, fractions, key)
+        dealt = part_of
+        if warns:
+            _warn_of_new_numbers(view)
     else:
-        part_of[:] = _parts_by_value(view, field_names((by,) if isinstance(by, str) else by), fractions, key)
+        names = field_names((by,) if isinstance(by, str) else by)
+        part_of[:], dealt = _parts_by_value(view, names, fractions, key)
+    if warns:
+        _warn_of_uneven_parts(dealt, dict(zip(shares, fractions, strict=True)), key)
     return {name: view.selection.select(part_of == part) for part, name in enumerate(shares)}
 
 
-def warn_of_new_numbers(view: Selected) -> None:
+def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed: int) -> None:
+    """Warn if parts are far from their shares, as those of a part of a split with the same seed are.
+
+    Args:
+        dealt: the number of the part of each record or value.
+        shares: the share of each part by its name.
+        seed: the seed.
+    """
+    total = len(dealt)
+    counts = np.bincount(dealt, minlength=len(shares)).tolist()
+    for (name, share), count in zip(shares.items(), counts, strict=True):
+        wanted = total * share
+        # Records that are dealt at random go beyond five standard deviations once in a million times.
+        if abs(count - wanted) > 5 * math.sqrt(wanted * (1 - share)) + 5:
+            warn(
+                f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {wanted:,.0f}, for "
+                "a split with this seed chose these records before, and both deal them alike: pass another seed"
+            )
+            return
+
+
+def _warn_of_new_numbers(view: Selected) -> None:
     """Warn if the records of a view may have been split under other numbers: in another version that has them too."""
     leaves = view.base.leaves
     home = None if leaves is None else leaves.home
@@ -78,12 +109,13 @@ def warn_of_new_numbers(view: Selected) -> None:
 
 
 def _built_before(home: StoredVersion) -> str | None:
-    """Return the first version of the dataset, unless it is this one or holds the same records."""
+    """Return the first version of the dataset, unless it has this name, as after an erasure, or the same records."""
     # No warning is worth an error.
     with suppress(StorageError):
         versions = Log(home.store, home.dataset_id).head().versions
         first = next(iter(versions.values()), home.info)
-        return None if first.digest == home.info.digest else first.version
+        is_other = first.version != home.info.version and first.digest != home.info.digest
+        return first.version if is_other else None
     return None
 
 
@@ -116,8 +148,10 @@ def _ends(segments: tuple[int, ...], fractions: tuple[float, ...]) -> list[Ints]
     return ends
 
 
-def _parts_by_value(view: Selected, names: Sequence[str], fractions: Sequence[float], key: int) -> Ints:
-    """Return the share of each record by a hash of its values of some fields."""
+def _parts_by_value(
+    view: Selected, names: Sequence[str], fractions: Sequence[float], key: int
+) -> tuple[Ints, Ints]:
+    """Return the share of each record by a hash of its values of some fields, and that of each value."""
     ends = [int(end * 2.0**64) for end in accumulate(fractions[:-1])]
     parts: dict[tuple[Any, ...], int] = {}
     out = np.empty(len(view), np.int64)
@@ -126,7 +160,7 @@ def _parts_by_value(view: Selected, names: Sequence[str], fractions: Sequence[fl
             if value not in parts:
                 parts[value] = bisect_right(ends, _hash(value, key))
             out[row] = parts[value]
-    return out
+    return out, np.array(list(parts.values()), np.int64)
 
 
 def _hash(values: Sequence[Any], key: int) -> int:

@@ -30,7 +30,7 @@ from cachelayer.access.sequences.bucketed import bucketed_stream
 from cachelayer.access.sequences.packs import PackRows, pack_rows
 from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
-from cachelayer.access.split import split, warn_of_new_numbers
+from cachelayer.access.split import split
 from cachelayer.access.where import Condition, mask_of
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -282,16 +282,16 @@ class View(Generic[T]):
 
         Warns:
             CacheLayerWarning: if another version may have the same records under other numbers, since it was written,
-                or built, by itself, and ``by`` is not passed.
+                or built, by itself, and ``by`` is not passed; if the view is a part of a split with the same seed,
+                which deals its records alike, so that the parts are far from the shares.
         """
-        parts = self._split(shares, seed=seed, by=by)
-        if by is None:
-            warn_of_new_numbers(self._records)
-        return parts
+        return self._split(shares, seed=seed, by=by, warns=True)
 
-    def _split(self, shares: Mapping[str, float], *, seed: int | None = None, by: Any = None) -> dict[str, Self]:
+    def _split(
+        self, shares: Mapping[str, float], *, seed: int | None = None, by: Any = None, warns: bool = False
+    ) -> dict[str, Self]:
         """Return what :meth:`split` does; without a warning, for a reference that pins the records of a part."""
-        selections = split(self._records, shares, seed, by)
+        selections = split(self._records, shares, seed, by, warns=warns)
         arguments, options = (literal(shares),), {"seed": literal(seed)}
         if by is not None:
             options["by"] = literal(by)

@@ -36,7 +36,7 @@ class TableHashes(NamedTuple):
 
 
 def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
-    """Return the source of arrays, a table or a frame in memory; None for any other object."""
+    """Return the source of arrays, tensors, a table, a frame or a series in memory; None for any other object."""
     if isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple):
         return None
     try:
@@ -56,7 +56,20 @@ def _table_of(obj: Any, declared: Tree | None) -> Table | None:
         # Tables and frames of every library have rows, and names of columns.
         source = adapted_source(obj, unbatch=False, element_spec=declared)
         return source if isinstance(source, Table) else None
-    return None
+    return _source_of_tensors(obj, declared)
+
+
+def _source_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
+    """Return the source of a series, a tensor of any library, or a dataset of tensors; None for any other object."""
+    is_dataset = isinstance(getattr(obj, "tensors", None), tuple)
+    if not is_dataset and not hasattr(type(obj), "__array__"):
+        return None
+    columns = columns_of(obj.tensors if is_dataset else (obj,))
+    try:
+        return None if columns is None else ArraySource(columns if is_dataset else columns[0], declared)
+    except (InvalidTypeError, ElementError):
+        # A series of objects that are no column is stored element by element.
+        return None
 
 
 def table_hashes(table: Table, most_nbytes: int = MOST_NBYTES) -> TableHashes:

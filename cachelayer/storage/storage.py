@@ -569,7 +569,10 @@ class Storage:
             leaves = kept.base.leaves
             home = None if leaves is None or kept.name is None else leaves.home
             if home is None or home.info.digest != ref._base.version.info.digest:
-                raise InvalidArgumentError(f"keep={keep!r}: it is no view of the records of {reference}")
+                raise InvalidArgumentError(
+                    f"keep={keep!r}: it is no view of {ref.dataset_id}@{ref.dataset_version} with the records that it "
+                    "has now"
+                )
         elif isinstance(keep, str) or callable(keep):
             kept = ref.where(keep)._records
         selection = kept.selection

@@ -277,3 +277,21 @@ def test_splits_are_those_of_the_vectors(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", VECTORS["values"], ids=lambda case: str(case["values"]))
 def test_parts_of_values_are_those_of_the_vectors(case: dict[str, Any]) -> None:
     assert reference().part_by_value(case["values"], case["shares"], case["seed"]) == case["part"]
+
+
+@pytest.mark.parametrize("by", [None, "n"])
+def test_a_split_of_a_part_with_the_same_seed_warns(storage: Storage, by: str | None) -> None:
+    train = storage.fetch("d@v1").split({"train": 0.8, "val": 0.2}, seed=3, by=by)["train"]
+    version = storage.derive("d@v1", new=f"train-{by}", keep=train)
+    for view in (train, version, version.where("n > 10")):
+        with pytest.warns(cachelayer.CacheLayerWarning, match="another seed"):
+            assert not len(view.split({"train": 0.8, "val": 0.2}, seed=3, by=by)["val"])
+        assert len(view.split({"train": 0.8, "val": 0.2}, seed=4, by=by)["val"])
+
+
+def test_a_version_that_was_replaced_by_an_erasure_is_no_other_version(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    before = storage.submit(rows(0, 50), "d", "v1")
+    storage.erase("d", records=[7], of="v1", reason="asked")
+    # A warning would be an error.
+    assert len(before.split({"train": 0.8, "val": 0.2}, seed=3)["val"]) == 10

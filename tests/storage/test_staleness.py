@@ -206,6 +206,26 @@ def test_of_a_table_that_is_too_large_rows_are_compared_and_it_is_said(
     assert refs[0].provenance["compared_in_part"] == ["256 of 1,000 rows"]
 
 
+TENSORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "series of pandas": ("pandas", lambda pandas, values: pandas.Series(values)),
+    "series of Polars": ("polars", lambda polars, values: polars.Series(values)),
+    "texts": ("pandas", lambda pandas, values: pandas.Series(values.astype(str))),
+    "tensor": ("torch", lambda torch, values: torch.asarray(values)),
+    "dataset of tensors": ("torch", lambda torch, values: torch.utils.data.TensorDataset(torch.asarray(values))),
+    "array of JAX": ("jax.numpy", lambda numpy, values: numpy.asarray(values)),
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_every_value_of_a_series_or_tensor_is_compared(storage: Storage, kind: str) -> None:
+    module, make = TENSORS[kind]
+    library, values = pytest.importorskip(module), np.arange(5_000)
+    storage.cache(make(library, values), "d", "v1")
+    storage.cache(make(library, values.copy()), "d", "v1", on_change="error")
+    with pytest.raises(StaleVersionError, match=r"elements changed|column 0 changed"):
+        storage.cache(make(library, np.where(values == 4_321, 0, values)), "d", "v1", on_change="error")
+
+
 LONG = [{"x": number, "name": "a"} for number in range(300_000)]
 
 
