@@ -83,8 +83,8 @@ def _warn_of_uneven_parts(dealt: NDArray[Any], shares: Mapping[str, float], seed
         # Records that are dealt at random go beyond five standard deviations once in a million times.
         if abs(count - wanted) > 5 * math.sqrt(wanted * (1 - share)) + 5:
             warn(
-                f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {wanted:,.0f}, for "
-                "a split with this seed chose these records before, and both deal them alike: pass another seed"
+                f"split(seed={seed}): the part {name!r} has {count:,} of {total:,} in place of about {wanted:,.0f}: a "
+                "split with this seed chose these records before, and both deal them alike. Pass another seed"
             )
             return
 
@@ -148,9 +148,7 @@ def _ends(segments: tuple[int, ...], fractions: tuple[float, ...]) -> list[Ints]
     return ends
 
 
-def _parts_by_value(
-    view: Selected, names: Sequence[str], fractions: Sequence[float], key: int
-) -> tuple[Ints, Ints]:
+def _parts_by_value(view: Selected, names: Sequence[str], fractions: Sequence[float], key: int) -> tuple[Ints, Ints]:
     """Return the share of each record by a hash of its values of some fields, and that of each value."""
     ends = [int(end * 2.0**64) for end in accumulate(fractions[:-1])]
     parts: dict[tuple[Any, ...], int] = {}
