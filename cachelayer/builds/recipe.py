@@ -155,10 +155,10 @@ class Recipe:
             version: the version, with its storage.
         """
         before, after = _failed.get(version, ({}, {}))
-        state = {
-            name: before.get(name, value) if after.get(name) == value else value
-            for name, value in self.account.state.items()
-        }
+        now = self.account.state
+        as_left = {name for name, value in now.items() if name in after and after[name] == value}
+        state = {name: value for name, value in now.items() if name not in as_left}
+        state |= {name: before[name] for name in as_left & before.keys()}
         return replace(self, account=self.account._replace(state=state))
 
     def note_failure(self, version: str) -> None:

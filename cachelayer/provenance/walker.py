@@ -657,7 +657,9 @@ class _Walk:
                 self._in_part[f"{self._name} ({table[1]})"] = None
             return _joined(kind.__qualname__, self._container(dict(table[0]), dict))
         if hasattr(kind, "__array__") and any(hasattr(kind, name) for name in ("__dlpack__", "numpy", "to_numpy")):
-            return _joined(f"{kind.__qualname__} {value.dtype}", self._array(np.asarray(value)))
+            # Parameters of models are tensors with gradients.
+            tensor = value.detach() if hasattr(kind, "detach") else value
+            return _joined(f"{kind.__qualname__} {value.dtype}", self._array(np.asarray(tensor)))
         if callable(value):
             name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
             self._pending += [*_inside(value), *_code_in(getattr(value, "__dict__", {}).values())]

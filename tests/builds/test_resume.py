@@ -277,6 +277,9 @@ class Scaled:
     def __getitem__(self, number: int) -> Any:
         if not 0 <= number < 2000:
             raise IndexError(number)
+        if number == 0:
+            # As sources do that open their files late.
+            self.opened = [number]
         if [number] == self.fails:
             raise OSError(self.fails.pop())
         return {"x": number * self.scale * SCALES[0] + int(OFFSETS[0])}

@@ -271,6 +271,7 @@ SOURCES: dict[str, Callable[[int], Any]] = {
     "held frame": lambda scale: closed(pytest.importorskip("pandas").DataFrame({"x": np.arange(9) == scale})),
     "held series": lambda scale: closed(pytest.importorskip("polars").Series([1, scale])),
     "held tensor": lambda scale: closed(pytest.importorskip("torch").arange(9) * scale),
+    "held parameter": lambda scale: closed(pytest.importorskip("torch").full((3,), scale / 2, requires_grad=True)),
 }
 
 
