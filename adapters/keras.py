@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import itertools
 import operator
+import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -126,7 +129,13 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
             "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
             "remainder='drop' or 'pad' to stream()"
         )
-    return StreamDataset(stream)
+    dataset = StreamDataset(stream)
+    _DATASETS.setdefault(stream, WeakSet()).add(dataset)
+    return dataset
+
+
+_DATASETS: WeakKeyDictionary[Stream[Any], WeakSet[StreamDataset]] = WeakKeyDictionary()
+"""The datasets that were made of each stream."""
 
 
 class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
@@ -144,6 +153,8 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self.following = 0
         """The epoch after the last one that a callback chose."""
         self._has_begun = False
+        # The epoch that begins late, and how many of its batches are left out.
+        self._late = (0, 0)
         self._ahead: tuple[tuple[int, int], Iterator[Any]] | None = None
 
     @property
@@ -152,15 +163,26 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return reader_of(self.stream).options.steps
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return self.steps.per_epoch()
+        """Return the number of batches of an epoch; of one that a :class:`Resume` continues, of the rest."""
+        return self.steps.per_epoch() - self._done
+
+    @property
+    def _done(self) -> int:
+        """The number of batches of the current epoch that are left out."""
+        epoch, done = self._late
+        return done if self.begin == epoch * self.steps.records else 0
+
+    def leave_out(self, epoch: int, batches: int) -> None:
+        """Leave out the first batches of an epoch. :class:`Resume` calls this."""
+        self._late = epoch, batches
 
     def __getitem__(self, index: int) -> Any:
         """Return a batch of the current epoch; negative numbers count from its end."""
         number, count = operator.index(index), len(self)
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
-        return _for_fit(self._read(number % count, count), padded=self.steps.remainder == "pad")
+        item = self._read(self._done + number % count, self._done + count)
+        return _for_fit(item, padded=self.steps.remainder == "pad")
 
     def _read(self, number: int, count: int) -> Any:
         """Return a batch of the current epoch; those asked for one after another are read ahead."""
@@ -211,17 +233,96 @@ class _EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         if self._dataset.goes_on:
             self._offset = None
-        steps = self.params.get("steps")
-        if steps is not None and steps != len(self._dataset):
-            raise InvalidArgumentError(
-                f"steps_per_epoch={steps}: an epoch of fit() is an epoch of the stream, which has {len(self._dataset)} "
-                "batches: leave steps_per_epoch out"
-            )
+        _check_steps(self.params.get("steps"), self._dataset)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         if self._offset is None:
             self._offset = max(0, self._dataset.following - epoch)
         self._dataset.set_epoch(epoch + self._offset)
+
+
+def _check_steps(steps: int | None, dataset: StreamDataset) -> None:
+    if steps is not None and steps != len(dataset):
+        raise InvalidArgumentError(
+            f"steps_per_epoch={steps}: an epoch of fit() is an epoch of the stream, which has {len(dataset)} batches: "
+            "leave steps_per_epoch out"
+        )
+
+
+class Resume(keras.callbacks.Callback):  # type: ignore[misc]
+    """Has ``fit`` go on after the last batch that the optimizer has seen, in the middle of an epoch.
+
+    Pass it after what restores the weights, in place of ``dataset.callback``::
+
+        backup = keras.callbacks.BackupAndRestore(folder, save_freq=100)
+        model.fit(to_keras(stream), epochs=10, shuffle=False, callbacks=[backup, Resume(stream)])
+
+    The number of steps that the optimizer has done, which is restored with its other variables, is all that is needed:
+    the first epoch of a run has the batches that are left of it, and each later one all of its batches. Epochs end as
+    they would have, so that validation and schedules see no difference. Weights that were restored before ``fit``, with
+    those of the optimizer, do as well.
+
+    Args:
+        stream: the stream whose dataset is passed to ``fit``, or that dataset.
+    """
+
+    def __init__(self, stream: Stream[Any] | StreamDataset) -> None:
+        super().__init__()
+        if not isinstance(stream, StreamDataset):
+            check_stream(stream)
+        self._source = stream
+        self._is_late = False
+        self._quiet = ExitStack()
+
+    def _datasets(self) -> list[StreamDataset]:
+        source = self._source
+        datasets = [source] if isinstance(source, StreamDataset) else [*_DATASETS.get(source, ())]
+        if not datasets:
+            raise InvalidArgumentError("Resume() of a stream without a dataset: pass to_keras(stream) to fit()")
+        return datasets
+
+    def _place(self) -> tuple[int, int]:
+        """Return the epoch that the optimizer is in, and how many of its batches it has seen."""
+        optimizer = self.model.optimizer
+        if hasattr(optimizer, "inner_optimizer"):
+            raise InvalidArgumentError(
+                f"a {type(optimizer).__name__} leaves out steps, so that the number of its steps is not that of the "
+                "batches: train with bfloat16, or resume whole epochs with dataset.callback"
+            )
+        # With gradient accumulation, the public number is that of whole steps.
+        return divmod(int(getattr(optimizer, "_iterations", optimizer.iterations)), len(self._datasets()[0]))
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        for dataset in self._datasets():
+            dataset.leave_out(0, 0)
+            _check_steps(self.params.get("steps"), dataset)
+        epoch, batches = self._begun = self._place()
+        self._is_late = epoch + batches > 0
+        if self._is_late:
+            # As Keras's BackupAndRestore does, which knows whole epochs alone.
+            self.model._initial_epoch = epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self._place() != self._begun and self._begun == (0, 0):
+            raise InvalidArgumentError("pass Resume() after what restores the weights, such as BackupAndRestore")
+        for dataset in self._datasets():
+            if self._is_late:
+                dataset.leave_out(*self._begun)
+            dataset.set_epoch(epoch)
+        if self._is_late:
+            # Keras expects as many batches as in any epoch.
+            self._quiet.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self._quiet.close()
+        self._is_late, self._begun = False, (epoch + 1, 0)
+        for dataset in self._datasets():
+            dataset.leave_out(0, 0)
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        # Another fit() of this model begins where its arguments say.
+        self.model._initial_epoch = None
 
 
 def _has_dtype(array: Any) -> bool:

@@ -1,8 +1,9 @@
 import sys
-from pathlib import Path
 
 import keras
 from corpus import rows
+
+from cachelayer.adapters.keras import Resume, to_keras
 
 
 def loss_of(truth, predicted):
@@ -24,14 +25,7 @@ seen = []
 keras.utils.set_random_seed(0)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile(loss=loss_of, optimizer=keras.optimizers.Adam(0.01), run_eagerly=True)
-model.optimizer.build(model.trainable_variables)
-weights = Path(sys.argv[1]) / "model.weights.h5"
-if weights.exists():
-    model.load_weights(weights)
-stream = rows.stream(32, shuffle=True, seed=0, num_epochs=3).map_batches(inputs)  # was: a PyDataset
-done = int(model.optimizer.iterations)
-rest = iter(stream)
-rest.set_state(stream.state(done))
-saving = keras.callbacks.ModelCheckpoint(weights, save_weights_only=True, save_freq=5)
-steps = len(stream) - done
-model.fit((batch for batch in rest), steps_per_epoch=steps, shuffle=False, callbacks=[saving, Printed()], verbose=0)
+stream = rows.stream(32, shuffle=True, seed=0).map_batches(inputs)
+backup = keras.callbacks.BackupAndRestore(sys.argv[1], save_freq=5)
+callbacks = [backup, Resume(stream), Printed()]  # new: Resume
+model.fit(to_keras(stream), epochs=3, shuffle=False, callbacks=callbacks, verbose=0)  # was: a PyDataset

@@ -18,7 +18,7 @@ from source_conformance import FallibleSource
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.adapters.keras import to_keras
+from cachelayer.adapters.keras import Resume, to_keras
 
 # Forks beside threads are what Keras's multiprocessing does.
 pytestmark = pytest.mark.filterwarnings(
@@ -247,9 +247,76 @@ def test_an_epoch_has_its_own_batches_and_no_others(ref: Any) -> None:
             dataset[index]
 
 
+class Stop(keras.callbacks.Callback):  # type: ignore[misc]
+    """Ends a run after so many batches, as a kill does."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def train(ref: Any, folder: Path, stop: int) -> tuple[list[Any], dict[str, Any], Any]:
+    """Train three epochs; return the batches, the history, and the weights."""
+    stream = ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair)
+    keras.utils.set_random_seed(1)
+    model = Watched()
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2, 5], [1e-3, 1e-4, 1e-5])
+    model.compile(loss="mse", optimizer=keras.optimizers.Adam(schedule), run_eagerly=True)
+    model(np.zeros((1, 2), "f4"))
+    backup = keras.callbacks.BackupAndRestore(folder, save_freq=1)
+    validation = to_keras(ref.stream(BATCH).map_batches(pair))
+    history: dict[str, Any] = {}
+    try:
+        callbacks = [backup, Resume(stream), Stop(stop)]
+        arguments = {"verbose": 0, "shuffle": False, "validation_data": validation, "callbacks": callbacks}
+        history = model.fit(to_keras(stream), epochs=3, **arguments).history
+    except KeyboardInterrupt:
+        pass
+    return model.seen, history, np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+@pytest.mark.filterwarnings("error:Your input ran out of data")
+def test_a_run_that_is_killed_goes_on_in_mid_epoch_and_twice(ref: Any, tmp_path: Path) -> None:
+    whole, history, weights = train(ref, tmp_path / "whole", 0)
+    assert whole == expected(ref)
+    for stop in range(1, 7):
+        folder = tmp_path / str(stop)
+        begun, _, _ = train(ref, folder, stop)
+        more, _, _ = train(ref, folder, 1 + stop % 2)
+        rest, later, same = train(ref, folder, 0)
+        assert begun + more + rest == whole
+        assert same == pytest.approx(weights)
+        assert later["val_loss"] == history["val_loss"][-len(later["val_loss"]) :]
+
+
+def test_resume_says_what_it_needs(ref: Any, tmp_path: Path) -> None:
+    stream = ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair)
+    with pytest.raises(cachelayer.InvalidTypeError, match="stream"):
+        Resume(ref)
+    model = watched()
+    with pytest.raises(cachelayer.InvalidArgumentError, match="to_keras"):
+        model.fit(to_keras(ref.stream(BATCH).map_batches(pair)), verbose=0, callbacks=[Resume(stream)])
+    dataset = to_keras(stream)
+    model(np.zeros((1, 2), "f4"))
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
+    model.fit(dataset, verbose=0, shuffle=False, callbacks=[backup, Resume(dataset)])
+    late = watched()
+    late(np.zeros((1, 2), "f4"))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="after what restores"):
+        late.fit(dataset, epochs=2, verbose=0, shuffle=False, callbacks=[Resume(dataset), backup])
+    late.compile(loss="mse", optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="LossScaleOptimizer"):
+        late.fit(dataset, verbose=0, shuffle=False, callbacks=[Resume(dataset)])
+
+
 @pytest.mark.soak
 def test_fit_on_other_backends_sees_the_same() -> None:
-    chosen = "fit_sees or padding or without_the_callback"
+    chosen = "fit_sees or padding or without_the_callback or killed"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
     children = [
         subprocess.Popen(
@@ -264,7 +331,7 @@ def test_fit_on_other_backends_sees_the_same() -> None:
     for child in children:
         out, _ = child.communicate()
         assert child.returncode == 0, out
-        assert "3 passed" in out
+        assert "4 passed" in out
 
 
 def test_the_page_shows_what_happens() -> None:
