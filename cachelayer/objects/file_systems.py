@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cachelayer.objects import obstore_ranges
-from cachelayer.objects.clouds import CONNECTIONS, open_file_system
+from cachelayer.objects.cloud_client import CONNECTIONS
+from cachelayer.objects.clouds import open_client
 from cachelayer.objects.failures import Kind, RequestError
 from cachelayer.objects.store import KINDS, Buffer
 from cachelayer.system_threads import Pool
@@ -42,9 +43,9 @@ class FileSystem:
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         scheme = url.partition("://")[0]
         self._kind = KINDS.get(scheme, scheme)
-        self._opened = open_file_system(self._kind, url, options, timeout)
-        self._fs = self._opened.fs
-        self.host = urlsplit(self._opened.address).netloc or scheme
+        self._client = open_client(self._kind, url, options, timeout)
+        self._fs = self._client.fs
+        self.host = urlsplit(self._client.address).netloc or scheme
         self._ranges = obstore_ranges.reader_of(self._kind, self._fs, options, timeout / 4)
         self._refused = 0
         self._creating = threading.Lock()
@@ -72,7 +73,7 @@ class FileSystem:
 
     def info(self, path: str, seconds: float) -> Mapping[str, Any]:
         """Return what the store says about an object: its ``type``, ``size`` and most often ``mtime``."""
-        found: Mapping[str, Any] = self._run(self._opened.info, path, seconds=seconds)
+        found: Mapping[str, Any] = self._run(self._client.info, path, seconds=seconds)
         return found
 
     def upload(self, file: str, path: str, nbytes: int, seconds: float) -> None:
@@ -105,10 +106,10 @@ class FileSystem:
     def check_bucket(self, path: str, seconds: float) -> None:
         """Raise FileNotFoundError if the bucket of a path does not exist."""
         bucket = path.partition("/")[0]
-        if self._opened.look_at_bucket is None or bucket in self.buckets:
+        if self._client.look_at_bucket is None or bucket in self.buckets:
             return
         try:
-            self._run(self._opened.look_at_bucket, bucket, seconds=seconds)
+            self._run(self._client.look_at_bucket, bucket, seconds=seconds)
         # A client may raise anything.
         except Exception as error:
             if RequestError.of(error).kind is not Kind.REFUSED:

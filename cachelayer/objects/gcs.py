@@ -1,0 +1,83 @@
+"""Google Cloud Storage: by gcsfs, and ranges by obstore."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import google_crc32c
+
+from cachelayer.objects.cloud_client import ASK_AGAIN, FIXED, CloudClient, OpenBucket, obstore_client
+from cachelayer.objects.failures import Kind, RequestError
+
+OBSTORE_OPTIONS = frozenset({"access", "endpoint_url", "project", "token"})
+_PAUSES = (0.1, 0.5)
+
+
+def open_client(_url: str, options: Mapping[str, Any], silence: float) -> CloudClient:
+    """Return the file system of gcsfs, which notices soon that nobody answers, and tries again soon."""
+    import aiohttp
+
+    # gcsfs' own default class asks every bucket, by another protocol, whether it is zonal.
+    from gcsfs.core import GCSFileSystem
+
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=silence, sock_read=silence)
+    fs = GCSFileSystem(**{"requests_timeout": limits, **options, **FIXED})
+    # gcsfs' own retries wait for seconds, and write a traceback to stderr.
+    fs._request = partial(_request_of_gcs, partial(GCSFileSystem._request.__wrapped__, fs))
+    # Who may see objects may seldom see what is said of their bucket.
+    return CloudClient(fs, fs._location, fs._get_object, partial(fs._ls, max_results=1))
+
+
+async def _request_of_gcs(request: Any, *arguments: Any, **options: Any) -> Any:
+    """Make a request; try it again if that may help, so that an upload in many parts need not begin anew."""
+    for pause in (*_PAUSES, None):
+        try:
+            reply = await request(*arguments, **options)
+            if "Range" not in (options.get("headers") or {}):
+                _check_whole(reply[1], reply[3])
+        # A client may raise anything.
+        except Exception as error:
+            if pause is None or RequestError.of(error).kind is not Kind.TRANSIENT:
+                raise
+            await asyncio.sleep(pause)
+        else:
+            return reply
+    raise AssertionError("the last try returns or raises")
+
+
+def _check_whole(headers: Any, body: bytes) -> None:
+    """Raise unless the bytes of an object match the CRC32C that came with them, if one did."""
+    # Google sends one such header for each kind of checksum.
+    stated = re.search(r"crc32c=([^,\s]+)", ",".join(headers.getall("x-goog-hash", [])))
+    is_stored_so = headers.get("x-goog-stored-content-encoding", "identity") == "identity"
+    if stated and is_stored_so and stated[1] != b64encode(google_crc32c.Checksum(body).digest()).decode():
+        raise RequestError(Kind.TRANSIENT, "the bytes that came do not match their CRC32C")
+
+
+def open_obstore(fs: Any, _options: Mapping[str, Any]) -> OpenBucket | None:
+    """Return what opens buckets in obstore; None if gcsfs has more than it can be told."""
+    found = fs.credentials
+    # Sessions and certificates may come from fsspec's or google-auth's configuration, too.
+    if fs.session_kwargs or fs._use_client_cert or fs.requester_pays:
+        return None
+
+    def credentials() -> dict[str, Any]:
+        found.maybe_refresh()
+        expiry = found.credentials.expiry
+        until = datetime.now(UTC) + ASK_AGAIN if expiry is None else expiry.replace(tzinfo=UTC)
+        return {"token": found.credentials.token, "expires_at": until}
+
+    def open_bucket(bucket: str, client: dict[str, Any]) -> Any:
+        from obstore.store import GCSStore
+
+        access = {"skip_signature": True} if found.credentials is None else {"credential_provider": credentials}
+        endpoint: str = fs._location
+        return GCSStore(bucket, base_url=endpoint, **access, **obstore_client(endpoint, client))
+
+    return open_bucket

@@ -1,0 +1,72 @@
+"""S3 and what speaks its language: by s3fs, and ranges by obstore."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cachelayer.objects.cloud_client import ASK_AGAIN, CONNECTIONS, FIXED, CloudClient, OpenBucket, obstore_client
+
+OBSTORE_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})
+_OBSTORE_CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
+
+
+def open_client(_url: str, options: Mapping[str, Any], silence: float) -> CloudClient:
+    """Return the file system of s3fs, which notices soon that nobody answers."""
+    from fsspec.asyn import sync
+    from s3fs import S3FileSystem
+
+    config = {
+        "connect_timeout": silence,
+        "read_timeout": silence,
+        "max_pool_connections": CONNECTIONS,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        **options.get("config_kwargs", {}),
+    }
+    # More than one at once takes another request for the size of each object.
+    fs = S3FileSystem(**{"max_concurrency": 1, **options, **FIXED, "config_kwargs": config})
+    client = sync(fs.loop, fs.set_session)
+
+    async def info(path: str) -> dict[str, Any]:
+        bucket, _, key = path.partition("/")
+        found = await fs._call_s3("head_object", Bucket=bucket, Key=key)
+        return {"type": "file", "size": found["ContentLength"], "mtime": found["LastModified"]}
+
+    return CloudClient(fs, client.meta.endpoint_url, info, fs._info)
+
+
+def open_obstore(fs: Any, options: Mapping[str, Any]) -> OpenBucket | None:
+    """Return what opens buckets in obstore; None if s3fs has more than it can be told, or finds no credentials."""
+    from fsspec.asyn import sync
+
+    botocore_client, anonymous = fs.s3, bool(options.get("anon"))
+    endpoint: str = botocore_client.meta.endpoint_url
+    if not _OBSTORE_CLIENT_OPTIONS.issuperset(options.get("client_kwargs") or {}):
+        return None
+    # obstore does not know of certificates that botocore was given.
+    if endpoint.startswith("https:") and fs.session.get_config_variable("ca_bundle") is not None:
+        return None
+    found = botocore_client._get_credentials()
+    # s3fs says at once that there are none.
+    if found is None and not anonymous:
+        return None
+
+    def credentials() -> dict[str, Any]:
+        frozen = sync(fs.loop, found.get_frozen_credentials)
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + ASK_AGAIN,
+        }
+
+    def open_bucket(bucket: str, client: dict[str, Any]) -> Any:
+        from obstore.store import S3Store
+
+        access: dict[str, Any] = {"skip_signature": True} if anonymous else {"credential_provider": credentials}
+        region = botocore_client.meta.region_name or "us-east-1"
+        access |= {"endpoint": endpoint, "region": region, "virtual_hosted_style_request": False}
+        return S3Store(bucket, **access, **obstore_client(endpoint, client))
+
+    return open_bucket
