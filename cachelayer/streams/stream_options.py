@@ -278,8 +278,21 @@ def _order(
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     if isinstance(shuffle, Blocks) and key is not None:
-        return shuffle.order(records, record_nbytes, together, seed=key, reshuffle=reshuffle)
-    return ExactOrder(records, bool(shuffle), key, reshuffle or not shuffle)
+        return _block_order(shuffle, records, record_nbytes, together, key, reshuffle)
+    return _exact_order(records, bool(shuffle), key, reshuffle or not shuffle)
+
+
+# Streams of one order share what it has computed. Orders in blocks have computed some MB.
+@lru_cache(maxsize=8)
+def _exact_order(records: int, shuffle: bool, seed: int | None, reshuffle: bool) -> ExactOrder:
+    return ExactOrder(records, shuffle, seed, reshuffle)
+
+
+@lru_cache(maxsize=2)
+def _block_order(
+    blocks: Blocks, records: int, record_nbytes: int, together: int, seed: int, reshuffle: bool
+) -> BlockOrder:
+    return blocks.order(records, record_nbytes, together, seed=seed, reshuffle=reshuffle)
 
 
 def warn_of_few_lanes(shards: int, orders: Iterable[Order]) -> None:
