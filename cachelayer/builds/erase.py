@@ -72,13 +72,14 @@ class Erasure:
             claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"),
             shard_target(self._store, None, self._dataset_id, generation) as target,
         ):
-            for head in self._log.heads():
+
+            def decide(head: Snapshot) -> Snapshot:
                 self._refuse_if_replaced(head)
                 rows = self._rows(self._manifest(head.versions[name]))
-                decided = self._without(head, rows, target, progress) if rows else head
-                if not rows or self._log.commit(decided):
-                    break
-        return StoredVersion(self._store, self._dataset_id, decided.versions[name])
+                return self._without(head, rows, target, progress) if rows else head
+
+            entry = self._log.change(decide)
+        return StoredVersion(self._store, self._dataset_id, entry.versions[name])
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
         """Raise unless the version is there as it was read, or without more records: these keep their numbers."""

@@ -93,9 +93,7 @@ class Catalog:
         """Append what a function makes of the newest snapshot of a dataset; if others come first, decide again."""
         log = Log(self.store, dataset_id)
         self.head(log)
-        for head in log.heads():
-            if log.commit(decide(head)):
-                break
+        log.change(decide)
 
     def find(self, log: Log, version: str) -> DataRef[Any] | None:
         """Return a version by its name or tag; None if there is none."""

@@ -195,20 +195,18 @@ def collect(
     ended = _left_over(store, dataset_id) if listing else []
     if listing and is_at_work(store, dataset_id, lambda name: age(name.removeprefix(f"{dataset_id}/"))):
         listing = {}
-    for head in log.heads():
-        try:
-            needs = needs_of(store, dataset_id, head, age)
-        except VersionNotFoundError:
-            if log.head().sequence == head.sequence:
-                raise
-            # Another process has deleted it meanwhile.
-            continue
+    needs, reasons = Needs(Snapshot(), frozenset(), {}), dict[str, str]()
+
+    def decide(head: Snapshot) -> Snapshot:
+        nonlocal needs, reasons
+        needs = needs_of(store, dataset_id, head, age)
         reasons = garbage(listing, needs, age, grace, ended)
         swept = list(filter(paths.is_file, reasons))
         if dry_run or (not swept and needs.head.deleted == head.deleted):
-            break
-        if log.commit(needs.head.sweeping(swept, event("collect", files=len(swept)))):
-            break
+            return head
+        return needs.head.sweeping(swept, event("collect", files=len(swept)))
+
+    log.change(decide)
     objects = {**listing, **{file: of_file for file, (of_file, _) in needs.released.items()}}
     for name in reasons if not dry_run else ():
         if _is_folder(name):

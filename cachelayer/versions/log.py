@@ -10,14 +10,14 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Self
 
 from cachelayer import json_values
-from cachelayer.errors import CorruptionError, FormatError, StorageError
+from cachelayer.errors import CorruptionError, FormatError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
@@ -109,21 +109,33 @@ class Log:
         name = paths.log_entry(self.dataset_id, sequence)
         return CorruptionError(f"{self.store.url}/{name}: an entry of the log is missing")
 
-    def heads(self) -> Iterator[Snapshot]:
-        """Yield the newest snapshot, and a newer one each time that :meth:`commit` comes too late.
+    def change(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
+        """Put what a function makes of the newest snapshot as the next entry, and return it.
 
-        Between them is a random pause, which grows from try to try::
+        If another writer adds an entry first, the function decides again, on that one. Between two tries is a random
+        pause, which grows from try to try::
 
-            for head in log.heads():
-                if log.commit(head.with_tag(version, tag, event)):
-                    break
+            log.change(lambda head: head.with_tag(version, tag, event))
+
+        Args:
+            decide: returns the snapshot that follows a snapshot, or the same if there is nothing to change. If it
+                raises VersionNotFoundError because another has deleted a version meanwhile, it decides again.
         """
         until = time.monotonic() + _PATIENCE
         if self._seen is not None and not self.store.exists(paths.log_entry(self.dataset_id, self._seen.sequence)):
             # The dataset was removed by other means.
             self._seen = None
         for number in count():
-            yield self.head()
+            head = self.head()
+            try:
+                decided = decide(head)
+            except VersionNotFoundError:
+                if self.head().sequence == head.sequence:
+                    raise
+            else:
+                entry = head if decided is head else self._commit(decided)
+                if entry is not None:
+                    return entry
             if time.monotonic() > until:
                 break
             # Random, so that writers that lost together do not meet again; no secret depends on it.
@@ -134,20 +146,20 @@ class Log:
             "Try again later"
         )
 
-    def commit(self, decided: Snapshot) -> bool:
-        """Put a changed head as the next entry; return False if another entry came first."""
+    def _commit(self, decided: Snapshot) -> Snapshot | None:
+        """Put a changed head as the next entry, and return it; None if another entry came first."""
         sequence = decided.sequence + 1
         # What an entry deleted stands in that entry alone.
         swept = decided.swept if decided.sweeps[-1:] == (sequence,) else frozenset[str]()
         entry = replace(decided, sequence=sequence, swept=swept)
         raw, name = entry.encode(uuid.uuid4().hex), paths.log_entry(self.dataset_id, sequence)
         if not (self.store.put_if_absent(name, raw) or self.store.read(name) == raw):
-            return False
+            return None
         self._seen = entry
         # The entry is there: a pointer that cannot be written must not look like a failure.
         with suppress(StorageError):
             self.store.put(paths.log_head(self.dataset_id), json_values.sealed({"sequence": sequence}))
-        return True
+        return entry
 
 
 def has_log(store: Store, dataset_id: str) -> bool:

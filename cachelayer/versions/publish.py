@@ -60,24 +60,24 @@ def publish(
         nbytes=manifest.nbytes,
         time=time or manifest.provenance["time"],
     )
-    for head in log.heads():
+
+    def decide(head: Snapshot) -> Snapshot:
+        nonlocal info
         found = head.versions.get(version)
         if found is not None and found.manifest_sha256 == info.manifest_sha256:
             # The reply to an earlier try was lost, and its entry arrived late.
-            info = found
-            break
+            return head
         for each in (*read, *([] if base is None else [base])):
             _refuse_if_changed(each, log, head, version, needs_files=each is base)
         _check(log, head, version, stored)
         info = put_manifest(log, head, info, stored, raw, numbers)
         if replaces is not None and found is not None and found.digest == replaces[0]:
             gone = Deletion(found, head.sequence + 1, 0.0)
-            decided = head.superseding([info], replaces[1], change, [*head.deleted, gone])
-        else:
-            decided = head.with_version(info, change)
-        if log.commit(decided):
-            break
-    return StoredVersion.with_manifest(log.store, log.dataset_id, info, stored)
+            return head.superseding([info], replaces[1], change, [*head.deleted, gone])
+        return head.with_version(info, change)
+
+    entry = log.change(decide)
+    return StoredVersion.with_manifest(log.store, log.dataset_id, entry.versions[version], stored)
 
 
 def _check_files(log: Log, version: str, manifest: Manifest, base: StoredVersion | None) -> None:

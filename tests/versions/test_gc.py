@@ -11,11 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from leftovers import assert_only_versions_are_left, files_below, named_files, stored_files
 
 import cachelayer
 from cachelayer import BuildRevokedError, Storage
+from cachelayer.builds.erase import Erasure
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.temporary_files import process_name
@@ -309,6 +311,18 @@ def test_a_version_that_another_process_deletes_meanwhile_stops_no_collection(
     for dataset_id in ("a", "d", "z"):
         assert_only_versions_are_left(storage, dataset_id)
     assert deleted not in storage.versions("d")
+
+
+def test_a_version_that_another_process_deletes_meanwhile_stops_no_erasure(storage: Storage, tmp_path: Path) -> None:
+    for number in range(1, 4):
+        storage.submit([number, number], "d", f"v{number}")
+    # The manifest of v1 is read when it is opened: the next one that is read is that of another version.
+    again = Storage(tmp_path)
+    ref = again.fetch("d", "v1")
+    again._catalog.store = DeletesMeanwhile(tmp_path, "v2")
+    erased = Erasure(Log(again._store, "d"), ref._base.version.info, np.array([1]), "asked to", 0.0, False).erase()
+    assert erased.manifest.erased == (1,)
+    assert list(storage.versions("d")) == ["v1", "v3"]
 
 
 def test_a_deleted_version_whose_manifest_is_gone_stops_no_collection(storage: Storage, tmp_path: Path) -> None:

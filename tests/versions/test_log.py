@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_entries import commit
 from samples import some
 
 from cachelayer import CorruptionError, StorageError
@@ -88,7 +87,7 @@ def test_a_file_is_lost_if_an_entry_since_the_generation_in_its_name_deleted_it(
         return {paths.file(paths.SHARDS, content, generation) for generation in generations}
 
     for swept in ({*files(a, 0)}, {}, files(b, 0, 1), {}, files(a, 2)):
-        commit(log, lambda head, swept=swept: head.sweeping(swept, {}))
+        log.change(lambda head, swept=swept: head.sweeping(swept, {}))
     assert (log.head().generation, log.head().sweeps) == (3, (1, 3, 5))
     # What each entry deleted stands in that entry alone.
     assert json.loads((tmp_path / paths.log_entry("d", 4)).read_bytes())["swept"] == []
@@ -103,7 +102,7 @@ def test_a_file_is_lost_if_an_entry_since_the_generation_in_its_name_deleted_it(
 
 
 def tag(log: Log, name: str) -> int:
-    return commit(log, lambda head: replace(head, tags={**head.tags, name: "v"})).sequence
+    return log.change(lambda head: replace(head, tags={**head.tags, name: "v"})).sequence
 
 
 def test_the_head_is_found_whatever_the_hint_says_and_no_other_entry_is_read(tmp_path: Path) -> None:
