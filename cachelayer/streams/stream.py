@@ -87,6 +87,9 @@ class Stream(Generic[T]):
     ) -> Stream[Any]:
         """Return the stream with a function applied to each element, before elements are stacked to batches.
 
+        The function sees each element once, however many are read at a time. An error comes in place of the step that
+        has the element; whoever goes on after it has this step read again.
+
         Args:
             fn: a function of one element; with ``rng``, of an element and a :class:`numpy.random.Generator`. The
                 generator is valid until the function returns. It gives the same numbers at the same global position

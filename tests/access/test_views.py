@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import pickle
 import uuid
+import weakref
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -324,3 +327,29 @@ def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_rest
             iterator.set_state(states[step])
         copies = [pickle.loads(pickle.dumps(iterator)) for iterator in iterators]
         assert joined([list(itertools.islice(iterator, len(rest))) for iterator in copies]) == rest
+
+
+ALIVE: dict[str, Callable[[Any], Any]] = {
+    "all": lambda ref: ref,
+    "slice": lambda ref: ref[3:],
+    "joined": lambda ref: cachelayer.concat([ref, ref[5:]]),
+}
+ORDERS: list[dict[str, Any]] = [
+    {},
+    {"shuffle": True, "seed": 1},
+    {"shuffle": "blocks", "seed": 1},
+    {"buckets": ("t", [4, 8])},
+]
+
+
+@pytest.mark.parametrize("options", ORDERS)
+@pytest.mark.parametrize("kind", ALIVE)
+def test_no_order_keeps_a_dataset_alive(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+    rows = [{"t": np.arange(number % 8)} for number in range(200)]
+    spec = {"t": cachelayer.ArraySpec(np.int64, (None,))}
+    view = ALIVE[kind](Storage(tmp_path).cache(rows, "d", "v1", element_spec=spec))
+    assert len(list(view.stream(8, **options))) >= len(view) // 8
+    left = weakref.ref(view._records.base)
+    del view
+    gc.collect()
+    assert left() is None
