@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -61,7 +62,8 @@ def _table_of(obj: Any, declared: Tree | None) -> Table | None:
 
 def _source_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
     """Return the source of a series, a tensor of any library, or a dataset of tensors; None for any other object."""
-    is_dataset = isinstance(getattr(obj, "tensors", None), tuple)
+    # Objects of other libraries may answer to any name.
+    is_dataset = isinstance(inspect.getattr_static(obj, "tensors", None), tuple)
     if not is_dataset and not hasattr(type(obj), "__array__"):
         return None
     columns = columns_of(obj.tensors if is_dataset else (obj,))

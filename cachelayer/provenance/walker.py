@@ -655,7 +655,7 @@ class _Walk:
         if table is not None:
             if table[1]:
                 self._in_part[f"{self._name} ({table[1]})"] = None
-            return _joined(kind.__qualname__, self._container(dict(table[0]), dict))
+            return _joined(kind.__qualname__, *(f"{name} {hash_of};".encode() for name, hash_of in table[0].items()))
         if hasattr(kind, "__array__") and any(hasattr(kind, name) for name in ("__dlpack__", "numpy", "to_numpy")):
             # Parameters of models are tensors with gradients.
             tensor = value.detach() if hasattr(kind, "detach") else value

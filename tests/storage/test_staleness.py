@@ -269,6 +269,9 @@ SOURCES: dict[str, Callable[[int], Any]] = {
     "tuple": lambda scale: (1, scale),
     "method of an object": lambda scale: Holder(scale).rows,
     "held frame": lambda scale: closed(pytest.importorskip("pandas").DataFrame({"x": np.arange(9) == scale})),
+    "order of columns": lambda scale: closed(
+        pytest.importorskip("pandas").DataFrame({"x": [1], "y": [1]})[["x", "y"][:: 5 - 2 * scale]]
+    ),
     "held series": lambda scale: closed(pytest.importorskip("polars").Series([1, scale])),
     "held tensor": lambda scale: closed(pytest.importorskip("torch").arange(9) * scale),
     "held parameter": lambda scale: closed(pytest.importorskip("torch").full((3,), scale / 2, requires_grad=True)),
