@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 import cachelayer
 from cachelayer.cli import output
 from cachelayer.cli.options import in_options, option, parameters
-from cachelayer.cli.output import Answer
+from cachelayer.cli.output import Result
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, FormatError, StorageError
 from cachelayer.progress import harmless
 
@@ -59,13 +59,13 @@ def about(
     """Build, inspect and copy versioned, random-access datasets from any sequential source."""
 
 
-def command(panel: str, *examples: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
-    """Make a function that returns an answer a command of the same name, in a panel of the help and with examples.
+def command(panel: str, *examples: str) -> Callable[[Callable[..., Result]], Callable[..., None]]:
+    """Make a function that returns a result a command of the same name, in a panel of the help and with examples.
 
     With ``--json``, all that the function prints goes to stderr, so that stdout holds only the document.
     """
 
-    def decorate(function: Callable[..., Answer]) -> Callable[..., None]:
+    def decorate(function: Callable[..., Result]) -> Callable[..., None]:
         taken = [*parameters(function), option("as_json"), option("show_traceback")]
         names = {one.name for one in taken}
 
@@ -77,13 +77,13 @@ def command(panel: str, *examples: str) -> Callable[[Callable[..., Answer]], Cal
                 )
                 try:
                     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-                        answer = function(**given)
+                        result = function(**given)
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:
                         traceback.print_exc()
                     code = _report(error, names)
                 else:
-                    code = answer.code if output.write(answer, as_json=as_json) else output.FAILURE
+                    code = result.code if output.write(result, as_json=as_json) else output.FAILURE
             raise typer.Exit(code)
 
         run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from rich.text import Text
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli.app import command
 from cachelayer.cli.options import Pairs, fetch_rows, load, only_dataset, open_address, open_place, versions_of
-from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Answer, cell, facts, table, text_of, version_document
+from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Result, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
 from cachelayer.errors import CacheLayerError, MissingDependencyError
 from cachelayer.records import dtypes, spec_json, tree
@@ -31,13 +31,13 @@ _SHARDS_SHOWN = 10
 
 
 @command("List", "gs://bucket/caches            # its datasets", "gs://bucket/caches/cifar10    # the versions of one")
-def ls(listed: str, *, option: Pairs = None) -> Answer:
+def ls(listed: str, *, option: Pairs = None) -> Result:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
     storage, dataset = open_place(listed, option)
     return _list_datasets(storage) if dataset is None else _list_versions(storage, only_dataset(dataset))
 
 
-def _list_datasets(storage: Storage) -> Answer:
+def _list_datasets(storage: Storage) -> Result:
     document, problems = [], []
     for dataset_id in storage.datasets():
         versions, problem = list[VersionInfo](), None
@@ -50,10 +50,10 @@ def _list_datasets(storage: Storage) -> Answer:
         document.append({**newest, "dataset_id": dataset_id, "versions": len(versions), "problem": problem})
     names = ("dataset_id", "newest", "versions", "records", "nbytes", "time")
     shown = table(document, *names) if document else f"no dataset in {storage.url}"
-    return Answer(document, [shown, *problems], FAILURE if problems else SUCCESS)
+    return Result(document, [shown, *problems], FAILURE if problems else SUCCESS)
 
 
-def _list_versions(storage: Storage, dataset_id: str) -> Answer:
+def _list_versions(storage: Storage, dataset_id: str) -> Result:
     builds, versions = storage.builds(dataset_id), versions_of(storage, dataset_id)
     tags = storage.tags(dataset_id) if versions else {}
     document = [
@@ -64,19 +64,19 @@ def _list_versions(storage: Storage, dataset_id: str) -> Answer:
     shown = [table(document, *names) if document else f"no version of {dataset_id} is published"]
     if builds:
         shown += ["builds", table(builds, "version", "state", "shards", "records", "nbytes", "idle")]
-    return Answer(document, shown)
+    return Result(document, shown)
 
 
 @command("List", "gs://bucket/caches/cifar10")
-def log(dataset: str, *, option: Pairs = None) -> Answer:
+def log(dataset: str, *, option: Pairs = None) -> Result:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     storage, text = open_address(dataset, option)
     events = storage.history(only_dataset(text))
-    return Answer(events, [table(events, "sequence", "kind", "details", "time", "user", "host")])
+    return Result(events, [table(events, "sequence", "kind", "details", "time", "user", "host")])
 
 
 @command("List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
-def show(reference: str, **reach: Any) -> Answer:
+def show(reference: str, **reach: Any) -> Result:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
     storage, text = open_address(reference, **reach)
     ref = fetch_rows(storage, text)
@@ -89,21 +89,21 @@ def show(reference: str, **reach: Any) -> Answer:
     more = [f"and {len(shards) - _SHARDS_SHOWN:,} more: --json shows all"] * (len(shards) > _SHARDS_SHOWN)
     made = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
     shown: list[RenderableType] = [facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
-    return Answer(
+    return Result(
         {**about, "element_spec": spec_json.to_json(ref.element_spec), "shards": shards, "provenance": ref.provenance},
         [*shown, rows, *more, "", facts(made.items())],
     )
 
 
 @command("Inspect", "cache/cifar10@v2", "cache/cifar10 -n 20 --json | jq '.[].element.label'")
-def head(reference: str, *, records: int = 5, **reach: Any) -> Answer:
+def head(reference: str, *, records: int = 5, **reach: Any) -> Result:
     """Show the first records."""
     ref = _open(reference, **reach)
     return _records(ref, list(range(min(records, len(ref)))))
 
 
 @command("Inspect", "cache/cifar10@v2", "cache/cifar10@v2 -n 20 --seed 7")
-def sample(reference: str, *, records: int = 5, seed: int = 0, **reach: Any) -> Answer:
+def sample(reference: str, *, records: int = 5, seed: int = 0, **reach: Any) -> Result:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
     ref = _open(reference, **reach)
     drawn = ref.stream(records, shuffle=True, seed=seed).records(0).tolist() if len(ref) else []
@@ -111,10 +111,10 @@ def sample(reference: str, *, records: int = 5, seed: int = 0, **reach: Any) -> 
 
 
 @command("Inspect", "gs://bucket/rows --records 10000", "cache/cifar10 --json | jq '.leaves[].numbers.mean'")
-def stats(reference: str, *, records: int | None = None, **reach: Any) -> Answer:
+def stats(reference: str, *, records: int | None = None, **reach: Any) -> Result:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
     statistics = survey(_open(reference, **reach), records=records)
-    return Answer(statistics.to_json(), [Text(str(statistics))])
+    return Result(statistics.to_json(), [Text(str(statistics))])
 
 
 def _open(reference: str, option: Pairs = None, **where: Any) -> DataRef[Any]:
@@ -122,7 +122,7 @@ def _open(reference: str, option: Pairs = None, **where: Any) -> DataRef[Any]:
     return fetch_rows(storage, text)
 
 
-def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:
+def _records(ref: DataRef[Any], numbers: list[int]) -> Result:
     erased = set(ref.erased.tolist())
     numbers = [number for number in numbers if number not in erased]
     elements = ref.__getitems__(np.array(numbers, np.int64))
@@ -135,7 +135,7 @@ def _records(ref: DataRef[Any], numbers: list[int]) -> Answer:
             for path, value in tree.leaf_values(element)
         ]
         shown += [Text(f"record {number:,}", style="bold"), facts(leaves), ""]
-    return Answer(document, shown or ["no records"])
+    return Result(document, shown or ["no records"])
 
 
 def element_json(value: Any) -> Any:
@@ -160,39 +160,39 @@ def element_json(value: Any) -> Any:
 
 
 @command("Check", "gs://bucket/caches/cifar10@v2", "cache/cifar10 --json || echo damaged")
-def verify(whole: str, *, option: Pairs = None) -> Answer:
+def verify(whole: str, *, option: Pairs = None) -> Result:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     storage, text = open_address(whole, option)
     report = storage.verify(text)
     verdict = "all is well" if report.ok else counted(len(report.problems), "problem")
     summary = f"{report.reference}: {verdict}: {counted(report.records, 'record')} in {counted(report.shards, 'shard')}"
-    return Answer({"ok": report.ok, **asdict(report)}, [*report.problems, summary], SUCCESS if report.ok else FINDING)
+    return Result({"ok": report.ok, **asdict(report)}, [*report.problems, summary], SUCCESS if report.ok else FINDING)
 
 
 @command("Check", "cache/cifar10@v1 cache/cifar10@v2", "cache/cifar10@v2 gs://bucket/caches/cifar10@v2")
-def diff(reference: str, other: str, *, option: Pairs = None, to_option: Pairs = None) -> Answer:
+def diff(reference: str, other: str, *, option: Pairs = None, to_option: Pairs = None) -> Result:
     """Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ."""
     difference = _open(reference, option).diff(_open(other, to_option))
-    return Answer(difference, [str(difference)], SUCCESS if difference.same_data else FINDING)
+    return Result(difference, [str(difference)], SUCCESS if difference.same_data else FINDING)
 
 
 @command("Inspect", "cache", "gs://bucket/caches/cifar10@v2", "cache/tokens@v1 --detokenize my_tokens.py:decode")
 def view(
     place: str, *, no_open: bool = False, detokenize: str | None = None, option: Pairs = None, **listening: Any
-) -> Answer:
+) -> Result:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
     # Records are read in ranges: a look at a bucket downloads no shard.
     storage, name = open_place(place, option, local_cache_bytes=0)
     try:
-        from cachelayer.view.render import Shelf, path_of
+        from cachelayer.view.render import OpenVersions, path_of
         from cachelayer.view.server import PageServer
     except ImportError as error:
         raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
-    shelf = Shelf(storage, None if detokenize is None else load(detokenize))
+    open_versions = OpenVersions(storage, None if detokenize is None else load(detokenize))
     path = "/"
     if name is not None:
-        path = path_of(shelf.ref(name, None))
-    server = PageServer(shelf, **listening)
+        path = path_of(open_versions.ref(name, None))
+    server = PageServer(open_versions, **listening)
     url = server.url(path)
     # The browser shows the page, even if nobody reads the output.
     with suppress(OSError):
@@ -201,4 +201,4 @@ def view(
         webbrowser.open(url)
     with suppress(KeyboardInterrupt):  # the usual way to end it
         server.run()
-    return Answer({"url": url})
+    return Result({"url": url})

@@ -34,24 +34,24 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Result:
     """What scripts get, as JSON, dataclasses and paths; what people see, as rich prints it; and the exit code."""
 
-    document: Any
-    shown: Sequence[RenderableType] = ()
+    json: Any
+    text: Sequence[RenderableType] = ()
     code: int = SUCCESS
 
 
-def write(answer: Answer, *, as_json: bool) -> bool:
-    """Print an answer on stdout; return False if it cannot be printed, which stderr says. A reader may leave early."""
+def write(result: Result, *, as_json: bool) -> bool:
+    """Print a result on stdout; return False if it cannot be printed, which stderr says. A reader may leave early."""
     try:
         if sys.stdout is None:
             raise OSError("it is closed")
         if as_json:
-            sys.stdout.write(json.dumps(answer.document, indent=2, allow_nan=False, default=_plain) + "\n")
+            sys.stdout.write(json.dumps(result.json, indent=2, allow_nan=False, default=_plain) + "\n")
         else:
             console = _console(sys.stdout)
-            for renderable in answer.shown:
+            for renderable in result.text:
                 # Let the terminal wrap long references: they can then be copied in one piece.
                 console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
         sys.stdout.flush()
@@ -68,7 +68,7 @@ def cannot_print(error: OSError) -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     has_left = isinstance(error, BrokenPipeError)
     if not has_left:
-        problem("error", f"the command has done its work, but its answer cannot be printed on stdout: {error}")
+        problem("error", f"the command has done its work, but its result cannot be printed on stdout: {error}")
     return has_left
 
 
@@ -162,10 +162,10 @@ def version_document(ref: DataRef[Any]) -> dict[str, Any]:
     }
 
 
-def version_answer(ref: DataRef[Any], done: str, before: Mapping[str, VersionInfo] | None = None) -> Answer:
-    """Return the answer of a command that makes a version; nothing was done if it is one of those before."""
+def version_result(ref: DataRef[Any], done: str, before: Mapping[str, VersionInfo] | None = None) -> Result:
+    """Return the result of a command that makes a version; nothing was done if it is one of those before."""
     known = (before or {}).get(ref.dataset_version)
     is_new = known is None or known.digest != ref.digest
     how = done if is_new else f"exists already, nothing was {done}"
     line = f"{ref.dataset_id}@{ref.dataset_version} {how}: {counted(len(ref), 'record')}, {size(ref.nbytes)}"
-    return Answer({**version_document(ref), done: is_new}, [line, ref.reference])
+    return Result({**version_document(ref), done: is_new}, [line, ref.reference])

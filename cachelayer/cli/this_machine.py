@@ -20,7 +20,7 @@ import numpy as np
 import cachelayer
 from cachelayer.cli.app import command
 from cachelayer.cli.options import Pairs, open_storage
-from cachelayer.cli.output import FINDING, SUCCESS, Answer, facts, table
+from cachelayer.cli.output import FINDING, SUCCESS, Result, facts, table
 from cachelayer.errors import CacheLayerError, CorruptionError
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.store import Store
@@ -33,7 +33,7 @@ _RESUME = "import sys; from cachelayer.cli.this_machine import resume; resume(sy
 
 
 @command("Manage", "", "--clear")
-def local(*, clear: bool = False, local_cache: Any = None) -> Answer:
+def local(*, clear: bool = False, local_cache: Any = None) -> Result:
     """List the local copies of remote shards, or remove them. They are made again when they are read."""
     copies = CacheFolder(folder_of(local_cache))
     if clear:
@@ -43,11 +43,11 @@ def local(*, clear: bool = False, local_cache: Any = None) -> Answer:
     state = "left in use by other programs" if clear else "of copies"
     document = {"folder": copies.path, "nbytes": total, "groups": groups}
     shown = [table(groups, "url", "files", "nbytes", "idle")] if groups else []
-    return Answer(document, [*shown, f"{copies.path}: {size(total)} {state}"])
+    return Result(document, [*shown, f"{copies.path}: {size(total)} {state}"])
 
 
 @command("Help", "", "gs://bucket/caches")
-def doctor(storage: str | None = None, *, option: Pairs = None) -> Answer:
+def doctor(storage: str | None = None, *, option: Pairs = None) -> Result:
     """Show versions of packages; probe a storage. Exit code 1 if it cannot be published to."""
     versions, used = {"python": platform.python_version()}, {"cachelayer"}
     # A checkout on the path is not installed.
@@ -58,12 +58,12 @@ def doctor(storage: str | None = None, *, option: Pairs = None) -> Answer:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     if storage is None:
-        return Answer({"versions": versions}, [facts(versions.items())])
+        return Result({"versions": versions}, [facts(versions.items())])
     store = open_storage(storage, option)._store
     problem = _probe(store)
     document = {"versions": versions, "storage": {"url": store.url, "problem": problem}}
     verdict = f"{store.url}: {problem or 'can be published to'}"
-    return Answer(document, [facts(versions.items()), verdict], FINDING if problem else SUCCESS)
+    return Result(document, [facts(versions.items()), verdict], FINDING if problem else SUCCESS)
 
 
 def _probe(store: Store) -> str:
@@ -83,7 +83,7 @@ def _probe(store: Store) -> str:
 
 
 @command("Help", "", "demo-cache")
-def demo(folder: Path | None = None) -> Answer:
+def demo(folder: Path | None = None) -> Result:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
     place = str(folder or tempfile.mkdtemp(prefix="cachelayer-demo-"))
     storage = Storage(place)
@@ -105,7 +105,7 @@ def demo(folder: Path | None = None) -> Answer:
         raise CorruptionError("records were lost or repeated on the way through two processes: please report it")
     print(f"proved    {len(ref)} records, each handed out once, in the order of an uninterrupted run")
     print(f"next      cachelayer view {place}/pictures@v1")
-    return Answer({"proved": True, "reference": ref.reference})
+    return Result({"proved": True, "reference": ref.reference})
 
 
 def pictures() -> Iterator[dict[str, Any]]:

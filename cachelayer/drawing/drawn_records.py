@@ -28,7 +28,7 @@ Detokenize = Callable[[list[int]], Any]
 
 
 @dataclass(frozen=True)
-class Look:
+class DrawOptions:
     """How records are drawn: the most pixels of a side of a picture, the most leaves, text for tokens and labels."""
 
     side: int
@@ -65,14 +65,14 @@ def are_tokens(spec: LeafSpec) -> bool:
     return np.dtype(spec.dtype).kind in "iu" and spec.shape == (None,)
 
 
-def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -> DrawnLeaf:
+def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, options: DrawOptions) -> DrawnLeaf:
     """Return a leaf, drawn. Its spec and value are those that are stored: of an image or a sound, a file."""
     drawn = partial(DrawnLeaf, number, path)
     if value is None:
         return drawn("null", "null")
     if isinstance(spec, ImageSpec):
         try:
-            return drawn("picture", f"an image file of {len(value):,} bytes", picture(value, look.side))
+            return drawn("picture", f"an image file of {len(value):,} bytes", picture(value, options.side))
         except CacheLayerError as error:
             return drawn("problem", str(error)[:500])
     if isinstance(spec, AudioSpec):
@@ -80,15 +80,15 @@ def drawn_leaf(number: int, path: str, spec: LeafSpec, value: Any, look: Look) -
     if isinstance(value, str):
         cut = f" … the first {_LONG_TEXT:,} of {len(value):,} characters"
         return drawn("long", value if len(value) <= _LONG_TEXT else value[:_LONG_TEXT] + cut)
-    text, tokens = leaf_text(value), _detokenized(look.detokenize, value)
+    text, tokens = leaf_text(value), _detokenized(options.detokenize, value)
     if isinstance(value, (bytes, Ragged, Sparse)) or are_tokens(spec) or not _are_numbers(np.asarray(value)):
         return drawn("text", text, tokens=tokens)
     array = np.asarray(value)
     if array.ndim == 0:
         text = f"{int(array):,}" if array.dtype.kind in "iu" else text
-        return drawn("text", text, name=named(look.names, path, value))
+        return drawn("text", text, name=named(options.names, path, value))
     with np.errstate(all="ignore"):
-        pixels = pixels_of(array, look.side)
+        pixels = pixels_of(array, options.side)
         points = line(array, LINE_WIDTH, LINE_HEIGHT) if array.ndim == 1 and len(array) >= _LINE_FROM else ""
     kind: Kind = "picture" if pixels is not None else "line" if points else "text"
     return drawn(kind, text, pixels, points, tokens)
@@ -118,22 +118,26 @@ class DrawnRecord:
     problem: str = ""
 
 
-def drawn_records(stored: Any, numbers: Sequence[int], look: Look, most: int = GRID_NBYTES) -> list[DrawnRecord]:
+def drawn_records(
+    stored: Any, numbers: Sequence[int], options: DrawOptions, most: int = GRID_NBYTES
+) -> list[DrawnRecord]:
     """Return records of a ``raw()`` ref, drawn.
 
     One that is damaged says so, and so do those that exceed ``most`` bytes together, which are not read.
     """
     try:
-        return _drawn_together(stored, np.asarray(numbers, np.int64), look, most) if numbers else []
+        return _drawn_together(stored, np.asarray(numbers, np.int64), options, most) if numbers else []
     except StorageError:
         raise
     except CacheLayerError as error:
         if len(numbers) == 1:
             return [DrawnRecord(numbers[0], problem=str(error))]
-        return [record for number in numbers for record in drawn_records(stored, [number], look, most // len(numbers))]
+        return [
+            record for number in numbers for record in drawn_records(stored, [number], options, most // len(numbers))
+        ]
 
 
-def _drawn_together(stored: Any, rows: NDArray[np.int64], look: Look, most: int) -> list[DrawnRecord]:
+def _drawn_together(stored: Any, rows: NDArray[np.int64], options: DrawOptions, most: int) -> list[DrawnRecord]:
     spec, sizes = stored.element_spec, stored.stored_nbytes(rows)
     leaves = tree.leaves(spec)
     is_read = np.cumsum(sizes) <= most
@@ -144,7 +148,7 @@ def _drawn_together(stored: Any, rows: NDArray[np.int64], look: Look, most: int)
             drawn.append(DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here"))
             continue
         values = tree.flatten_like(spec, next(elements))
-        first = enumerate(zip(leaves[: look.leaves], values[: look.leaves], strict=True))
-        shown = [drawn_leaf(place, path, leaf, value, look) for place, ((path, leaf), value) in first]
-        drawn.append(DrawnRecord(number, shown, max(0, len(leaves) - look.leaves)))
+        first = enumerate(zip(leaves[: options.leaves], values[: options.leaves], strict=True))
+        shown = [drawn_leaf(place, path, leaf, value, options) for place, ((path, leaf), value) in first]
+        drawn.append(DrawnRecord(number, shown, max(0, len(leaves) - options.leaves)))
     return drawn

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf, DrawnRecord, Look, drawn_records
+from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf, DrawnRecord, DrawOptions, drawn_records
 from cachelayer.drawing.text import Names, shown_path
 from cachelayer.errors import CacheLayerError
 from cachelayer.records import tree
@@ -20,9 +20,9 @@ _NBYTES = 8 << 20
 
 def first_records(stored: Any, names: Names) -> list[DrawnRecord]:
     """Return the first records of a ref, drawn, with class names beside labels; or why they cannot be read."""
-    look = Look(_SIDE, _LEAVES, names=names)
+    options = DrawOptions(_SIDE, _LEAVES, names=names)
     try:
-        return drawn_records(stored, range(min(RECORDS, len(stored))), look, _NBYTES)
+        return drawn_records(stored, range(min(RECORDS, len(stored))), options, _NBYTES)
     except CacheLayerError as error:
         return [DrawnRecord(0, problem=str(error))]
 

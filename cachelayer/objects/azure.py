@@ -16,11 +16,11 @@ OBSTORE_OPTIONS = frozenset({
 _SCOPE = "https://storage.azure.com/.default"
 
 
-def open_client(url: str, options: Mapping[str, Any], silence: float) -> CloudClient:
+def open_client(url: str, options: Mapping[str, Any], read_timeout: float) -> CloudClient:
     """Return the file system of adlfs, which notices soon that nobody answers, and tries again soon."""
     from adlfs import AzureBlobFileSystem
 
-    limits = {"connection_timeout": silence, "read_timeout": silence}
+    limits = {"connection_timeout": read_timeout, "read_timeout": read_timeout}
     account = _account_of(url)
     fs = AzureBlobFileSystem(**{**limits, **account, **options, **FIXED})
     if account and account["account_name"] != fs.service_client.account_name:

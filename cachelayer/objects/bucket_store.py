@@ -98,8 +98,8 @@ class BucketStore:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         with self._opened("write", name) as (fs, path):
             won = retried(lambda seconds: self._create(fs, path, data, seconds), self.timeout, len(data))
-            if won and fs.is_unproven:
-                self._prove(fs, path, data)
+            if won and fs.is_untested_for_create:
+                self._check_conditional_put(fs, path, data)
             return won
 
     def _create(self, fs: FileSystem, path: str, data: bytes, seconds: float) -> bool:
@@ -123,14 +123,14 @@ class BucketStore:
             raise RequestError(Kind.TRANSIENT, f"{failure.reason}; it may be there later")
         return bool(stored == data)
 
-    def _prove(self, fs: FileSystem, path: str, data: bytes) -> None:
+    def _check_conditional_put(self, fs: FileSystem, path: str, data: bytes) -> None:
         """Raise unless putting an existing object again fails."""
         try:
             retried(lambda seconds: fs.call("pipe_file", path, data, mode="create", seconds=seconds), self.timeout)
         except RequestError as error:
             if error.kind is not Kind.EXISTS:
                 raise
-            fs.is_unproven = False
+            fs.is_untested_for_create = False
             return
         raise RequestError(
             Kind.REFUSED,

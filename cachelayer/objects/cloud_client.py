@@ -44,13 +44,13 @@ class Cloud(Protocol):
     OBSTORE_OPTIONS: frozenset[str]
     """Options of the file system that obstore can be told; others keep it out."""
 
-    def open_client(self, url: str, options: Mapping[str, Any], silence: float, /) -> CloudClient:
+    def open_client(self, url: str, options: Mapping[str, Any], read_timeout: float, /) -> CloudClient:
         """Open the file system of a URL.
 
         Args:
             url: any URL in it.
             options: the keyword arguments of its class, such as credentials and endpoint.
-            silence: seconds after which a server that sends nothing counts as away.
+            read_timeout: seconds after which a server that sends nothing counts as away.
         """
 
     def open_obstore(self, fs: Any, options: Mapping[str, Any], /) -> OpenBucket | None:

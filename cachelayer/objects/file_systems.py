@@ -37,7 +37,7 @@ class FileSystem:
     Attributes:
         host: the name of the server, for messages.
         buckets: those that are known to exist.
-        is_unproven: True if nothing has shown yet that the store honours ``mode="create"``.
+        is_untested_for_create: True if nothing has shown yet that the store honours ``mode="create"``.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
@@ -51,7 +51,7 @@ class FileSystem:
         self._creating = threading.Lock()
         self.buckets: set[str] = set()
         # Some stores that speak the language of S3 overwrite objects in spite of the condition.
-        self.is_unproven = self._kind == "s3"
+        self.is_untested_for_create = self._kind == "s3"
 
     def path(self, url: str) -> str:
         """Return a URL as the file system writes it."""

@@ -19,14 +19,14 @@ OBSTORE_OPTIONS = frozenset({"access", "endpoint_url", "project", "token"})
 _PAUSES = (0.1, 0.5)
 
 
-def open_client(_url: str, options: Mapping[str, Any], silence: float) -> CloudClient:
+def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> CloudClient:
     """Return the file system of gcsfs, which notices soon that nobody answers, and tries again soon."""
     import aiohttp
 
     # gcsfs' own default class asks every bucket, by another protocol, whether it is zonal.
     from gcsfs.core import GCSFileSystem
 
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=silence, sock_read=silence)
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=read_timeout, sock_read=read_timeout)
     fs = GCSFileSystem(**{"requests_timeout": limits, **options, **FIXED})
     # gcsfs' own retries wait for seconds, and write a traceback to stderr.
     fs._request = partial(_request_of_gcs, partial(GCSFileSystem._request.__wrapped__, fs))

@@ -19,14 +19,14 @@ from cachelayer.objects.store import Buffer
 _is_forked = False
 
 
-def reader_of(kind: str, fs: Any, options: Mapping[str, Any], silence: float) -> RangeReader | None:
+def reader_of(kind: str, fs: Any, options: Mapping[str, Any], read_timeout: float) -> RangeReader | None:
     """Return what reads ranges with the endpoint and the credentials of a file system; None if that is not certain.
 
     Args:
         kind: ``gcs``, ``s3`` or ``azure``; there is none for others.
         fs: the file system.
         options: those that it was made with.
-        silence: seconds after which a store that sends nothing counts as away.
+        read_timeout: seconds after which a store that sends nothing counts as away.
     """
     # obstore's threads do not survive a fork: a child of a process that has used it would wait for ever.
     if _is_forked or importlib.util.find_spec("obstore") is None:
@@ -35,7 +35,7 @@ def reader_of(kind: str, fs: Any, options: Mapping[str, Any], silence: float) ->
     if cloud is None or not cloud.OBSTORE_OPTIONS.issuperset(options):
         return None
     open_bucket = cloud.open_obstore(fs, options)
-    return None if open_bucket is None else RangeReader(open_bucket, silence)
+    return None if open_bucket is None else RangeReader(open_bucket, read_timeout)
 
 
 class RangeReader:
@@ -43,14 +43,14 @@ class RangeReader:
 
     Args:
         open_bucket: opens a bucket.
-        silence: seconds after which a store that sends nothing counts as away.
+        read_timeout: seconds after which a store that sends nothing counts as away.
     """
 
-    def __init__(self, open_bucket: OpenBucket, silence: float) -> None:
+    def __init__(self, open_bucket: OpenBucket, read_timeout: float) -> None:
         self._open_bucket = open_bucket
         self._client = {
-            "connect_timeout": timedelta(seconds=silence),
-            "read_timeout": timedelta(seconds=silence),
+            "connect_timeout": timedelta(seconds=read_timeout),
+            "read_timeout": timedelta(seconds=read_timeout),
             "timeout": timedelta(days=1),
         }
         self._buckets: dict[str, Any] = {}

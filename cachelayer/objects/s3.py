@@ -12,14 +12,14 @@ OBSTORE_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "pr
 _OBSTORE_CLIENT_OPTIONS = frozenset({"aws_access_key_id", "aws_secret_access_key", "endpoint_url", "region_name"})
 
 
-def open_client(_url: str, options: Mapping[str, Any], silence: float) -> CloudClient:
+def open_client(_url: str, options: Mapping[str, Any], read_timeout: float) -> CloudClient:
     """Return the file system of s3fs, which notices soon that nobody answers."""
     from fsspec.asyn import sync
     from s3fs import S3FileSystem
 
     config = {
-        "connect_timeout": silence,
-        "read_timeout": silence,
+        "connect_timeout": read_timeout,
+        "read_timeout": read_timeout,
         "max_pool_connections": CONNECTIONS,
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         **options.get("config_kwargs", {}),

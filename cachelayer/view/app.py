@@ -21,7 +21,7 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.view import distributions, order_page, record_pages, storage_pages
-from cachelayer.view.render import Shelf, page
+from cachelayer.view.render import OpenVersions, page
 
 _VERSION = "/d/{dataset}/{version}"
 _ABSENT = "Check the name or the number, or begin at the storage."
@@ -35,7 +35,7 @@ _ANSWERS = (
 )
 
 
-def application(shelf: Shelf) -> Starlette:
+def application(open_versions: OpenVersions) -> Starlette:
     """Return the application that shows a storage. It has no door: :class:`cachelayer.view.server.Guard` is one."""
     app = Starlette(
         routes=[
@@ -53,7 +53,7 @@ def application(shelf: Shelf) -> Starlette:
         ],
         exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
     )
-    app.state.shelf = shelf
+    app.state.open_versions = open_versions
     app.state.statistics = {}
     app.state.searches = {}
     return app

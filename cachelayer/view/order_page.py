@@ -28,7 +28,7 @@ from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.steps import REMAINDERS, Steps
 from cachelayer.streams.stream import Stream, continued, reader_of, step_of
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
-from cachelayer.view.render import page, ref_of, shelf_of, whole
+from cachelayer.view.render import open_versions_of, page, ref_of, whole
 
 MOST_BATCH, MOST_SHARDS, MOST_STEPS = 65_536, 1024, 1 << 62
 # The records of a batch that a page shows, and the most that are sorted.
@@ -41,7 +41,7 @@ _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blo
 
 def order(request: Request) -> Response:
     """Show the batch of a step: its records, or those of one shard, and the numbers in each shard."""
-    ref, shelf, query = ref_of(request), shelf_of(request), request.query_params
+    ref, open_versions, query = ref_of(request), open_versions_of(request), request.query_params
     if len(ref) == 0:
         raise InvalidArgumentError(f"{ref.dataset_id}@{ref.dataset_version} has no records, and so no order")
     shards = whole(query, "shards", 1, 1, MOST_SHARDS)
@@ -56,11 +56,11 @@ def order(request: Request) -> Response:
     position = reader_of(stream).options.start
     # Each shard takes a contiguous part.
     parts = [part.tolist() for part in np.array_split(numbers, shards)]
-    raw, look, by = ref.raw(), shelf.look(ref, THUMBNAIL, LEAVES), query.get("by", "")
-    rows, problem = _sorted(raw, numbers.tolist() if shard is None else parts[shard], by, look.names)
+    raw, draw_options, by = ref.raw(), open_versions.draw_options(ref, THUMBNAIL, LEAVES), query.get("by", "")
+    rows, problem = _sorted(raw, numbers.tolist() if shard is None else parts[shard], by, draw_options.names)
     counts = Counter(heading for _, heading in rows)
     rows_here = rows[first : first + PAGE]
-    drawn = zip(rows_here, drawn_records(raw, [number for number, _ in rows_here], look), strict=True)
+    drawn = zip(rows_here, drawn_records(raw, [number for number, _ in rows_here], draw_options), strict=True)
     groups = groupby(drawn, key=lambda row: row[0][1])
 
     def link(step: int, shard: int | None, first: int = 0) -> str:

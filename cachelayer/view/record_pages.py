@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.where import Condition, mask_of
-from cachelayer.drawing.drawn_records import Look, are_tokens, drawn_leaf, drawn_records
+from cachelayer.drawing.drawn_records import DrawOptions, are_tokens, drawn_leaf, drawn_records
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, RecordIndexError, StorageError
@@ -22,7 +22,7 @@ from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
 from cachelayer.view.distributions import SAMPLE, columns_of, statistics_of
-from cachelayer.view.render import page, ref_of, shelf_of, whole
+from cachelayer.view.render import open_versions_of, page, ref_of, whole
 
 COUNT, MOST = 50, 200
 # A look at a page searches for so many seconds; a click searches on.
@@ -89,8 +89,8 @@ def records(request: Request) -> Response:
         # One more, to know whether there are records after these.
         search.search_on(start + count + 1)
         shown = search.numbers
-    look, keep = shelf_of(request).look(ref, THUMBNAIL, _COLUMNS), ("where", "at", "count")
-    drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], look)
+    options, keep = open_versions_of(request).draw_options(ref, THUMBNAIL, _COLUMNS), ("where", "at", "count")
+    drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], options)
     found, problem = None, ""
     try:
         found = statistics_of(request, ref)
@@ -114,7 +114,7 @@ def records(request: Request) -> Response:
         sample=SAMPLE,
         columns=columns[:_COLUMNS],
         more=len(columns) - _COLUMNS,
-        has_tokens=look.detokenize is None and any(are_tokens(leaf) for _, leaf in tree.leaves(ref.element_spec)),
+        has_tokens=options.detokenize is None and any(are_tokens(leaf) for _, leaf in tree.leaves(ref.element_spec)),
         drawn=drawn,
     )
 
@@ -123,8 +123,8 @@ def record(request: Request) -> Response:
     """Show one record in full."""
     ref, number = ref_of(request), request.path_params["number"]
     nbytes = int(ref.stored_nbytes([number])[0])
-    look = shelf_of(request).look(ref, 2 * THUMBNAIL, _ALL_LEAVES)
-    (drawn,) = drawn_records(ref.raw(), [number], look, _ONE_NBYTES)
+    options = open_versions_of(request).draw_options(ref, 2 * THUMBNAIL, _ALL_LEAVES)
+    (drawn,) = drawn_records(ref.raw(), [number], options, _ONE_NBYTES)
     status = 500 if drawn.problem else 200
     return page("record.html", status, ref=ref, records=len(ref), drawn=drawn, nbytes=nbytes)
 
@@ -132,7 +132,7 @@ def record(request: Request) -> Response:
 def picture(request: Request) -> Response:
     """Send a leaf as a large PNG file. Files of images are decoded and written again, never passed on."""
     spec, value = _leaf(request)
-    leaf = drawn_leaf(request.path_params["leaf"], "", spec, value, Look(FULL, 1))
+    leaf = drawn_leaf(request.path_params["leaf"], "", spec, value, DrawOptions(FULL, 1))
     if leaf.pixels is None:
         raise InvalidArgumentError(f"this field is no picture: {leaf.text[:500]}")
     return Response(png(leaf.pixels), media_type="image/png")

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, Detokenize, Look
+from cachelayer.drawing.drawn_records import LINE_HEIGHT, LINE_WIDTH, Detokenize, DrawOptions
 from cachelayer.drawing.text import ago, class_names, shown_path
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress import size
@@ -94,7 +94,7 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int, most: i
     return int(digits)
 
 
-class Shelf:
+class OpenVersions:
     """A storage, and the versions of it that were opened lately. Without a function for it, tokens are numbers."""
 
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
@@ -102,9 +102,9 @@ class Shelf:
         self._detokenize = detokenize
         self._open = lru_cache(64)(self._opened)
 
-    def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
+    def draw_options(self, ref: DataRef[Any], side: int, leaves: int) -> DrawOptions:
         """Return how records of a version are drawn, with at most so many pixels a side, and leaves."""
-        return Look(side, leaves, self._detokenize, class_names(ref.metadata))
+        return DrawOptions(side, leaves, self._detokenize, class_names(ref.metadata))
 
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:
         """Return a version, or a view of its records.
@@ -133,12 +133,12 @@ class Shelf:
         return found
 
 
-def shelf_of(request: Request) -> Shelf:
-    """Return the shelf that the application shows."""
-    shelf: Shelf = request.app.state.shelf
-    return shelf
+def open_versions_of(request: Request) -> OpenVersions:
+    """Return the versions of the storage that the application shows."""
+    open_versions: OpenVersions = request.app.state.open_versions
+    return open_versions
 
 
 def ref_of(request: Request) -> DataRef[Any]:
     """Return the version that a path names."""
-    return shelf_of(request).ref(request.path_params["dataset"], request.path_params["version"])
+    return open_versions_of(request).ref(request.path_params["dataset"], request.path_params["version"])

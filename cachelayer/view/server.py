@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.view.app import application
-from cachelayer.view.render import Shelf
+from cachelayer.view.render import OpenVersions
 
 _PATIENCE = 1
 
@@ -23,7 +23,7 @@ _PATIENCE = 1
 class PageServer:
     """A server that listens already, so that its port is known, also if it is 0; :meth:`run` answers requests."""
 
-    def __init__(self, shelf: Shelf, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, open_versions: OpenVersions, host: str = "127.0.0.1", port: int = 0) -> None:
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((host, port), family=family)
@@ -34,7 +34,7 @@ class PageServer:
         self.port: int = self._socket.getsockname()[1]
         self._host = f"[{host}]" if ":" in host else host
         self._token = secrets.token_urlsafe(24)
-        guarded = Guard(application(shelf), self._token, host, self.port)
+        guarded = Guard(application(open_versions), self._token, host, self.port)
         config = uvicorn.Config(
             guarded,
             # Requests that are no HTTP fill no terminal.

@@ -18,7 +18,7 @@ from cachelayer.system_threads import Pool
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.unpublished import UnpublishedBuild, begun_datasets
-from cachelayer.view.render import Shelf, page, ref_of, shelf_of
+from cachelayer.view.render import OpenVersions, open_versions_of, page, ref_of
 
 _THREADS = 32
 _EVENTS = 200
@@ -41,28 +41,31 @@ class DatasetRow:
 
 def storage(request: Request) -> Response:
     """List the datasets, and the builds that are running or were interrupted."""
-    shelf = shelf_of(request)
-    storage = shelf.storage
+    open_versions = open_versions_of(request)
+    storage = open_versions.storage
     published = storage.datasets()
     names = sorted([*published, *begun_datasets(storage._store, published)])
     with Pool(_THREADS, "cachelayer-view") as threads:
-        rows = list(threads.map(lambda name: _row(shelf, name), names))
+        rows = list(threads.map(lambda name: _row(open_versions, name), names))
     return page("storage.html", url=storage.url, rows=rows)
 
 
-def _row(shelf: Shelf, name: str) -> DatasetRow:
+def _row(open_versions: OpenVersions, name: str) -> DatasetRow:
     try:
-        versions, builds = _published(shelf.storage, name)
-        return DatasetRow(name, versions, builds, thumbnails=_thumbnails(shelf, name) if versions else ())
+        versions, builds = _published(open_versions.storage, name)
+        return DatasetRow(name, versions, builds, thumbnails=_thumbnails(open_versions, name) if versions else ())
     except CacheLayerError as error:
         return DatasetRow(name, problem=str(error))
 
 
-def _thumbnails(shelf: Shelf, name: str) -> list[DrawnLeaf]:
+def _thumbnails(open_versions: OpenVersions, name: str) -> list[DrawnLeaf]:
     """Return the first picture of some records, or some leaves of one record; nothing of what is too large."""
-    ref = shelf.ref(name, "latest")
+    ref = open_versions.ref(name, "latest")
     numbers = range(min(_THUMBNAILS, len(ref)))
-    drawn = [record.leaves for record in drawn_records(ref.raw(), numbers, shelf.look(ref, 48, 8), _THUMBNAIL_NBYTES)]
+    drawn = [
+        record.leaves
+        for record in drawn_records(ref.raw(), numbers, open_versions.draw_options(ref, 48, 8), _THUMBNAIL_NBYTES)
+    ]
     pictures = [leaf for leaves in drawn for leaf in leaves if leaf.kind == "picture"]
     return pictures[:_THUMBNAILS] or [leaf for leaves in drawn[:1] for leaf in leaves[:3]]
 
@@ -79,7 +82,7 @@ def _published(storage: Storage, name: str) -> tuple[list[VersionInfo], list[Unp
 
 def dataset(request: Request) -> Response:
     """Show the versions of a dataset, its tags, builds and history."""
-    storage, name = shelf_of(request).storage, request.path_params["dataset"]
+    storage, name = open_versions_of(request).storage, request.path_params["dataset"]
     versions, builds = _published(storage, name)
     events = storage.history(name)[::-1] if versions else []
     return page(
@@ -95,7 +98,7 @@ def dataset(request: Request) -> Response:
 
 def version(request: Request) -> Response:
     """Show a version: spec, sizes, provenance, digest, and the line of Python that opens it."""
-    storage, ref = shelf_of(request).storage, ref_of(request)
+    storage, ref = open_versions_of(request).storage, ref_of(request)
     manifest = ref._base.version.manifest
     spec = list(spec_rows(ref.raw().element_spec))
     return page(
@@ -120,11 +123,11 @@ def version(request: Request) -> Response:
 
 def diff(request: Request) -> Response:
     """Compare two versions of the storage, named as ``<dataset id>@<version>``."""
-    shelf = shelf_of(request)
+    open_versions = open_versions_of(request)
     one, other = (request.query_params.get(name, "").strip() for name in ("one", "other"))
-    found = shelf.ref(one, None).diff(shelf.ref(other, None)) if one and other else None
+    found = open_versions.ref(one, None).diff(open_versions.ref(other, None)) if one and other else None
     known = []
     if one or other:
         name = Reference.parse(one or other).dataset_id
-        known = [f"{name}@{version}" for version in list(shelf.storage.versions(name))[::-1][:_CHOICES]]
+        known = [f"{name}@{version}" for version in list(open_versions.storage.versions(name))[::-1][:_CHOICES]]
     return page("diff.html", one=one, other=other, found=found, known=known)

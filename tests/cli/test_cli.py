@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import cachelayer
 from cachelayer.cli.app import app, command
 from cachelayer.cli.options import nbytes, open_address, pair, seconds, storage_options
-from cachelayer.cli.output import Answer
+from cachelayer.cli.output import Result
 from cachelayer.drawing.text import counted
 from cachelayer.progress import size
 
@@ -103,7 +103,7 @@ def test_a_mistake_of_ours_is_no_finding_and_shows_where(here: Path, monkeypatch
     assert "Traceback (most recent call last)" in invoke("show", here / "cache/no", "--traceback", code=2).stderr
     own = typer.Typer()
     monkeypatch.setattr("cachelayer.cli.app.app", own)
-    command("Help")(lambda: Answer(1 // 0))
+    command("Help")(lambda: Result(1 // 0))
     result = CliRunner().invoke(own, [])
     assert (result.exit_code, "ZeroDivisionError" in result.stderr) == (4, True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachelayer.drawing.drawn_records import Look, drawn_leaf
+from cachelayer.drawing.drawn_records import DrawOptions, drawn_leaf
 from cachelayer.drawing.pixels import fitted, heat, line, png, rgb
 from cachelayer.drawing.text import class_names, named, shown_path
 from cachelayer.records.spec import ArraySpec
@@ -77,7 +77,7 @@ def test_any_numbers_are_drawn_the_highest_brightest(numbers: np.ndarray) -> Non
 )
 def test_a_leaf_is_drawn_as_what_it_is(value: object, kind: str) -> None:
     dtype = str if isinstance(value, str) else bytes if isinstance(value, bytes) else getattr(value, "dtype", np.int64)
-    found = drawn_leaf(0, "", ArraySpec(dtype, getattr(value, "shape", ())), value, Look(96, 1))
+    found = drawn_leaf(0, "", ArraySpec(dtype, getattr(value, "shape", ())), value, DrawOptions(96, 1))
     assert found.kind == kind
     assert (found.pixels is not None) == (kind == "picture")
 

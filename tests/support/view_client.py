@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import cachelayer
-from cachelayer.view.render import Shelf
+from cachelayer.view.render import OpenVersions
 from cachelayer.view.server import PageServer
 
 
@@ -73,7 +73,7 @@ def cards(text: str) -> list[int]:
 @contextmanager
 def serving(storage: cachelayer.Storage, detokenize: Callable[[list[int]], Any] | None = None) -> Iterator[Client]:
     """A page of a storage, with a client that has signed in."""
-    server = PageServer(Shelf(storage, detokenize))
+    server = PageServer(OpenVersions(storage, detokenize))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

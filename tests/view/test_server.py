@@ -11,7 +11,7 @@ import pytest
 from view_client import Client, serving
 
 import cachelayer
-from cachelayer.view.render import Shelf
+from cachelayer.view.render import OpenVersions
 from cachelayer.view.server import PageServer
 
 CLIENTS = 60
@@ -102,9 +102,9 @@ def test_no_path_leads_out_of_the_files_of_the_page(client: Client) -> None:
 
 def test_a_port_that_is_taken_is_an_error_of_ours(client: Client, tmp_path: Path) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError, match="--port"):
-        PageServer(Shelf(cachelayer.Storage(tmp_path)), port=client.server.port)
+        PageServer(OpenVersions(cachelayer.Storage(tmp_path)), port=client.server.port)
     with pytest.raises(cachelayer.InvalidArgumentError, match="--host"):
-        PageServer(Shelf(cachelayer.Storage(tmp_path)), "no.such.host.invalid")
+        PageServer(OpenVersions(cachelayer.Storage(tmp_path)), "no.such.host.invalid")
 
 
 def connected(client: Client, sent: bytes) -> socket.socket:
