@@ -30,9 +30,9 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceEr
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Progress, Waiting, notice
+from cachelayer.provenance.code_in_objects import code_file
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.stored_values import Wording, differences
-from cachelayer.provenance.walker import code_file
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
 from cachelayer.versions.derive import base_of

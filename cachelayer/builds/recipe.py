@@ -30,9 +30,10 @@ from cachelayer.builds.source_files import FileFacts, how_files_are_read, identi
 from cachelayer.builds.table_hashes import MOST_NBYTES, TableHashes, table_hashes, table_of
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import has_records, records_of
+from cachelayer.provenance.code_in_objects import code_file
 from cachelayer.provenance.function_code import PYTHON
 from cachelayer.provenance.stored_values import MARK, Wording, differences, shown, stored
-from cachelayer.provenance.walker import Account, account_of, code_file, described
+from cachelayer.provenance.walker import Account, account_of, described
 from cachelayer.records import spec_json, tree
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.versions.reference import AUTO

@@ -25,19 +25,28 @@ import operator
 import os
 import random
 import re
-import sys
 import types
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
 
-from cachelayer.protocols import T
+from cachelayer.provenance.code_in_objects import (
+    attributes_of,
+    class_file,
+    class_of,
+    code_in,
+    functions_inside,
+    innermost,
+    is_kind,
+    is_users_class,
+    method_inside,
+)
 from cachelayer.provenance.function_code import closure_of, code_hash, is_users, names_of
 from cachelayer.provenance.imported_code import ImportedCode
 from cachelayer.provenance.stored_values import MARK, hashed, is_number
@@ -64,9 +73,6 @@ _TYPES_OF_DATA = ("dtype", "datatype", "schema", "field")
 _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 _WITHOUT_CONTENT = ("_thread", "threading", "logging", "typing", "contextvars", "multiprocessing.synchronize")
 """The modules of classes that lock, log or annotate: they decide no record."""
-_WRAPPERS = (functools.partial, functools.cached_property, MethodType, classmethod, staticmethod, property)
-_GENERATED = ("<string>", "<attrs generated")
-"""The files of methods that dataclasses, named tuples and attrs generate."""
 _ITERATORS: tuple[type, ...] = (
     map, filter, zip, enumerate, reversed, type(iter([])), type(iter(())), type(iter(range(1)))
 )  # fmt: skip
@@ -191,87 +197,10 @@ def _is_made_of(value: Any, containers: tuple[type, ...], leaves: tuple[type, ..
         return False
 
 
-def code_file(made: object) -> str:
-    """Return the user's file that defines a function, a class, or an object's class; "" if the user wrote none."""
-    inner = innermost(made)
-    own = [] if inner is None else [inner.__code__.co_filename]
-    if _is(made, types.GeneratorType):
-        own = [made.gi_code.co_filename]
-    return next(filter(is_users, [*own, _class_file(_class_of(made))]), "")
-
-
-def innermost(function: object) -> FunctionType | None:
-    """Return the function inside a decorated or partial function, a method or a callable object."""
-    seen: list[object] = []
-    found = None
-    while function is not None and not any(function is each for each in seen):
-        seen.append(function)
-        if _is(function, FunctionType):
-            found = function
-        inner = next(iter(_inside(function)), None)
-        if inner is None and found is None:
-            inner = inspect.getattr_static(type(function), "__call__", None)
-        function = inner
-    return found
-
-
-def _inside(value: object) -> list[object]:
-    """Return the functions that a wrapper holds; empty for anything else."""
-    kind = type(value)
-    if issubclass(kind, property):
-        names = ["fget", "fset", "fdel"]
-    elif issubclass(kind, (classmethod, staticmethod, MethodType)):
-        names = ["__func__"]
-    elif issubclass(kind, (functools.partial, functools.partialmethod, functools.cached_property)):
-        names = ["func"]
-    elif issubclass(kind, functools.singledispatchmethod):
-        names = ["func", "dispatcher"]
-    else:
-        inner = inspect.getattr_static(value, "__wrapped__", None)
-        return [] if inner is None else [inner]
-    return [inner for inner in (getattr(value, name) for name in names) if inner is not None]
-
-
 def _owner_of(method: Any) -> object:
     """Return the object of a bound built-in method; None if it is a function of a module."""
     owner = method.__self__
-    return None if _is(owner, ModuleType) else owner
-
-
-def _is(value: object, kind: type[T]) -> TypeGuard[T]:
-    """Return whether a value is of a kind, judging by its type alone: proxies may raise if they are asked."""
-    return issubclass(type(value), kind)
-
-
-def _class_of(made: object) -> type:
-    return made if _is(made, type) else type(made)
-
-
-def _method(value: object) -> FunctionType | None:
-    """Return the function inside an attribute of a class; None if the attribute is not a method."""
-    return innermost(value) if _is(value, FunctionType) or _inside(value) else None
-
-
-def _class_file(cls: type) -> str:
-    """Return the file of a class's methods; that of its module if it has none, or a library generated them."""
-    methods = filter(None, map(_method, vars(cls).values()))
-    own = [method.__code__.co_filename for method in methods if method.__module__ == cls.__module__]
-    written = [file for file in own if not file.startswith(_GENERATED)]
-    module = sys.modules.get(cls.__module__)
-    is_typed_in = module is not None and cls.__module__ not in sys.builtin_module_names
-    file = getattr(module, "__file__", None) or ("<typed in>" if is_typed_in else "".join(own[:1]) or "<frozen>")
-    return next(filter(is_users, written), "") or "".join(written[:1]) or file
-
-
-def _is_users_class(cls: type) -> bool:
-    return any(is_users(_class_file(each)) for each in cls.__mro__ if each.__module__ != "builtins")
-
-
-def _attributes_of(owner: object) -> dict[str, Any]:
-    """Return the attributes of an object, without asking its class for them."""
-    state: Any = object.__getstate__(owner)
-    parts = state if type(state) is tuple else (state,)
-    return {name: value for part in parts for name, value in (part or {}).items()}
+    return None if is_kind(owner, ModuleType) else owner
 
 
 def _joined(kind: str, *parts: bytes) -> bytes:
@@ -333,7 +262,7 @@ class _Walk:
     def _is_users(self, kind: type) -> bool:
         """Return whether a class, or one that it is derived from, is the user's."""
         if id(kind) not in self._users_classes:
-            self._users_classes[id(kind)] = _is_users_class(kind), kind
+            self._users_classes[id(kind)] = is_users_class(kind), kind
         return self._users_classes[id(kind)][0]
 
     def _has_attributes(self, value: object) -> bool:
@@ -353,14 +282,14 @@ class _Walk:
     def start(self, made: object) -> None:
         """Take the function or source object that a version is made by, with the attributes of its object."""
         self._pending.append(made)
-        if _is(made, types.GeneratorType):
+        if is_kind(made, types.GeneratorType):
             frame = made.gi_frame
             if frame is not None and is_users(made.gi_code.co_filename):
                 self._code(made.gi_code, frame.f_globals, frame.f_locals)
             return
         if type(made) in _ITERATORS:
             for number, value in enumerate(made.__reduce__()[1]):
-                if _is(value, types.GeneratorType) or type(value) in _ITERATORS:
+                if is_kind(value, types.GeneratorType) or type(value) in _ITERATORS:
                     self.start(value)
                 else:
                     self.refer(f"what is iterated [{number}]", value)
@@ -369,25 +298,25 @@ class _Walk:
         while isinstance(owner, functools.partial):
             owner = owner.func
         owner = owner.__self__ if isinstance(owner, MethodType) else owner
-        self._pending.append(_class_of(owner))
-        if not _is(owner, type) and self._is_users(type(owner)):
+        self._pending.append(class_of(owner))
+        if not is_kind(owner, type) and self._is_users(type(owner)):
             self._objects[id(owner)] = "attributes", owner
-            for name, value in _attributes_of(owner).items():
+            for name, value in attributes_of(owner).items():
                 self.refer(f"attribute {name}", value, group="state")
 
     # Code.
 
     def _take(self, value: object) -> None:
-        self._pending += _inside(value)
-        if _is(value, FunctionType):
+        self._pending += functions_inside(value)
+        if is_kind(value, FunctionType):
             if is_users(value.__code__.co_filename):
                 self._function(value)
             else:
                 # A wrapper of a library may hold functions of the user, as singledispatch does.
-                self._pending += _code_in(closure_of(value).values())
-        elif _is(value, type):
+                self._pending += code_in(closure_of(value).values())
+        elif is_kind(value, type):
             self._pending += [*value.__mro__[1:], type(value)]
-            if is_users(_class_file(value)):
+            if is_users(class_file(value)):
                 self._class(value)
 
     def _class(self, cls: type) -> None:
@@ -397,11 +326,11 @@ class _Walk:
                 self.refer(f"{title}.{name}", member._value_)
         has_generated = "__dataclass_fields__" in attributes or issubclass(cls, tuple)
         for name, value in attributes.items():
-            method = _method(value)
-            if method is not None or _is(value, functools.partialmethod):
+            method = method_inside(value)
+            if method is not None or is_kind(value, functools.partialmethod):
                 if method is None or not (has_generated and method.__code__.co_filename == "<string>"):
                     self._pending.append(value)
-                if _is(value, functools.partialmethod):
+                if is_kind(value, functools.partialmethod):
                     self.refer(f"{title}.{name}", (value.args, value.keywords))
             elif name not in _OF_CLASSES and not self._is_made_by_python(cls, value):
                 self.refer(f"{title}.{name}", value)
@@ -452,7 +381,7 @@ class _Walk:
             group: where it is recorded; "" for the constants or the state.
             depth: how many objects it lies in.
         """
-        if _is(value, ModuleType):
+        if is_kind(value, ModuleType):
             module = vars(value)
             key = id(value), attributes
             if key not in self._seen and is_users(module.get("__file__") or "<frozen>"):
@@ -463,14 +392,14 @@ class _Walk:
             self._pending.append(value)
             if group:
                 self.record(group, name, value)
-        elif _inside(value) and type(value) not in _BY_PARTS:
+        elif functions_inside(value) and type(value) not in _BY_PARTS:
             # These wrappers hold no values besides the function.
             self._pending.append(value)
-        elif _is(value, MethodType):
+        elif is_kind(value, MethodType):
             self._pending.append(value)
             self.refer(name, value.__self__, group=group, depth=depth)
-        elif _is(value, functools.partial):
-            self._pending += [value, *_code_in([value.func])]
+        elif is_kind(value, functools.partial):
+            self._pending += [value, *code_in([value.func])]
             for argument, held in [*enumerate(value.args), *value.keywords.items()]:
                 self.refer(f"{name}.{argument}", held, group="state", depth=depth)
         elif self._has_attributes(value) and depth < _DEEPEST_OBJECT:
@@ -488,7 +417,7 @@ class _Walk:
             return
         self.note_type("state", name, value)
         try:
-            attributes = _attributes_of(value)
+            attributes = attributes_of(value)
         except Exception:  # noqa: BLE001
             # Objects of C code may refuse.
             self._not_compared[f"{name} ({kind.__name__})"] = None
@@ -572,7 +501,7 @@ class _Walk:
             return content
         # A class of the user's own, or of the standard library.
         self._pending.append(kind)
-        attributes = _attributes_of(value) if self._is_users(kind) else {}
+        attributes = attributes_of(value) if self._is_users(kind) else {}
         if kind is defaultdict:
             attributes = {"default_factory": value.default_factory}
         return _joined(kind.__qualname__, content, self._container(attributes, dict))
@@ -633,7 +562,7 @@ class _Walk:
             return self._function_or_class(value)
         for known, parts in _BY_PARTS.items():
             if issubclass(kind, known):
-                self._pending += _inside(value)
+                self._pending += functions_inside(value)
                 return _joined(kind.__qualname__, self._hash(parts(value)))
         if _is_ours(kind):
             # Records have a digest, and a storage is known by its URL, which has no credentials.
@@ -642,7 +571,7 @@ class _Walk:
                 return _joined(kind.__name__, name.encode())
         if self._has_attributes(value):
             self._pending.append(kind)
-            return _joined(f"object {kind.__qualname__}", self._container(_attributes_of(value), dict))
+            return _joined(f"object {kind.__qualname__}", self._container(attributes_of(value), dict))
         if issubclass(kind, _BY_TEXT):
             return _joined(kind.__qualname__, ascii(value).encode())
         if kind.__module__ in _WITHOUT_CONTENT or issubclass(kind, (types.GenericAlias, types.UnionType)):
@@ -662,13 +591,13 @@ class _Walk:
             return _joined(f"{kind.__qualname__} {value.dtype}", self._array(np.asarray(tensor)))
         if callable(value):
             name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-            self._pending += [*_inside(value), *_code_in(getattr(value, "__dict__", {}).values())]
+            self._pending += [*functions_inside(value), *code_in(getattr(value, "__dict__", {}).values())]
             if isinstance(name, str):
                 return _joined(f"{getattr(value, '__module__', '')}.{name}")
         if any(each.__name__.lower() in _TYPES_OF_DATA for each in kind.__mro__):
             return _joined(kind.__qualname__, ascii(value).encode())
-        is_python = all(_class_file(each).endswith(".py") for each in kind.__mro__[:-1])
-        attributes = _attributes_of(value) if is_python else {}
+        is_python = all(class_file(each).endswith(".py") for each in kind.__mro__[:-1])
+        attributes = attributes_of(value) if is_python else {}
         if attributes and is_data([*attributes.values()]):
             # Such as settings. Whatever else a library holds may differ from process to process.
             return _joined(kind.__qualname__, self._container(attributes, dict))
@@ -740,16 +669,3 @@ def _container_of(kind: type) -> type | None:
 
 def _is_ours(kind: type) -> bool:
     return str(kind.__module__).startswith("cachelayer.")
-
-
-def _code_in(values: Iterable[object]) -> list[object]:
-    """Return the functions, classes and wrappers among some values, and in dicts and lists of them."""
-    found: list[object] = []
-    for value in values:
-        if issubclass(type(value), (FunctionType, type)) or _inside(value):
-            found.append(value)
-        elif type(value) in (dict, types.MappingProxyType):
-            found += _code_in([each for each in value.values() if type(each) is not dict])  # type: ignore[attr-defined]
-        elif type(value) in (list, tuple):
-            found += [each for each in value if issubclass(type(each), (FunctionType, type))]  # type: ignore[attr-defined]
-    return found

@@ -17,9 +17,10 @@ import cachelayer
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.recipe import Recipe, name_of
 from cachelayer.cli.this_machine import pictures
+from cachelayer.provenance.code_in_objects import code_file
 from cachelayer.provenance.environment import checked_out, commit_of
 from cachelayer.provenance.stored_values import Wording, differences, shown, stored
-from cachelayer.provenance.walker import code_file, described
+from cachelayer.provenance.walker import described
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
