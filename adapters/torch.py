@@ -7,13 +7,16 @@ over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``D
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
+from cachelayer.adapters.sources.pictures import with_files
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource, columns_of
 from cachelayer.builds.batches import snapshot
@@ -25,13 +28,14 @@ from cachelayer.protocols import T
 from cachelayer.records import tree
 from cachelayer.records.infer import as_leaf
 from cachelayer.records.selection import record_numbers
-from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.spec import ArraySpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.ahead.block_feed import warn_of_workers
 from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream, reader_of, stream_of
+from cachelayer.user_warnings import warn
 
 try:
     import torch
@@ -66,13 +70,15 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     rows: int | None = None
     if isinstance(obj, data.DataLoader):
         batches, rows = _lengths_of(obj)
-        source = IterableSource(map(snapshot, _loaded(obj)), "torch", batches)
+        source = IterableSource(map(_copied, _loaded(obj)), "torch", batches)
         if unbatch and obj.batch_size is None and isinstance(obj.dataset, _RefDataset):
             raise InvalidTypeError(
                 "unbatch=True: a list in batches of to_torch() may be rows or columns: pass the DataRef itself"
             )
     elif isinstance(obj, data.IterableDataset):
-        source = IterableSource(map(snapshot, obj), "torch", length_of(obj))
+        source = IterableSource(map(_copied, obj), "torch", length_of(obj))
+    elif _is_image_folder(obj):
+        source = ImageFolderSource(obj)
     elif isinstance(obj, data.Dataset):
         source = DatasetSource(obj, by_number=True)
     else:
@@ -81,10 +87,44 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 
 class DatasetSource(SequenceSource):
-    """The items of a map-style dataset, with arrays for tensors."""
+    """The items of a map-style dataset, with arrays for tensors, and files for pictures."""
 
     def elements(self) -> Iterator[Any]:
-        return map(snapshot, super().elements())
+        return map(_copied, super().elements())
+
+
+class ImageFolderSource(SequenceSource):
+    """The files of torchvision's ``ImageFolder``, with the numbers of their classes.
+
+    Args:
+        folder: the dataset. Its transforms are left out, because what they make differs from epoch to epoch.
+    """
+
+    def __init__(self, folder: Any) -> None:
+        if folder.transform is not None or folder.target_transform is not None:
+            warn(
+                "the transforms of the ImageFolder are not cached: files and labels are, and loader(stream.map(fn)) or "
+                "the training program applies fn to what is read"
+            )
+        super().__init__(folder.samples, (ImageSpec("RGB"), ArraySpec("int64")), by_number=True)
+        self.kind = type(folder).__name__
+        self.metadata = {"classes": list(folder.classes)}
+
+    def elements(self) -> Iterator[Any]:
+        return ((Path(path).read_bytes(), label) for path, label in super().elements())
+
+
+def _is_image_folder(obj: Any) -> bool:
+    """Return whether a dataset is an ``ImageFolder`` that reads files as torchvision does."""
+    folder = sys.modules.get("torchvision.datasets.folder")
+    if folder is None or not isinstance(obj, folder.ImageFolder):
+        return False
+    reads_items = type(obj).__getitem__ is folder.DatasetFolder.__getitem__
+    return reads_items and obj.loader in (folder.default_loader, folder.pil_loader)
+
+
+def _copied(item: Any) -> Any:
+    return snapshot(with_files(item))
 
 
 def _loaded(loader: data.DataLoader) -> Iterator[Any]:

@@ -15,7 +15,8 @@ import pyarrow.types as kinds
 
 from cachelayer.adapters.frameworks.arrow_arrays import array_of, type_of
 from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, check_declared, dtype_of, spec_of
-from cachelayer.adapters.sources.python_rows import Unreadable, file_of
+from cachelayer.adapters.sources.pictures import bytes_of
+from cachelayer.adapters.sources.python_rows import Unreadable
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
@@ -112,7 +113,7 @@ def _encoded(feature: Any, value: Any) -> Any:
             return [encoded(inner, child) for child in value]
         return _of_dtype(inner, value)
     if isinstance(feature, FILES):
-        stored = feature.encode_example(file_of(value))
+        stored = feature.encode_example(bytes_of(value))
         if stored["bytes"] is None:
             kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
             stored = feature.embed_storage(pa.array([stored], kind))[0].as_py()

@@ -6,8 +6,6 @@ The first rows decide the element spec; after that the codec stores a value exac
 from __future__ import annotations
 
 import datetime as dt
-import io
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.adapters.sources.pictures import bytes_of, is_picture
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.builds.iterable_source import errors_named, failure_at
 from cachelayer.errors import ElementError, InvalidTypeError
@@ -26,8 +25,6 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged
 
 FIRST_ROWS = 256
-_PNG = ("1", "L", "LA", "RGB", "RGBA", "I;16")
-_TIFF = ("I", "F", "CMYK")
 _QUICK: dict[Any, type] = {
     np.dtype(np.int64): int,
     np.dtype(np.int32): int,
@@ -166,7 +163,7 @@ def packer(spec: Tree, *, fill: bool = False) -> Callable[[Any], Any]:
         return partial(_packed_dense, spec)
     if isinstance(spec, ArraySpec) and len(spec.shape) == 1 and spec.dtype in _QUICK:
         return partial(_packed_numbers, spec.dtype, _QUICK[spec.dtype])
-    return file_of if isinstance(spec, ImageSpec) else _same
+    return bytes_of if isinstance(spec, ImageSpec) else _same
 
 
 def _same(value: Any) -> Any:
@@ -257,18 +254,3 @@ def _packed_ragged(spec: RaggedSpec, value: Any) -> Any:
     except ElementError:
         return value
     return Ragged.from_nested(element["x"], tuple(splits))
-
-
-def is_picture(value: Any) -> bool:
-    """Return whether a value is a picture of Pillow; without importing Pillow, because then there is no picture."""
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(value, pillow.Image)
-
-
-def file_of(value: Any) -> Any:
-    """Return the pixels of a picture as a file that loses nothing; other values, and pictures of rare modes, as is."""
-    if not is_picture(value) or value.mode not in (*_PNG, *_TIFF):
-        return value
-    written = io.BytesIO()
-    value.save(written, "PNG" if value.mode in _PNG else "TIFF")
-    return written.getvalue()

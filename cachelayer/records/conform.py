@@ -18,8 +18,9 @@ from cachelayer.credentials_in_urls import without_credentials, without_credenti
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
 from cachelayer.records.infer import as_leaf
-from cachelayer.records.spec import EncodedSpec, LeafSpec, Shape
+from cachelayer.records.spec import EncodedSpec, ImageSpec, LeafSpec, Shape
 from cachelayer.records.tree import builtin, describe
+from cachelayer.records.values import PictureFile
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
@@ -35,6 +36,9 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     """
     if isinstance(spec, EncodedSpec) and isinstance(value, (str, os.PathLike)):
         return _file_bytes(spec, os.fspath(builtin(value)), row)
+    if isinstance(value, PictureFile) and isinstance(spec, ImageSpec) and not value.fits(spec.mode):
+        hint = f"Declare ImageSpec({value.mode!r}), or the mode that holds all pictures."
+        raise ElementError(spec.describe(), f"a picture of mode {value.mode}", record=row, hint=hint)
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
     try:

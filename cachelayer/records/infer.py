@@ -13,9 +13,9 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
-from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
-from cachelayer.records.values import NoArray, Ragged, Sparse
+from cachelayer.records.values import NoArray, PictureFile, Ragged, Sparse
 
 FIRST_ELEMENTS = 64
 """How many elements tell the spec of all if none is declared."""
@@ -186,7 +186,7 @@ def _merged(spec: Tree, element: Any, path: str = "") -> Tree:
         parts = zip(children(spec), element, strict=True)
         merged = [_merged(child, part, path + step) for (step, child), part in parts]
         return type(spec)(*merged) if hasattr(spec, "_fields") else type(spec)(merged)
-    if not isinstance(spec, LeafSpec) or isinstance(element, (dict, tuple, list)):
+    if not isinstance(spec, LeafSpec) or isinstance(spec, EncodedSpec) or isinstance(element, (dict, tuple, list)):
         return spec
     try:
         leaf = leaf_spec(element)
@@ -244,6 +244,8 @@ def _leaf_of(path: str, value: Any) -> LeafSpec | None:
 def leaf_spec(value: Any) -> LeafSpec | None:
     if value is None:
         return None
+    if isinstance(value, PictureFile):
+        return ImageSpec(value.mode)
     if isinstance(value, Ragged):
         flat, splits = value.flat_values, value.nested_row_splits
         if flat.ndim == 0:

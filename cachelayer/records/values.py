@@ -274,3 +274,20 @@ def wrong_row(ragged: Ragged) -> int | None:
     first, end = int(splits[0]), int(splits[-1])
     inner = wrong_row(ragged.values.rows(first, end))
     return None if inner is None else int(splits.searchsorted(first + inner, side="right")) - 1
+
+
+class PictureFile(bytes):
+    """The bytes of an image file that a source made of a picture. Its spec is that of images of the picture's mode."""
+
+    mode: str
+
+    @classmethod
+    def of(cls, data: bytes, mode: str) -> PictureFile:
+        file = cls(data)
+        file.mode = mode
+        return file
+
+    def fits(self, mode: str) -> bool:
+        """Return whether pixels of another mode hold those of the picture."""
+        holders = {"1": ("L", "RGB", "RGBA"), "L": ("LA", "RGB", "RGBA"), "LA": ("RGBA",), "RGB": ("RGBA",)}
+        return mode in (self.mode, *holders.get(self.mode, ()))

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from loop_conformance import BATCH, LoopConformance
 from loop_conformance import RECORDS as RECORDS_OF_LOOPS
 from pages import run_page
+from PIL import Image
 from samples import examples
 from sink_conformance import SinkConformance
 from source_conformance import FallibleSource, SourceConformance
@@ -80,7 +81,7 @@ class Items(data.Dataset[Any]):
 
 
 class Stream(data.IterableDataset[Any]):
-    def __init__(self, dataset: Items) -> None:
+    def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[Any]:
@@ -194,6 +195,48 @@ def test_batches_that_have_not_a_row_for_each_sample_are_refused(storage: Storag
         batches = data.DataLoader(list(torch.ones(8, 6)), batch_size=4, collate_fn=collate)
         with pytest.raises(cachelayer.SourceError, match="its length is 8"):
             storage.cache(batches, "d", "v1", unbatch=True)
+
+
+class Pictures(data.Dataset[Any]):
+    """Pictures of Pillow, opened by name or made of a mode, with their number."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, number: int) -> Any:
+        name = self.names[number]
+        return {"image": Image.open(name) if "/" in name else picture(name, number), "label": number}
+
+
+def picture(mode: str, number: int = 0) -> Any:
+    return Image.fromarray(np.arange(60, dtype=np.uint8).reshape(4, 5, 3) + number).convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "CMYK", "I", "F", "1"])
+def test_pictures_are_stored_as_files_that_lose_nothing(storage: Storage, mode: str) -> None:
+    ref: Any = storage.cache(Pictures(mode, mode, mode), f"mode-{mode}", "v1")
+    assert ref.raw().element_spec == {"image": cachelayer.ImageSpec(mode), "label": ArraySpec("int64")}
+    made = [np.asarray(picture(mode, number)).tolist() for number in range(3)]
+    assert [row["image"].tolist() for row in ref] == made
+    assert storage.cache(Stream(Pictures(mode)), f"iterated-{mode}", "v1").element_spec == ref.element_spec
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as people leave pictures open
+def test_pictures_that_were_opened_are_their_files_and_palettes_are_colours(storage: Storage, tmp_path: Path) -> None:
+    picture("RGB").save(tmp_path / "a.jpg")
+    picture("RGB").quantize(8).save(tmp_path / "b.png")
+    names = [str(tmp_path / name) for name in ("a.jpg", "b.png")]
+    ref: Any = storage.cache(Pictures(*names), "opened", "v1")
+    assert [row["image"] for row in ref.raw()] == [Path(name).read_bytes() for name in names]
+    assert ref[1]["image"].tolist() == np.asarray(Image.open(names[1]).convert("RGB")).tolist()
+    odd = Pictures(*["L"] * 70, "RGB")
+    with pytest.raises(cachelayer.ElementError, match=r"record 70, leaf \['image'\].*ImageSpec\('RGB'\)"):
+        storage.cache(odd, "odd", "v1")
+    spec = {"image": cachelayer.ImageSpec("RGB"), "label": ArraySpec("int64")}
+    assert storage.cache(odd, "odd", "v1", element_spec=spec)[0]["image"].shape == (4, 5, 3)
 
 
 def test_datasets_of_hugging_face_are_left_to_their_adapter() -> None:

@@ -12,9 +12,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from client_child import declare_operators
+from PIL import Image
 from repository import ROOT, SUPPORT
+
+import cachelayer
 
 CHILD = SUPPORT / "client_child.py"
 EXAMPLES = ROOT / "examples"
@@ -177,3 +183,24 @@ def test_flax_on_two_processes_goes_on_where_both_were_killed(cached: Path) -> N
         assert rest == mine[15:]
     rows = [record for mine in whole for line in mine[12:24] for record in line.records]
     assert len(set(rows)) == len(rows) == 384
+
+
+def test_an_image_folder_of_torchvision_comes_in_by_its_files(tmp_path: Path) -> None:
+    declare_operators()
+    import torchvision
+
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (4, 5), (number, 0, 0)).save(tmp_path / "pets" / name / f"{number}.png")
+    storage = cachelayer.Storage(tmp_path / "cache")
+    folder = torchvision.datasets.ImageFolder(tmp_path / "pets")
+    ref: Any = storage.cache(folder, "pets", "v1")
+    assert ref.metadata["classes"] == ["cat", "dog"]
+    for number, (picture, label) in enumerate(folder):
+        pixels, stored = ref[number]
+        assert (pixels.tolist(), stored) == (np.asarray(picture).tolist(), label)
+        assert ref.raw()[number][0] == Path(folder.samples[number][0]).read_bytes()
+    transformed = torchvision.datasets.ImageFolder(tmp_path / "pets", transform=torchvision.transforms.ToTensor())
+    with pytest.warns(cachelayer.CacheLayerWarning, match="transforms of the ImageFolder are not cached"):
+        assert storage.cache(transformed, "others", "v1").digest == ref.digest
