@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachelayer import InvalidArgumentError, InvalidNameError, InvalidTypeError, Storage
+from cachelayer import CorruptionError, InvalidArgumentError, InvalidNameError, InvalidTypeError, Storage
 
 ROWS = list(range(10))
 
@@ -64,11 +64,24 @@ def test_a_version_named_twice_or_not_at_all_is_refused(storage: Storage, call: 
 
 
 @pytest.mark.parametrize("call", ["tag", "delete", "cache"])
-@pytest.mark.parametrize("version", ["latest", "sha256:00", "v1@sha256:00", "v1@v2", ""])
+@pytest.mark.parametrize("version", ["latest", "sha256:00", "v1@v2", ""])
 def test_only_a_plain_name_does_for_what_is_made_tagged_or_deleted(storage: Storage, call: str, version: str) -> None:
     for name in ((f"a@{version}",), ("a", version)):
         with pytest.raises(InvalidNameError, match=f"version {version!r}"):
             CALLS[call](storage, name)
+
+
+def test_a_digest_pins_what_is_tagged_or_deleted_and_never_what_is_made(storage: Storage) -> None:
+    right = f"a@v1@sha256:{storage.fetch('a@v1').digest[:12]}"
+    for call in ("tag", "delete"):
+        with pytest.raises(CorruptionError, match="a@v1"):
+            CALLS[call](storage, ("a@v1@sha256:00",))
+    for name in ("a@v1@sha256:00", right):
+        with pytest.raises(InvalidNameError, match="version 'v1@sha256:"):
+            CALLS["cache"](storage, (name,))
+    assert storage.tags("a") == {}
+    assert CALLS["tag"](storage, (right,)) == [None, {"best": "v1"}]
+    assert CALLS["delete"](storage, (right,)) == [None, ["v2"]]
 
 
 def test_submit_and_cacheable_take_one_text(storage: Storage) -> None:
