@@ -80,8 +80,8 @@ def test_a_digest_pins_what_is_tagged_or_deleted_and_never_what_is_made(storage:
         with pytest.raises(InvalidNameError, match="version 'v1@sha256:"):
             CALLS["cache"](storage, (name,))
     assert storage.tags("a") == {}
-    assert CALLS["tag"](storage, (right,)) == [None, {"best": "v1"}]
     assert CALLS["delete"](storage, (right,)) == [None, ["v2"]]
+    assert CALLS["tag"](storage, (f"a@v2@sha256:{storage.fetch('a@v2').digest[:12]}",)) == [None, {"best": "v2"}]
 
 
 def test_submit_and_cacheable_take_one_text(storage: Storage) -> None:
