@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
-from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.iterable_source import IterableSource, watched
 from cachelayer.builds.source import Splits
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import Dataset, records_of
 from cachelayer.records import tree
+from cachelayer.records.infer import from_rows, may_lack_keys
 from cachelayer.records.tree import Tree
 
 try:
@@ -50,7 +51,7 @@ try:
         leaves_and_spec,
         table_of,
     )
-    from cachelayer.adapters.sources.python_rows import first_rows, packer, spec_of_rows
+    from cachelayer.adapters.sources.python_rows import packer
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
@@ -129,14 +130,19 @@ class PythonRowsSource(IterableSource):
     def __init__(self, dataset: datasets.IterableDataset, declared: Tree | None) -> None:
         features, rows = dataset.features, iter(_unchanged(dataset))
         first: list[Any] = []
+
+        def read() -> Iterator[Any]:
+            for row in watched(rows, count()):
+                first.append(row)
+                yield row
+
         if features is not None:
             _, spec = leaves_and_spec(features, declared)
             rows = map(partial(encoded, features), rows)
-        elif declared is not None:
+        elif declared is not None and not may_lack_keys(declared):
             spec = declared
         else:
-            first = first_rows(rows)
-            spec = spec_of_rows(first)
+            spec = from_rows(read(), declared)
         pack = packer(spec, fill=features is not None)
         super().__init__(map(pack, chain(first, rows)), "datasets", None, spec)
         self.metadata = {} if features is None else {METADATA: features.to_dict()}

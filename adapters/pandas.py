@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.adapters.sources.python_rows import packer, spec_of_values
+from cachelayer.adapters.sources.python_rows import packer
 from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
@@ -20,6 +20,7 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import from_rows, may_lack_keys
 from cachelayer.records.layout import Column
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
@@ -143,15 +144,13 @@ def _spec_of(frame: pd.DataFrame, declared: Any) -> dict[str, Any]:
     """Return the element spec of a frame: that of the Arrow types, and that which the first objects show."""
     from cachelayer.adapters.sources.arrow_source import spec_of_schema
 
-    if declared is not None and (not isinstance(declared, dict) or declared.keys() != {*frame.columns}):
+    if declared is not None and (not isinstance(declared, dict) or not declared.keys() <= {*frame.columns}):
         raise InvalidArgumentError(f"element_spec is {declared!r}, and the frame has the columns {list(frame)}")
     typed = _schema_of(frame)
-    known = None if declared is None else {name: declared[name] for name in typed.names}
-    spec: Any = spec_of_schema(typed, known, {})
-    for name in frame.columns:
-        if name not in spec:
-            spec[name] = _spec_of_objects(name, frame[name]) if declared is None else declared[name]
-    return {name: spec[name] for name in (frame if declared is None else declared)}
+    declared = declared or {}
+    spec: Any = spec_of_schema(typed, {name: declared[name] for name in typed.names if name in declared}, {})
+    own = {name: spec[name] if name in spec else _spec_of_objects(name, frame[name], declared) for name in frame}
+    return {name: own[name] for name in (declared if declared.keys() == own.keys() else own)}
 
 
 def _schema_of(frame: pd.DataFrame) -> pa.Schema:
@@ -170,11 +169,14 @@ def _schema_of(frame: pd.DataFrame) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _spec_of_objects(name: str, column: pd.Series[Any]) -> Tree:
-    present = column[column.notna()].head(_FIRST_OBJECTS).tolist()
-    if not present:
+def _spec_of_objects(name: str, column: pd.Series[Any], declared: dict[str, Any]) -> Tree:
+    known = {name: declared[name]} if name in declared else None
+    if known is not None and not may_lack_keys(declared[name]):
+        return declared[name]
+    spec = from_rows(({name: value} for value in column[column.notna()]), known)
+    if spec is None or spec[name] is None:
         raise InvalidArgumentError(f"leaf [{name!r}] is null in every row: pass element_spec= with its dtype")
-    return spec_of_values(present, f"[{name!r}]")
+    return spec[name]
 
 
 def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> list[Column]:

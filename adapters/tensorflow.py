@@ -24,6 +24,7 @@ from cachelayer.errors import (
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.infer import overlaid
 from cachelayer.records.layout import Column, Flat
 from cachelayer.records.leaves import ArrayLeaf, RaggedLeaf, SparseLeaf, leaf_of
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec
@@ -91,9 +92,10 @@ class TfDataSource:
         self._dataset = dataset
         self._first = 0
         own = _from_tf_spec(dataset.element_spec, dataset)
+        spec = overlaid(declared, own)
         if declared is not None:
-            _check_declared(own, declared)
-        self.element_spec: Tree | None = own if declared is None else declared
+            _check_declared(own, spec)
+        self.element_spec: Tree | None = spec
 
     @property
     def length(self) -> int | None:

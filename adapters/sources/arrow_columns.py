@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import nested_spec, overlaid
 from cachelayer.records.layout import Column, Flat, PartRows
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Ints, splits_of
@@ -31,6 +32,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
+_NUMBERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)) - {"float8"}
 Nulls = NDArray[np.bool_] | None
 
 
@@ -85,14 +87,6 @@ def dtype_of(kind: pa.DataType, path: str) -> Any:
     raise InvalidTypeError(f"leaf {path} has Arrow's type {kind}, which is not stored: {reason}; cast it to another")
 
 
-def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
-    """Return the spec of nested lists. ``dims`` has the length of the lists at each level, None if lengths differ."""
-    unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
-    if unknown == 0:
-        return ArraySpec(dtype, dims)
-    return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
-
-
 def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
     """Return the spec that a type implies, found in an array of no values; None for the type of nulls."""
 
@@ -104,24 +98,35 @@ def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
     return tree.map_structure(leaves_of("", Lists(pa.nulls(0, kind)), files), spec)
 
 
-def check_declared(own: Tree, declared: Tree) -> None:
-    """Raise if a declared spec contradicts that of a schema. Lengths of lists and the decoding of bytes may differ."""
+def with_declared(own: Tree, declared: Tree | None) -> Tree:
+    """Return the spec of a schema with what a user declares in place of it.
+
+    Raises:
+        InvalidArgumentError: if the declared spec contradicts the schema. Lengths of lists, the decoding of bytes, and
+            the dtypes of numbers may differ, and it may lack keys.
+    """
+    spec = overlaid(declared, own)
     try:
-        own_leaves = tree.flatten_like(declared, own)
+        own_leaves = tree.flatten_like(spec, own)
     except ElementError as error:
         raise InvalidArgumentError(f"element_spec does not fit these columns: {error}") from error
-    for (path, wanted), leaf in zip(tree.leaves(declared), own_leaves, strict=True):
+    for (path, wanted), leaf in zip(tree.leaves(spec), own_leaves, strict=True):
         if leaf is not None and not _fits(leaf, wanted):
             raise InvalidArgumentError(f"element_spec{path} is {wanted!r}, but the column has {leaf!r}")
+    return spec
 
 
 def _fits(own: Any, wanted: LeafSpec) -> bool:
     if isinstance(wanted, EncodedSpec) and isinstance(own, LeafSpec):
         return own.dtype in (bytes, str) and not own.shape
-    if not isinstance(own, LeafSpec) or own.dtype != wanted.dtype or len(own.shape) != len(wanted.shape):
+    if (
+        not isinstance(own, LeafSpec)
+        or not (own.dtype == wanted.dtype or _may_be_cast(own.dtype, wanted.dtype))
+        or len(own.shape) != len(wanted.shape)
+    ):
         return False
     if not isinstance(wanted, ArraySpec):
-        return not wanted.shape or own.as_nullable() == wanted.as_nullable()
+        return not wanted.shape or own.as_nullable() == replace(wanted, dtype=own.dtype).as_nullable()
     # Lists of different lengths within lists need row splits, which an ArraySpec does not have.
     return None not in wanted.shape[1:] and all(
         a is None or a == b for a, b in zip(own.shape, wanted.shape, strict=True)
@@ -140,6 +145,29 @@ def _plain(array: pa.Array) -> pa.Array:
     if kinds.is_map(kind):
         return array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     return array
+
+
+def _may_be_cast(dtype: Any, into: Any) -> bool:
+    """Return whether numbers of a dtype, or texts of numbers, are stored in another dtype if that holds them."""
+    is_number = isinstance(into, np.dtype) and into.kind in "iuf"
+    return (
+        is_number and into.name in _NUMBERS and (dtype is str or (isinstance(dtype, np.dtype) and dtype.kind in "iuf"))
+    )
+
+
+def _as_declared(path: str, values: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
+    """Return numbers, or texts of them, in a dtype; an empty text is null."""
+    kind = pa.from_numpy_dtype(dtype)
+    if values.type == kind:
+        return values
+    try:
+        if is_text(values.type):
+            values = pc.ascii_trim(values.cast(pa.string()), " \t")
+            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
+        return cast_array(values, kind)
+    except pa.ArrowException as error:
+        got = repr(values[0].as_py()) if len(values) == 1 else str(error)
+        raise ElementError(f"a value that {dtype} holds", got[:80], path=path) from error
 
 
 def shares_values(kind: pa.DataType) -> bool:
@@ -230,9 +258,10 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves) -> Tree:
     if len(set(names)) < len(names) or (lists.levels and not names):
         reason = "two fields of one name" if names else "no fields in a list, so that its length would be lost"
         raise InvalidTypeError(f"leaf {path} has {reason}, of {names}: rename one, or leave it out")
-    if lists.values.null_count:
-        hint = "A dict is never null, but its leaves may be: fill it, or make a column of each field."
+    if (lists.levels or not names) and lists.values.null_count:
+        hint = "A dict in a list, or one without keys, is never null: fill it, or make a column of each field."
         raise ElementError("a struct", "null", path=path, hint=hint)
+    # The leaves of a dict that is null are null.
     children = zip(names, lists.values.flatten(), strict=True)
     return {name: leaves_of(f"{path}[{name!r}]", lists.of(child), files) for name, child in children}
 
@@ -253,6 +282,9 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
                 return codec_for(spec).columns(values.to_pylist())[0]
             except ElementError as error:
                 raise error.at(path=path) from error.__cause__
+    if isinstance(spec.dtype, np.dtype) and spec.dtype.name in _NUMBERS:
+        values = _as_declared(path, values, spec.dtype)
+        lists = lists.of(values)
     if not lists.levels:
         nulls = _nulls_of(values)
         if dtypes.is_string(spec.dtype):
@@ -337,3 +369,30 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     if nulls is not None:
         values = np.where(nulls, np.zeros((), stored), values)
     return values.astype(np.int64).view(dtype) if dtype.kind in "mM" else values
+
+
+def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array in a type, if each value stays the same; only floats may be rounded to narrower ones."""
+    if kinds.is_null(kind) and array.null_count == len(array):
+        return pa.nulls(len(array))
+    # Text that is not UTF-8 passes here: the check of all text refuses it later.
+    cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
+    if kinds.is_floating(kind) and (kinds.is_floating(array.type) or is_text(array.type)):
+        infinite = pc.is_inf(cast.cast(pa.float64()))
+        if is_text(array.type):
+            named = pc.match_substring_regex(array, "^[+-]?inf(inity)?$", ignore_case=True)
+        else:
+            named = pc.is_inf(array.cast(pa.float64()))
+        if pc.any(pc.and_(infinite, pc.invert(named))).as_py():
+            raise pa.ArrowInvalid(f"the number is too large for {kind}")
+        is_zero = pc.equal(cast.cast(pa.float64()), 0.0)
+        if is_text(array.type) and pc.any(is_zero).as_py():
+            has_digit = pc.match_substring_regex(array, "^[^eE]*[1-9]")
+            if pc.any(pc.and_(is_zero, has_digit)).as_py():
+                raise pa.ArrowInvalid(f"the number is too small for {kind}, which would make it 0")
+        return cast
+    # A date loses the time of a moment, and a flag is any number but 0.
+    may_lose = (kinds.is_boolean(kind) or kinds.is_temporal(kind)) and not is_text(array.type)
+    if may_lose and not pc.all(pc.equal(pc.cast(cast, array.type), array)).as_py():
+        raise pa.ArrowInvalid(f"{kind} would change the value")
+    return cast

@@ -12,14 +12,13 @@ from typing import Any, Self
 from cachelayer.adapters.sources.arrow_columns import (
     FileLeaves,
     Lists,
-    check_declared,
+    cast_array,
     column_of,
-    is_bytes,
-    is_text,
     leaves_of,
     plain_nbytes,
     shares_values,
     spec_of,
+    with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
 from cachelayer.builds.batches import Batch, batch_records
@@ -39,8 +38,6 @@ from cachelayer.records.tree import Tree
 
 try:
     import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.types as kinds
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
@@ -250,10 +247,12 @@ def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves,
         own = spec_of(pa.struct(list(schema)), leaves)
     except UnicodeDecodeError as error:
         raise InvalidTypeError(f"a column{origin} has a name that is not UTF-8: {error.object!r}: rename it") from error
-    if declared is not None:
-        check_declared(own, declared)
-        return declared
-    unknown = [path for path, leaf in tree.leaf_values(own) if leaf is None]
+    try:
+        own = with_declared(own, declared)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{name}: {error}" if name else str(error)) from error
+    is_declared = dict.fromkeys(path for path, _ in tree.leaf_values(declared)) if declared is not None else {}
+    unknown = [path for path, leaf in tree.leaf_values(own) if leaf is None and path not in is_declared]
     if unknown:
         raise InvalidArgumentError(
             f"leaf {unknown[0]} is null in every row{origin}, so its dtype is unknown: "
@@ -330,36 +329,10 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         array = rows.column(field.name)
         try:
-            columns.append(_cast(array, field.type))
+            columns.append(cast_array(array, field.type))
         except pa.ArrowException as error:
             got = repr(array[0].as_py()) if len(array) == 1 else str(error)
             hint = "Declare a type in schema= that holds every value."
             path = f"[{field.name!r}]"
             raise ElementError(f"a value that {field.type} holds", got[:80], path=path, hint=hint) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if kinds.is_null(kind) and array.null_count == len(array):
-        return pa.nulls(len(array))
-    # Text that is not UTF-8 passes here: the check of all text refuses it later.
-    cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
-    if kinds.is_floating(kind) and (kinds.is_floating(array.type) or is_text(array.type)):
-        infinite = pc.is_inf(cast.cast(pa.float64()))
-        if is_text(array.type):
-            named = pc.match_substring_regex(array, "^[+-]?inf(inity)?$", ignore_case=True)
-        else:
-            named = pc.is_inf(array.cast(pa.float64()))
-        if pc.any(pc.and_(infinite, pc.invert(named))).as_py():
-            raise pa.ArrowInvalid(f"the number is too large for {kind}")
-        is_zero = pc.equal(cast.cast(pa.float64()), 0.0)
-        if is_text(array.type) and pc.any(is_zero).as_py():
-            has_digit = pc.match_substring_regex(array, "^[^eE]*[1-9]")
-            if pc.any(pc.and_(is_zero, has_digit)).as_py():
-                raise pa.ArrowInvalid(f"the number is too small for {kind}, which would make it 0")
-        return cast
-    # A date loses the time of a moment, and a flag is any number but 0.
-    may_lose = (kinds.is_boolean(kind) or kinds.is_temporal(kind)) and not is_text(array.type)
-    if may_lose and not pc.all(pc.equal(pc.cast(cast, array.type), array)).as_py():
-        raise pa.ArrowInvalid(f"{kind} would change the value")
-    return cast

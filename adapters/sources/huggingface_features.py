@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from cachelayer.adapters.frameworks.arrow_arrays import array_of, type_of
-from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, check_declared, dtype_of, spec_of
+from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, dtype_of, spec_of, with_declared
 from cachelayer.adapters.sources.pictures import bytes_of
-from cachelayer.adapters.sources.python_rows import Unreadable
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Unreadable
 from cachelayer.user_warnings import warn
 
 ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
@@ -42,10 +42,7 @@ def leaves_and_spec(features: Any, declared: Tree | None) -> tuple[FileLeaves, T
     """Return the leaves that are images and sounds, and the declared spec or the one that features imply."""
     leaves = dict(_file_leaves(dict(features), ""))
     own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), leaves)
-    if declared is None:
-        return leaves, own
-    check_declared(own, declared)
-    return leaves, declared
+    return leaves, with_declared(own, declared)
 
 
 def _file_leaves(feature: Any, path: str, *, within: bool = False) -> Iterator[tuple[str, FileLeaf]]:

@@ -17,9 +17,11 @@ import pyarrow.csv as pa_csv
 from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
 from cachelayer.adapters.sources.files import File, FileElements, Files, reading
-from cachelayer.adapters.sources.python_rows import Unreadable, first_rows, packer, spec_of_rows
+from cachelayer.adapters.sources.python_rows import packer
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.records.infer import from_rows, may_lack_keys
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Unreadable
 
 _BOM = b"\xef\xbb\xbf"
 _FIRST_LINES = 4096
@@ -49,13 +51,13 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> FileElements
     A line that is no object is refused as a record.
     """
     rows = partial(_rows, files, None if schema is None else schema.names)
-    if declared is not None:
+    if declared is not None and (schema is not None or not may_lack_keys(declared)):
         spec: Tree = declared
     elif schema is not None:
         spec = spec_of(pa.struct(list(schema)), {})
     else:
         try:
-            spec = spec_of_rows(first_rows(rows(), _FIRST_LINES))
+            spec = from_rows(rows(), declared, _FIRST_LINES)
         except ElementError as error:
             raise error.at(place=_place_of(files, error.record or 0)) from error.__cause__
     pack = packer(spec, fill=True)

@@ -8,20 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.iterable_source import IterableSource, SequenceSource
+from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.parts import Parts, divide
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source, as_source
 from cachelayer.builds.source_files import FileFacts, files_of
-from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import spec_json, tree
-from cachelayer.records.infer import completed, may_lack_keys
+from cachelayer.records.infer import completed, may_lack_keys, overlaid
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.versions.stored_version import StoredVersion
-
-_PEEKABLE = (IterableSource, SequenceSource, UnbatchedSource)
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,9 @@ def _source(
 
 def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
     """Return the options; if their element spec lacks keys of the first elements, with these keys."""
-    if not isinstance(source, IterableSource) or type(source) not in _PEEKABLE:
+    if options.element_spec is not None and source.element_spec is not None:
+        return replace(options, element_spec=overlaid(options.element_spec, source.element_spec))
+    if not isinstance(source, IterableSource):
         return options
     # If elements may be left out, the first one may be such an element.
     if options.on_error == "skip" or not may_lack_keys(options.element_spec):

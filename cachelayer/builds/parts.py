@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,7 +20,7 @@ from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import FIRST_ELEMENTS, from_elements
+from cachelayer.records.infer import FIRST_ELEMENTS, completed, from_elements, may_lack_keys, overlaid
 from cachelayer.records.tree import Tree
 
 _SAMPLE = 64
@@ -165,14 +166,26 @@ def spec_of(parts: Parts) -> Tree | None:
     if not parts.count:
         return None
     first = parts.part(0)
+    known = first.source.element_spec
+    return known if known is not None else _inferred(partial(_batches_of, parts))
 
-    def batches(limit: int) -> Iterator[Batch]:
-        for number in range(parts.count):
-            part = parts.part(number) if number else first
-            with errors_of(part):
-                yield from part.source.batches(limit)
 
-    return first.source.element_spec if first.source.element_spec is not None else _inferred(batches)
+def _batches_of(parts: Parts, limit: int) -> Iterator[Batch]:
+    """Yield the first batches of each part."""
+    for number in range(parts.count):
+        part = parts.part(number)
+        with errors_of(part):
+            yield from part.source.batches(limit)
+
+
+def _completed(declared: Tree, parts: Parts) -> Tree:
+    """Return a declared spec with the keys that it lacks."""
+    if not may_lack_keys(declared) or not parts.count:
+        return declared
+    known = parts.part(0).source.element_spec
+    if known is not None:
+        return overlaid(declared, known)
+    return completed(declared, list(islice(_elements(_batches_of(parts, FIRST_ELEMENTS)), FIRST_ELEMENTS)))
 
 
 def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
@@ -194,7 +207,7 @@ def divide(source: Source, options: BuildOptions) -> tuple[Parts | None, BuildOp
             raise InvalidArgumentError(
                 "max_records: it is unknown which records of a source in parts come first: limit them in the function"
             )
-        spec = options.element_spec if options.element_spec is not None else spec_of(source)
+        spec = spec_of(source) if options.element_spec is None else _completed(options.element_spec, source)
         return source, replace(options, element_spec=spec)
     length = options.expected(source.length)
     # Whether a source that says that it is empty is so shows when it is read.

@@ -10,21 +10,22 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-import fsspec
 import ml_dtypes
 import numpy as np
 
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
-from cachelayer.records.infer import as_leaf
-from cachelayer.records.spec import EncodedSpec, ImageSpec, LeafSpec, Shape
+from cachelayer.records.infer import as_leaf, as_time
+from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, Shape
 from cachelayer.records.tree import builtin, describe
-from cachelayer.records.values import PictureFile
+from cachelayer.records.values import PictureFile, Ragged
 
 _DTYPE, _SHAPE, _NDIM = attrgetter("dtype"), attrgetter("shape"), attrgetter("ndim")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
 """For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
+_WHOLE: dict[Any, type] = {np.dtype(np.int64): int, np.dtype(np.int32): int, np.dtype(np.float64): float}
+"""For each dtype, the type of Python's numbers of which a list becomes an array at once."""
 _VARYING = "Declare this leaf in element_spec=, with None for what varies: the first elements do not show it."
 
 
@@ -41,6 +42,8 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
         raise ElementError(spec.describe(), f"a picture of mode {value.mode}", record=row, hint=hint)
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
+    elif isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "mM":
+        value = _time_of(spec.dtype, value)
     try:
         leaf = as_leaf(value)
     except InvalidTypeError as error:
@@ -62,6 +65,9 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
 
 def _file_bytes(spec: LeafSpec, name: str, row: int) -> bytes:
     """Return the bytes of the file at a path or URL."""
+    # Imported here: it takes long, and few specs are declared for names of files.
+    import fsspec
+
     try:
         with fsspec.open(os.path.expanduser(name), "rb") as file:  # noqa: PTH111 - it may be a URL
             data: bytes = file.read()
@@ -74,6 +80,15 @@ def _file_bytes(spec: LeafSpec, name: str, row: int) -> bytes:
 
 def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
     """Return nested lists as the array that the spec declares; each number is fitted on its own."""
+    if len(spec.shape) == 1 and set(map(type, items)) == {_WHOLE.get(spec.dtype)}:
+        with suppress(OverflowError):
+            return np.array(items, spec.dtype)
+    if not items:
+        return _zeros_of(spec, [0, *spec.shape[1:]])
+    if len(spec.shape) > 1 and all(hasattr(item, "__array__") for item in items):
+        arrays = [np.asarray(as_leaf(item)) for item in items]
+        if len({(array.shape, array.dtype) for array in arrays}) == 1:
+            return np.stack(arrays)
     shape: list[int] = []
     level: list[Any] = [items]
     for _ in spec.shape:
@@ -91,6 +106,39 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
     for index, item in enumerate(level):
         array[index] = item if is_string else conform(one, item, row)
     return array.reshape(shape)
+
+
+def _zeros_of(spec: LeafSpec, shape: Sequence[int | None]) -> np.ndarray[Any, Any]:
+    dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else np.dtype(object)
+    return np.zeros([dim or 0 for dim in shape], dtype)
+
+
+def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
+    """Return nested lists, or a list of arrays, as the Ragged that the spec declares."""
+    splits = []
+    for _ in range(spec.ragged_rank):
+        rows = [
+            as_leaf(each) if hasattr(each, "__array__") and not isinstance(each, NoArray) else each for each in rows
+        ]
+        if not all(isinstance(each, (list, tuple)) or np.ndim(each) for each in rows):
+            raise ElementError(spec.describe(), "lists that end at different levels", record=row)
+        splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
+        if rows and all(isinstance(each, np.ndarray) and each.dtype == rows[0].dtype for each in rows):
+            rows = np.concatenate(rows)
+        else:
+            rows = [item for each in rows for item in each]
+    flat = ArraySpec(spec.dtype, (None, *spec.shape[spec.ragged_rank + 1 :]))
+    return Ragged.from_nested(conform(flat, rows, row), tuple(splits))
+
+
+def _time_of(dtype: np.dtype[Any], value: Any) -> Any:
+    """Return a time of Python or pandas as numpy's, in the dtype if that keeps all of it; other values as they are."""
+    time = as_time(value)
+    if not isinstance(time, (np.datetime64, np.timedelta64)) or time.dtype.kind != dtype.kind or time.dtype == dtype:
+        return time
+    with np.errstate(all="ignore"):
+        exact = time.astype(dtype)
+    return exact if exact.astype(time.dtype) == time or np.isnat(time) else value
 
 
 def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:

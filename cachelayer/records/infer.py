@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import ml_dtypes
@@ -15,12 +16,17 @@ from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentErro
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, leaves, map_structure
-from cachelayer.records.values import NoArray, PictureFile, Ragged, Sparse
+from cachelayer.records.values import NoArray, PictureFile, Ragged, Sparse, Unreadable
 
 FIRST_ELEMENTS = 64
 """How many elements tell the spec of all if none is declared."""
 _FIRST_NBYTES = 16 << 20
 _LOOK_AHEAD = 10_000
+FIRST_ROWS = 256
+"""How many rows of a table tell the spec of all."""
+_EMPTY = object()
+"""Stands for a leaf in lists of which all are empty."""
+_DECLARE = "Say what it is with element_spec=: cachelayer.ArraySpec('float32'), with a shape such as (None,) for lists."
 _BUILD_ALIKE = "build them with one element_spec"
 
 # Types are looked up by name, so that their modules need not be imported.
@@ -69,27 +75,219 @@ def from_element(element: Any) -> Tree:
 def from_elements(elements: Iterable[Any], first: int = FIRST_ELEMENTS) -> Tree:
     """Return the spec of the first elements; None if there are none.
 
-    Dimensions in which arrays of one dtype differ are None. A leaf that is None in all of them comes from the first
-    later element that has it, if that is among the first 10,000.
+    Dicts and tuples are structure, and so are lists, unless they hold numbers, or texts, alone: such lists are arrays
+    of any length. Dimensions in which arrays of one dtype differ are None. A leaf that is None, or an empty list, in
+    all of them comes from the first later element that has it, if that is among the first 10,000.
 
     Args:
         elements: the elements; no more are taken than are needed.
         first: how many elements to look at; fewer, but at least 2, if they have more than 16 MiB.
     """
     spec: Tree = None
-    record, nbytes = -1, 0
+    record, nbytes, empty = -1, 0, set[str]()
     for record, element in enumerate(islice(elements, _LOOK_AHEAD)):
+        with_lists = _with_lists_of_values(element, "", empty)
         try:
-            spec = from_element(element) if record == 0 else _merged(spec, element)
+            spec = from_element(with_lists) if record == 0 else _merged(spec, with_lists)
         except ElementError as error:
             raise error.at(record=record) from error.__cause__
         nbytes += approximate_nbytes(element)
         if is_enough(record + 1, nbytes, first) and not null_paths(spec):
             return spec
     for path in null_paths(spec) if record >= 0 else ():
-        hint = "Pass element_spec= to say what this leaf is."
-        raise ElementError("a value in one of the first elements", "None in all of them", path=path, hint=hint)
+        if path not in empty:
+            raise ElementError("a value in one of the first elements", "None in all of them", path=path, hint=_DECLARE)
+    return tree.map_structure(spec, lambda path, leaf: [] if leaf is None and path in empty else leaf)
+
+
+@dataclass(frozen=True, eq=False)
+class _ListOfValues:
+    """A list of numbers or texts, or of such lists, which is an array; None if it is empty."""
+
+    items: list[Any]
+
+    @property
+    def spec(self) -> LeafSpec | None:
+        # Path and record are added by those that find it.
+        found = spec_of_values([self.items], "")
+        return found if isinstance(found, LeafSpec) else None
+
+
+def _with_lists_of_values(value: Any, path: str, empty: set[str]) -> Any:
+    """Return an element with a leaf in place of each list that is an array; add the paths of empty lists to a set."""
+    if isinstance(value, Mapping):
+        return {key: _with_lists_of_values(child, f"{path}[{key!r}]", empty) for key, child in value.items()}
+    if isinstance(value, list):
+        if not value:
+            empty.add(path)
+        kind = _kind_of_items(value)
+        if not value or kind in ("number", "text", "bytes", "flag"):
+            return _ListOfValues(value)
+    if isinstance(value, (list, tuple)):
+        parts = [_with_lists_of_values(child, path + step, empty) for step, child in children(value)]
+        return type(value)(*parts) if tree.is_namedtuple(value) else type(value)(parts)
+    return value
+
+
+def _kind_of_items(items: Sequence[Any]) -> str | None:
+    """Return what all items of a list are, or all items of the lists in it; None if they are no values of one kind."""
+    kinds = set(map(_kind_of_item, items)) - {""}
+    return kinds.pop() if len(kinds) == 1 else "" if not kinds else None
+
+
+def _kind_of_item(item: Any) -> str | None:
+    if isinstance(item, list):
+        return _kind_of_items(item)
+    if isinstance(item, (bool, np.bool_)):
+        return "flag"
+    if isinstance(item, (int, float, np.integer, np.floating)):
+        return "number"
+    if isinstance(item, str):
+        return "text"
+    return "bytes" if isinstance(item, bytes) and not isinstance(item, PictureFile) else None
+
+
+def from_rows(rows: Iterable[Any], declared: Tree | None = None, most: int = FIRST_ROWS) -> Tree:
+    """Return the spec of the first rows of a table, or of JSON, with what a user declares in place of what they show.
+
+    Lists, and arrays, are arrays of any length. Keys that a row lacks are None; a leaf that is None in all of the first
+    10,000 rows stays None.
+
+    Args:
+        rows: the rows; no more are taken than are needed.
+        declared: the spec that a user declares, which may lack keys; None for none.
+        most: how many rows to look at, if no leaf is None in all of them.
+    """
+    first: list[Any] = []
+    coming, spec = iter(rows), None
+    while True:
+        before = len(first)
+        nbytes = 0
+        for row in islice(coming, most):
+            first.append(row)
+            nbytes += approximate_nbytes(row)
+            if nbytes >= _FIRST_NBYTES:
+                break
+        spec = overlaid(declared, _spec_of_rows(first))
+        is_known = all(leaf is not None and leaf is not _EMPTY for _, leaf in leaf_values(spec))
+        if is_known or len(first) == before or len(first) >= _LOOK_AHEAD:
+            break
+    for path, leaf in leaf_values(spec):
+        if leaf is _EMPTY:
+            expected, got = "a value in one of the first lists", "empty lists alone"
+            raise ElementError(expected, got, path=path, record=0, hint=_DECLARE)
     return spec
+
+
+def overlaid(declared: Tree | None, own: Tree) -> Tree:
+    """Return a spec with what a user declares in place of what it has. A complete declared spec keeps its order."""
+    return own if declared is None else _over(declared, own)
+
+
+def _over(declared: Tree, own: Tree) -> Tree:
+    if not isinstance(declared, dict) or not isinstance(own, dict):
+        return declared
+    keys = declared if own.keys() <= declared.keys() else {**own, **declared}
+    return {key: _over(declared[key], own.get(key)) if key in declared else own[key] for key in keys}
+
+
+def _spec_of_rows(rows: Sequence[Any]) -> Tree:
+    rows = [row for row in rows if not isinstance(row, Unreadable)]
+    try:
+        return spec_of_values(rows, "")
+    except ElementError as error:
+        for record, row in enumerate(rows):
+            try:
+                spec_of_values([row], "")
+            except ElementError as own:
+                raise own.at(record=record) from own.__cause__
+        raise error.at(record=0) from error.__cause__
+
+
+def spec_of_values(values: Iterable[Any], path: str, depth: int = 0) -> Tree:
+    """Return the spec of values that lie within so many levels of lists. The first of them decides their kind."""
+    present = [value for value in values if value is not None]
+    if not present:
+        return _EMPTY if depth else None
+    first = present[0]
+    if isinstance(first, Mapping):
+        present = [value for value in present if isinstance(value, Mapping)]
+        keys = dict.fromkeys(chain.from_iterable(present))
+        if depth and not keys:
+            hint = "Its length would be lost: leave it out."
+            raise ElementError("keys in a dict within a list", "dicts without keys", path=path, hint=hint)
+        named = ((tree.builtin(key), [row.get(key) for row in present]) for key in keys)
+        return {key: spec_of_values(cells, f"{path}[{key!r}]", depth) for key, cells in named}
+    if _is_list(first) or _is_texts(first):
+        items = chain.from_iterable(value for value in present if _is_list(value) or np.ndim(value))
+        return spec_of_values(items, path, depth + 1)
+    if is_picture(first) and not depth:
+        return ImageSpec()
+    return _spec_of_leaf(first, present, path, depth)
+
+
+def _spec_of_leaf(first: Any, values: list[Any], path: str, depth: int) -> Tree:
+    if hasattr(first, "__array__") and np.ndim(first):
+        try:
+            array: Any = as_leaf(first)
+            own = from_element(array)
+        except (InvalidTypeError, ElementError) as error:
+            raise ElementError("an array that can be stored", str(error), path=path) from error
+        return (
+            ArraySpec(own.dtype, (None,) * array.ndim)
+            if not depth
+            else nested_spec(own.dtype, (None,) * (depth + array.ndim))
+        )
+    first = as_time(first)
+    if isinstance(first, int) and not isinstance(first, bool):
+        numbers = [tree.builtin(value) for value in values if isinstance(value, (int, float))]
+        numbers = [value for value in numbers if type(value) is not bool]
+        is_float = any(type(value) is float for value in numbers)
+        dtype: Any = np.float64 if is_float else np.uint64 if max(numbers) >= 2**63 else np.int64
+    elif isinstance(first, (str, bytes)):
+        dtype = str if isinstance(first, str) else bytes
+    else:
+        own = map_structure(first, _leaf_of, path)
+        if not isinstance(own, ArraySpec):
+            if depth:
+                raise ElementError("a value that arrays hold", describe(first), path=path)
+            return own
+        dtype = own.dtype
+    return nested_spec(dtype, (None,) * depth)
+
+
+def nested_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
+    """Return the spec of nested lists. ``dims`` has the length of the lists at each level, None if lengths differ."""
+    unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
+    if unknown == 0:
+        return ArraySpec(dtype, dims)
+    return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "OSUT"
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and not tree.is_namedtuple(value)
+
+
+def is_picture(value: Any) -> bool:
+    """Return whether a value is a picture of Pillow; without importing Pillow, because then there is no picture."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
+
+
+def as_time(value: Any) -> Any:
+    """Return a time of Python or pandas as numpy's, if that keeps all of it; else the value."""
+    convert = getattr(value, "to_datetime64", getattr(value, "to_timedelta64", None))
+    if getattr(value, "tzinfo", None) is not None:
+        return value
+    if convert is not None:
+        return convert()
+    if isinstance(value, dt.date):
+        return np.datetime64(value, "us" if isinstance(value, dt.datetime) else "D")
+    return np.timedelta64(value, "us") if isinstance(value, dt.timedelta) else value
 
 
 def is_enough(elements: int, nbytes: int, first: int = FIRST_ELEMENTS) -> bool:
@@ -156,7 +354,8 @@ def _undeclared(spec: Tree, element: Any) -> Tree:
     if isinstance(spec, dict):
         return {key: _undeclared(spec[key], child) if key in spec else child for key, child in element.items()}
     if isinstance(spec, (tuple, list)):
-        return [_undeclared(child, part) for child, part in zip(spec, element, strict=True)]
+        # A tuple, because a list of numbers would be an array.
+        return tuple(_undeclared(child, part) for child, part in zip(spec, element, strict=True))
     return ()
 
 
@@ -188,6 +387,8 @@ def _merged(spec: Tree, element: Any, path: str = "") -> Tree:
         return type(spec)(*merged) if hasattr(spec, "_fields") else type(spec)(merged)
     if not isinstance(spec, LeafSpec) or isinstance(spec, EncodedSpec) or isinstance(element, (dict, tuple, list)):
         return spec
+    if isinstance(element, _ListOfValues):
+        return _with_list(spec, element)
     try:
         leaf = leaf_spec(element)
     except CacheLayerError:
@@ -196,6 +397,15 @@ def _merged(spec: Tree, element: Any, path: str = "") -> Tree:
         return spec
     dims = tuple(one if one == other else None for one, other in zip(spec.shape, leaf.shape, strict=True))
     return replace(spec, shape=dims) if replace(leaf, shape=spec.shape) == spec else spec
+
+
+def _with_list(spec: LeafSpec, values: _ListOfValues) -> LeafSpec:
+    """Return the spec of lists that fits one more list: if one has floats, all have."""
+    leaf = values.spec
+    if leaf is None or leaf.shape != spec.shape or type(leaf) is not type(spec) or leaf.dtype == spec.dtype:
+        return spec
+    is_wider = {spec.dtype, leaf.dtype} == {np.dtype(np.int64), np.dtype(np.float64)}
+    return replace(spec, dtype=np.dtype(np.float64)) if is_wider else spec
 
 
 def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
@@ -244,6 +454,8 @@ def _leaf_of(path: str, value: Any) -> LeafSpec | None:
 def leaf_spec(value: Any) -> LeafSpec | None:
     if value is None:
         return None
+    if isinstance(value, _ListOfValues):
+        return value.spec
     if isinstance(value, PictureFile):
         return ImageSpec(value.mode)
     if isinstance(value, Ragged):

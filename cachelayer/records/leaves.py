@@ -25,9 +25,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError
+from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import dtypes
-from cachelayer.records.conform import conform, conform_batch, fits_shape, is_plain, same_arrays, stacked_rows
+from cachelayer.records.conform import (
+    conform,
+    conform_batch,
+    fits_shape,
+    is_plain,
+    ragged_of,
+    same_arrays,
+    stacked_rows,
+)
 from cachelayer.records.dtypes import DType
 from cachelayer.records.layout import U8, U32, Flat, LeafPart, PartRows, listed
 from cachelayer.records.memory import Ints, splits_of
@@ -291,6 +299,11 @@ class RaggedLeaf(_Composite):
 
     def split(self, row: Any, index: int) -> Arrays:
         spec = self._spec
+        if isinstance(row, (list, tuple)) or (isinstance(row, np.ndarray) and row.ndim > 1):
+            try:
+                row = ragged_of(spec, row, index)
+            except InvalidTypeError as error:
+                raise ElementError(spec.describe(), describe(row), record=index, hint=str(error)) from error
         if not isinstance(row, Ragged):
             raise ElementError(spec.describe(), describe(row), record=index, hint="Pass a cachelayer.Ragged.")
         flat, splits = _conform_values(spec, row.flat_values, self._inner, index), row.nested_row_splits

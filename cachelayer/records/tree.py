@@ -174,12 +174,13 @@ def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
         for key, child in spec.items():
             # The path is built only while an error propagates, so that elements that fit cost nothing extra.
             try:
-                _flatten(child, value[key], out)
+                _flatten_child(child, value[key], out)
             except ElementError as error:
                 raise error.at(path=f"[{key!r}]{error.path}") from None
     elif spec is None:
         if value is not None:
-            raise ElementError("None", describe(value))
+            hint = "It was None in the first elements: say what it is with element_spec=."
+            raise ElementError("None", describe(value), hint=hint)
     else:
         if is_namedtuple(spec):
             same_kind = is_namedtuple(value) and value._fields == spec._fields
@@ -189,15 +190,26 @@ def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
             raise _structure_error(spec, value)
         for (step, child), part in zip(children(spec), value, strict=True):
             try:
-                _flatten(child, part, out)
+                _flatten_child(child, part, out)
             except ElementError as error:
                 raise error.at(path=step + error.path) from None
+
+
+def _flatten_child(spec: Tree, value: Any, out: list[Any]) -> None:
+    """Append the leaves of a part of a value; a dict that is None has None in place of each."""
+    if value is None and isinstance(spec, dict) and leaves(spec):
+        out += [None] * len(leaves(spec))
+    else:
+        _flatten(spec, value, out)
 
 
 def _structure_error(spec: Tree, value: Any) -> ElementError:
     hint = ""
     if isinstance(spec, list) and isinstance(value, list):
-        hint = "Lists are structure: for sequences of any length declare ArraySpec(dtype, (None,)) in element_spec=."
+        hint = (
+            "Lists of other things than numbers or texts of one kind are structure: for arrays of any length declare "
+            "ArraySpec(dtype, (None,)) in element_spec=."
+        )
     return ElementError(describe(spec), describe(value), hint=hint)
 
 

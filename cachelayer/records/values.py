@@ -259,6 +259,20 @@ class Nullable(NoArray):
         return f"Nullable(rows={len(self)}, null={len(self) - int(np.count_nonzero(self.valid))}, values={shown})"
 
 
+class Unreadable:
+    """Stands for a value that cannot be read, so that the build refuses its record alone.
+
+    Args:
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __repr__(self) -> str:
+        return self._reason
+
+
 def wrong_row(ragged: Ragged) -> int | None:
     """Return the first row that does not lie within the values, or ends before it begins; None if there is none."""
     splits = ragged.row_splits

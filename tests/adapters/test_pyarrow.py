@@ -210,10 +210,17 @@ def test_a_declared_spec_says_lengths_and_how_bytes_are_decoded(storage: Storage
     assert ref[0]["x"].dtype == np.float32
     with pytest.raises(ElementError, match=r"\['x'\]"):
         storage.cache(pa.table({"x": [[1], [1, 2]]}), "d", "v3", element_spec={"x": ArraySpec("int64", (1,))})
+    narrow = {"x": ArraySpec("int8", (None,))}
+    assert storage.cache(pa.table({"x": [[1], [1, 2]], "y": [1, 2]}), "d", "v4", element_spec=narrow).element_spec == {
+        **narrow,
+        "y": ArraySpec("int64"),
+    }
+    with pytest.raises(ElementError, match=r"record 1, leaf \['x'\].*300"):
+        storage.cache(pa.table({"x": [[1], [300]]}), "d", "v5", element_spec=narrow)
 
 
 INT64S = ArraySpec("int64", (None,))
-OTHERS = [{"x": ArraySpec("int32", (None,))}, {"x": ArraySpec("int64")}, {"x": ImageSpec()}, {"x": {"y": np.int64}}]
+OTHERS = [{"x": ArraySpec("M8[s]", (None,))}, {"x": ArraySpec("int64")}, {"x": ImageSpec()}, {"x": {"y": np.int64}}]
 
 
 @pytest.mark.parametrize("spec", [*OTHERS, {"y": INT64S}, {"x": None}, np.int64], ids=str)
