@@ -181,7 +181,7 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
 
     The first lines decide the element spec: lists become arrays of any length, and a key that an object lacks is null.
     No value changes its type: a later value that does not fit is an error that names its record, as are integers
-    beyond 64 bits, and two equal keys. A column that is null in all of the first lines stays null.
+    beyond 64 bits, and two equal keys. A column that is null in all of the first 10,000 lines stays null.
 
     Args:
         paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
