@@ -15,7 +15,6 @@ from cachelayer.records.spec import ImageSpec
 from cachelayer.records.tree import Tree
 
 
-
 def packer(spec: Tree, *, fill: bool = False) -> Callable[[Any], Any]:
     """Return a function that turns a value of a row into what the codec takes for its spec.
 

@@ -117,9 +117,7 @@ def ragged_of(spec: RaggedSpec, rows: Any, row: int) -> Ragged:
     """Return nested lists, or a list of arrays, as the Ragged that the spec declares."""
     splits = []
     for _ in range(spec.ragged_rank):
-        rows = [
-            as_leaf(each) if hasattr(each, "__array__") and not isinstance(each, NoArray) else each for each in rows
-        ]
+        rows = [as_leaf(each) if hasattr(each, "__array__") else each for each in rows]
         if not all(isinstance(each, (list, tuple)) or np.ndim(each) for each in rows):
             raise ElementError(spec.describe(), "lists that end at different levels", record=row)
         splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
