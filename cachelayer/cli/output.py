@@ -163,9 +163,9 @@ def version_document(ref: DataRef[Any]) -> dict[str, Any]:
 
 
 def version_result(ref: DataRef[Any], done: str, before: Mapping[str, VersionInfo] | None = None) -> Result:
-    """Return the result of a command that makes a version; nothing was done if it is one of those before."""
+    """Return the result of a command that makes a version, which may be one of those before."""
     known = (before or {}).get(ref.dataset_version)
     is_new = known is None or known.digest != ref.digest
-    how = done if is_new else f"exists already, nothing was {done}"
+    how = done if is_new else "exists already"
     line = f"{ref.dataset_id}@{ref.dataset_version} {how}: {counted(len(ref), 'record')}, {size(ref.nbytes)}"
     return Result({**version_document(ref), done: is_new}, [line, ref.reference])

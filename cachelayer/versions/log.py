@@ -22,6 +22,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
+from cachelayer.user_warnings import warn
 from cachelayer.versions.snapshot import Snapshot
 
 _PATIENCE = 300.0
@@ -53,9 +54,14 @@ class Log:
             pointed = self._pointer()
             last, head = self._newest(pointed)
             if head is None and last == pointed:
-                # The storage was copied by other means, and not as it was at one moment.
+                # The storage was copied by other means, and not as it was at one moment, or an entry was removed.
                 last = self._last(0)
                 head = self._entry(last)
+                warn(
+                    f"{self.store.url}/{paths.log_head(self.dataset_id)} names entry {pointed} of the log, and the "
+                    f"newest that is there is {last}: versions that later entries published are missing here. If the "
+                    "storage was copied by other means, copy it again; the next entry that is written ends this warning"
+                )
         if head is None:
             raise self._missing(last)
         self._seen = head

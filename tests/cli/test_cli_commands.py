@@ -128,7 +128,7 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
     assert (renamed["dataset_id"], renamed["version"]) == ("copy", "w1")
     assert other.verify("copy@w1")
     assert document("cp", f"{storage.url}/d@best", other.url) == {**kept, "copied": False}
-    assert "nothing was copied" in invoke("cp", f"{storage.url}/d@v1", f"{other.url}/copy@w1").stdout
+    assert "exists already" in invoke("cp", f"{storage.url}/d@v1", f"{other.url}/copy@w1").stdout
     assert "choose another" in refused("cp", f"{storage.url}/d@v1", f"{other.url}/d@v2")
     refused("cp", f"{storage.url}/d@v9", other.url)
 
