@@ -40,8 +40,8 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBL
 """The bytes of a value by Parquet's physical type, without those of a text."""
 _SHARING = ("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY")
 """Encodings that store a value once that is in many rows."""
-_DICTIONARY_NBYTES = 2 << 20
-_MOST_COMPRESSED = 8
+_DICTIONARY_NBYTES = 5 << 18
+_VALUES_IF_GIVEN_UP = 8
 _MOST_NBYTES = 16 * BATCH_NBYTES
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -272,7 +272,11 @@ def rows_at_once(file: pq.FileMetaData, group: int) -> int:
         if chunk.physical_type == "BYTE_ARRAY" and any(name in _SHARING for name in chunk.encodings):
             # Writers end a dictionary at about 1 MiB, but a value may be larger.
             dictionary = chunk.data_page_offset - (chunk.dictionary_page_offset or chunk.data_page_offset)
-            most = min(chunk.total_uncompressed_size, max(_DICTIONARY_NBYTES, _MOST_COMPRESSED * dictionary))
+            plain = dictionary * chunk.total_uncompressed_size // max(1, chunk.total_compressed_size)
+            most = min(chunk.total_uncompressed_size, max(_DICTIONARY_NBYTES, plain))
+            if chunk.total_uncompressed_size > 2 * most:
+                # The dictionary was given up, because it had many values.
+                most //= _VALUES_IF_GIVEN_UP
             largest += most * -(-chunk.num_values // max(1, chunks.num_rows))
     rows = batch_records(total / max(1, chunks.num_rows))
     return max(1, min(rows, _MOST_NBYTES // max(1, largest)))
