@@ -145,7 +145,7 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
     encoder = Encoder(codec, "raise")
     frames = Frames.joined(list(map(encoder.encode, source.batches(None))))
     records = Records(frames.buffer, frames.starts, frames.lengths)
-    spec = marked(spec, encoder.nullable)
+    spec = marked(spec, encoder.result.nullable)
     codec, number = codec_for(spec), leaf_number(spec, key)
     ours = codec.chosen([number])
     rows = _rows_of(keys, key_array(ours.batch(ours.decode(records))[key], key, "the table"), key)

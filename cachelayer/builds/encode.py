@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Mapping
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cachelayer.builds.batches import (
     BATCH_NBYTES,
@@ -30,7 +29,7 @@ from cachelayer.records.media import check_files
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
-from cachelayer.user_warnings import warn
+from cachelayer.versions.notes import PartResult
 
 if TYPE_CHECKING:
     # Worker processes import this module; the sources that they do not read would make their start slower.
@@ -38,53 +37,12 @@ if TYPE_CHECKING:
 
 OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
-_SHOWN = 10
 _DTYPE_AND_SHAPE = re.compile(r"None|(bool|bfloat16|(u?int|float|complex)\d+)\[[\d, ]*\]", re.ASCII)
 _SAMPLE = 8
+_NONE: frozenset[int] = frozenset()
+EncodedChunk = tuple[list[Frames], PartResult]
+"""The records of some elements, and what is known of these besides."""
 _CHUNKS_PER_WORKER = 2
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """The elements that were left out of a version.
-
-    Args:
-        count: their number.
-        of: the number of all elements.
-        first: the first of them: their numbers, fields, and what was expected there; no values, since it is stored.
-    """
-
-    count: int = 0
-    of: int = 0
-    first: tuple[str, ...] = ()
-
-    def then(self, later: LeftOut) -> LeftOut:
-        """Return the sum of this and of what was left out of the elements that follow."""
-        return LeftOut(self.count + later.count, self.of + later.of, (*self.first, *later.first)[:_SHOWN])
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """The number and the first of them; empty if nothing was left out."""
-        return {"left_out": {"records": self.count, "first": list(self.first)}} if self.count else {}
-
-    def warn(self) -> None:
-        if self.count:
-            warn(f"{self.count} of {self.of} records were left out. The first: {self.first[0]}")
-
-
-@dataclass(frozen=True)
-class EncodedChunk:
-    """Encoded elements of a source.
-
-    Args:
-        frames: the records.
-        nullable: the numbers of the leaves that are None in some element.
-        left_out: the elements that were left out.
-    """
-
-    frames: list[Frames]
-    nullable: frozenset[int]
-    left_out: LeftOut
 
 
 class Encoder:
@@ -95,54 +53,54 @@ class Encoder:
         on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that does
             not decode; ``"raise"`` raises an error for the former.
         first: the number of the first element in the source.
-        nullable: the numbers of the leaves that were None in some element before.
     """
 
-    def __init__(self, codec: Codec, on_error: OnError, first: int = 0, nullable: Iterable[int] = ()) -> None:
+    def __init__(self, codec: Codec, on_error: OnError, first: int = 0) -> None:
         self._codec = codec
         self._skips = on_error == "skip"
         self._first = first
-        self.nullable = frozenset(nullable)
-        """The numbers of the leaves that were None in some element so far."""
-        self.left_out = LeftOut()
-        """The elements that were left out so far."""
+        self.result = PartResult()
+        """What is known of the elements so far, besides their shards."""
 
     def encode(self, batch: Batch) -> Frames:
         left_out: list[str] = []
         try:
-            frames = batch.frames if isinstance(batch, Framed) else self._encoded(batch)
+            frames, nullable = (batch.frames, _NONE) if isinstance(batch, Framed) else self._encoded(batch)
         except ElementError:
-            frames = self._one_by_one(batch, left_out)
-        self.left_out = self.left_out.then(LeftOut(len(left_out), len(batch), tuple(left_out)))
+            frames, nullable = self._one_by_one(batch, left_out)
+        self.result = self.result.then(PartResult((), nullable, len(batch), len(left_out), tuple(left_out)))
         return frames
 
-    def _encoded(self, batch: Batch) -> Frames:
+    def take(self, chunk: EncodedChunk) -> list[Frames]:
+        """Return the records of the next elements, which were encoded elsewhere, and count these."""
+        frames, result = chunk
+        self.result = self.result.then(result)
+        return frames
+
+    def _encoded(self, batch: Batch) -> tuple[Frames, frozenset[int]]:
+        """Return the records of a batch, and the numbers of the leaves that are None in some of its elements."""
         columns = batch.columns(self._codec)
         if self._skips:
             check_files(self._codec.spec, columns)
         frames = self._codec.encode(columns, len(batch))
-        nullable = {index for index, column in enumerate(columns) if column.nulls is not None and column.nulls.any()}
-        if not nullable <= self.nullable:
-            self.nullable |= nullable
-        return frames
+        nullable = [index for index, column in enumerate(columns) if column.nulls is not None and column.nulls.any()]
+        return frames, frozenset(nullable) if nullable else _NONE
 
-    def _one_by_one(self, batch: Batch, left_out: list[str]) -> Frames:
+    def _one_by_one(self, batch: Batch, left_out: list[str]) -> tuple[Frames, frozenset[int]]:
         """Encode the elements of a batch that can be stored. Append the errors of the others, or raise the first."""
         good: list[Frames] = []
-        for record, element in enumerate(batch.apart(), self._first + self.left_out.of):
+        nullable = _NONE
+        for record, element in enumerate(batch.apart(), self._first + self.result.elements):
             try:
-                good.append(self._encoded(element))
+                frames, leaves = self._encoded(element)
             except ElementError as error:
                 if not self._skips:
                     raise error.at(record=record) from error.__cause__
                 left_out.append(_without_values(error.at(record=record)))
-        return Frames.joined(good)
-
-    def take(self, chunk: EncodedChunk) -> list[Frames]:
-        """Return the records of the next chunk, and count them as if they had been encoded here."""
-        self.nullable |= chunk.nullable
-        self.left_out = self.left_out.then(chunk.left_out)
-        return chunk.frames
+            else:
+                good.append(frames)
+                nullable |= leaves
+        return Frames.joined(good), nullable
 
 
 def _without_values(error: ElementError) -> str:
@@ -200,7 +158,7 @@ def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: li
     # An element that does not fit is encoded again later; then it raises or is left out.
     with Progress("", None, enabled=False):
         while elements < most and nbytes < BATCH_NBYTES:
-            for frames in encode_sample(parts[0].start + elements, 1).frames:
+            for frames in encode_sample(parts[0].start + elements, 1)[0]:
                 records, nbytes = records + len(frames), nbytes + int(frames.lengths.sum())
             elements += 1
     in_time = int(BATCH_SECONDS * elements // max(1e-9, monotonic() - began))
@@ -214,4 +172,4 @@ def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: i
     encoder = Encoder(codec_for(spec), on_error, start)
     begun = source.skipped(start)
     frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]
-    return EncodedChunk(frames, encoder.nullable, encoder.left_out)
+    return frames, encoder.result

@@ -26,7 +26,7 @@ from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.versions.claims import CLAIM, Claims
-from cachelayer.versions.columns import ColumnGroup
+from cachelayer.versions.columns import ShardSet
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -172,7 +172,7 @@ class Erasure:
         )
         return put_manifest(self._log, head, info, manifest, raw, kept)
 
-    def _written_group(self, version: StoredVersion, number: int, records: Ints, target: ShardTarget) -> ColumnGroup:
+    def _written_group(self, version: StoredVersion, number: int, records: Ints, target: ShardTarget) -> ShardSet:
         """Put a group of columns without some of the records, and return it."""
         group, columns = version.manifest.columns[number], version.column_group(number)
         if group.array is not None:

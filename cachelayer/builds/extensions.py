@@ -14,13 +14,12 @@ import numpy as np
 
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.builds.batches import counted
-from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_sources import FunctionColumns
 from cachelayer.builds.encode import Encoder, marked
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
-from cachelayer.builds.write_shards import Built
+from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, InvalidArgumentError, SourceError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
@@ -32,23 +31,23 @@ from cachelayer.records.tree import Tree
 from cachelayer.versions.columns import (
     MOST_GROUPS,
     ColumnFile,
-    ColumnGroup,
+    ShardSet,
     layout_nbytes,
     write_column_file,
 )
 from cachelayer.versions.derive import appended
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.notes import FinishedPart
+from cachelayer.versions.notes import PartResult
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
 
 class Extension(Protocol):
-    """What a build adds to a version."""
+    """What is built: records of a version of its own, or what is added to another version."""
 
     @property
-    def base(self) -> StoredVersion:
-        """The version."""
+    def base(self) -> StoredVersion | None:
+        """The version that is extended; None for none."""
 
     @property
     def spec(self) -> Tree | None:
@@ -56,22 +55,54 @@ class Extension(Protocol):
 
     @property
     def is_put_again(self) -> bool:
-        """Whether what is built is put into other files when it is joined."""
+        """Whether what is built is put into other files when it is finished."""
 
-    def write(self, job: BuildJob, target: ShardTarget, progress: Progress) -> Built | None:
-        """Write the whole source if that needs no parts; else return None."""
+    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:
+        """Return the spec of columns that are written to one file, which needs no parts; None for shards."""
 
-    def join(
-        self, built: Built, manifest: Manifest, target: ShardTarget, options: BuildOptions
-    ) -> tuple[Manifest, Any]:
+    def finish(
+        self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
+    ) -> Finished:
         """Return the manifest of the new version, and the numbers of its records if these need a file.
 
         Args:
             built: what was built.
-            manifest: of what was built alone.
+            provenance: that of the new version.
             target: puts files.
             options: those of the build.
         """
+
+
+Finished = tuple[Manifest, bytes | None]
+
+
+@dataclass(frozen=True)
+class NewRecords:
+    """Records of a version of its own."""
+
+    base: ClassVar[StoredVersion | None] = None
+    spec: ClassVar[Tree | None] = None
+    is_put_again: ClassVar[bool] = False
+
+    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:  # noqa: ARG002
+        return None
+
+    def finish(
+        self,
+        built: ShardSet,
+        provenance: dict[str, Any],
+        target: ShardTarget,
+        options: BuildOptions,  # noqa: ARG002
+    ) -> Finished:
+        return _manifest(built, provenance), None
+
+
+NEW_RECORDS = NewRecords()
+
+
+def _manifest(built: ShardSet, provenance: dict[str, Any]) -> Manifest:
+    """Return the manifest of a version that has what was built alone."""
+    return Manifest(built.codec, built.element_spec, built.shards, provenance, uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -103,16 +134,13 @@ class Appending:
     def is_put_again(self) -> bool:
         return bool(self.base.manifest.columns)
 
-    def write(self, job: BuildJob, target: ShardTarget, progress: Progress) -> Built | None:  # noqa: ARG002
+    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:  # noqa: ARG002
         return None
 
-    def join(
-        self,
-        built: Built,  # noqa: ARG002
-        manifest: Manifest,
-        target: ShardTarget,
-        options: BuildOptions,
-    ) -> tuple[Manifest, Any]:
+    def finish(
+        self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
+    ) -> Finished:
+        manifest = _manifest(built, provenance)
         before = self.base.manifest
         if not before.columns:
             return appended(self.base, manifest)
@@ -140,8 +168,8 @@ class Appending:
         return {**spec, **{name: came[name] for name in spec if name in came}, **marked(filled, empty)}
 
     def _longer(
-        self, number: int, group: ColumnGroup, new: StoredVersion, files: ShardTarget, options: BuildOptions
-    ) -> ColumnGroup:
+        self, number: int, group: ShardSet, new: StoredVersion, files: ShardTarget, options: BuildOptions
+    ) -> ShardSet:
         """Put a group with the rows of new records after those of the version, and return it."""
         spec = self._widened(group.element_spec, new)
         frames = self._taken(new, spec)
@@ -203,42 +231,29 @@ class AddingColumns:
                 "from, or storage.rewrite() it first"
             )
 
-    def write(self, job: BuildJob, target: ShardTarget, progress: Progress) -> Built | None:
-        """Write columns of fixed size that need no code of the user to one file."""
-        spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
-        if spec is None or layout_nbytes(self._checked(spec)) is None or isinstance(job.source, FunctionColumns):
+    def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:
+        """Return the spec of columns of fixed size, if they need no code of the user."""
+        spec = options.element_spec if options.element_spec is not None else source.element_spec
+        if spec is None or layout_nbytes(self._checked(spec)) is None or isinstance(source, FunctionColumns):
             return None
-        encoder = Encoder(codec_for(spec), "raise")
-        batches = counted(job.source.batches(None), job.source.length, 0, None)
+        return spec
 
-        def rows() -> Iterator[Bytes]:
-            for batch in batches:
-                encoded = rows_of(encoder.encode(batch))
-                progress.update(len(encoded), encoded.nbytes)
-                yield encoded
-
-        array = put_column_file(target, spec, self.base.manifest.shard_records, rows())
-        return Built(codec_for(spec).name, spec, encoder.nullable, [], encoder.left_out, array)
-
-    def join(
+    def finish(
         self,
-        built: Built,
-        manifest: Manifest,
+        built: ShardSet,
+        provenance: dict[str, Any],
         target: ShardTarget,
         options: BuildOptions,  # noqa: ARG002
-    ) -> tuple[Manifest, Any]:
-        before, spec = self.base.manifest, self._checked(manifest.element_spec)
-        array, shards = built.array, manifest.shards
-        if array is None and manifest.records != before.shard_records:
-            raise SourceError(
-                f"the columns have {manifest.records} rows, and {self.base.name} {before.shard_records} records"
-            )
-        if array is None and layout_nbytes(spec) is not None:
-            new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
-            rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(new))
-            array = put_column_file(target, spec, before.shard_records, rows)
-            shards = ShardTable([])
-        group = ColumnGroup(manifest.codec, spec, array, shards)
+    ) -> Finished:
+        before, spec = self.base.manifest, self._checked(built.element_spec)
+        group = replace(built, element_spec=spec)
+        if group.array is None:
+            if group.records != before.shard_records:
+                raise SourceError(
+                    f"the columns have {group.records} rows, and {self.base.name} {before.shard_records} records"
+                )
+            if layout_nbytes(spec) is not None:
+                group = replace(group, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
         # A group all of whose columns are replaced is of no use.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
         if len(groups) >= MOST_GROUPS:
@@ -246,8 +261,15 @@ class AddingColumns:
                 f"{self.base.name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a "
                 "version that has them in its records"
             )
-        provenance = {**manifest.provenance, **before.erasures}
-        return replace(before, columns=(*groups, group), provenance=provenance, token=manifest.token), None
+        about = {**provenance, **before.erasures}
+        return replace(before, columns=(*groups, group), provenance=about, token=uuid.uuid4().hex), None
+
+    def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
+        """Put columns of fixed size that were built as shards into one file."""
+        base = self.base
+        new = StoredVersion.with_manifest(base.store, base.dataset_id, base.info, _manifest(built, {}))
+        rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(new))
+        return put_column_file(target, spec, base.manifest.shard_records, rows)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:
         """Return the spec of the columns if they can be added."""
@@ -262,14 +284,36 @@ class AddingColumns:
         return spec
 
 
+def write_array(source: Source, spec: Tree, records: int, target: ShardTarget, progress: Progress) -> ShardSet:
+    """Write columns of fixed size to one file.
+
+    Args:
+        source: gives the columns.
+        spec: their spec.
+        records: how many rows they must have.
+        target: puts the file.
+        progress: counts what is written.
+    """
+    encoder = Encoder(codec_for(spec), "raise")
+
+    def rows() -> Iterator[Bytes]:
+        for batch in counted(source.batches(None), source.length, 0, None):
+            encoded = rows_of(encoder.encode(batch))
+            progress.update(len(encoded), encoded.nbytes)
+            yield encoded
+
+    array = put_column_file(target, spec, records, rows())
+    return ShardSet(codec_for(spec).name, marked(spec, encoder.result.nullable), array, ShardTable([]))
+
+
 def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
     """Put records as shards, and return these."""
-    parts: list[FinishedPart] = []
+    parts: list[PartResult] = []
     silent = Progress("", None, enabled=False)
     how = options.compression, options.shard_bytes, silent, lambda _, part: parts.append(part)
     with ShardPipeline(target, spec, *how) as pipeline:
         pipeline.write(frames)
-        pipeline.end_part(0, FinishedPart(()))
+        pipeline.end_part(0, PartResult())
         pipeline.finish()
     return ShardTable(parts[0].shards)
 

@@ -149,7 +149,7 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
         for first in sampled:
             # What does not fit is an error when it is built, or left out then.
             with suppress(ElementError):
-                for frames in encode(source, spec, "raise", first, 1).frames:
+                for frames in encode(source, spec, "raise", first, 1)[0]:
                     nbytes, records = nbytes + int(frames.lengths.sum()), records + len(frames)
             if nbytes >= shard_bytes:
                 break

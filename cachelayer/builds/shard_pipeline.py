@@ -20,7 +20,7 @@ from cachelayer.records.codec import codec_for
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
-from cachelayer.versions.notes import FinishedPart
+from cachelayer.versions.notes import PartResult
 from cachelayer.versions.shard_table import ShardFile
 
 # Enough uploads at once to use the link while some of them wait for replies.
@@ -31,7 +31,7 @@ _BATCHES_IN_FLIGHT = 4
 LONG_NBYTES = 64 << 20
 """A record of at least so many bytes is copied as seldom as possible."""
 
-Note = Callable[[int, FinishedPart], None]
+Note = Callable[[int, PartResult], None]
 """Takes the number of a part and the part, once its shards were put; called from one thread, in the order of parts."""
 
 
@@ -143,7 +143,7 @@ class ShardPipeline:
         """Whether a shard has begun that has not ended."""
         return self._writer is not None
 
-    def end_part(self, number: int, part: FinishedPart) -> None:
+    def end_part(self, number: int, part: PartResult) -> None:
         """End the part, so that the next record begins a shard; it is noted when all of its shards were put.
 
         Args:
@@ -153,7 +153,7 @@ class ShardPipeline:
         self._cutter = ShardCutter(self._shard_bytes)
         self.end_shard(number, part)
 
-    def end_shard(self, number: int, part: FinishedPart) -> None:
+    def end_shard(self, number: int, part: PartResult) -> None:
         """End a part where a shard ends anyway; see :meth:`end_part`."""
         self._end_shard()
         shards, self._part = self._part, []

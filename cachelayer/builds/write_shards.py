@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import reduce
 from itertools import count, groupby, takewhile
 from operator import itemgetter
 
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import counted
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.encode import Encoder, LeftOut, encode_with_workers, marked
+from cachelayer.builds.encode import Encoder, encode_with_workers
 from cachelayer.builds.parts import Part, Parts, Ranges, errors_of, infer_spec
 from cachelayer.builds.shard_pipeline import Note, ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
@@ -23,48 +24,9 @@ from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
-from cachelayer.versions.columns import ColumnFile
-from cachelayer.versions.notes import FinishedPart, Notes
-from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.notes import Notes, PartResult
 
 _LOOK_AHEAD = 10_000
-
-
-@dataclass(frozen=True)
-class Built:
-    """The result of a build, before it is published.
-
-    Args:
-        codec: name of the codec.
-        spec: the spec that the elements were encoded with.
-        nullable: the numbers of its leaves that are None in some element.
-        shards: the shards, which were put.
-        left_out: the elements that were left out.
-        array: the file of added columns, in place of shards; None if there is none.
-    """
-
-    codec: str
-    spec: Tree
-    nullable: frozenset[int]
-    shards: list[ShardFile]
-    left_out: LeftOut
-    array: ColumnFile | None = None
-
-    @classmethod
-    def of(cls, spec: Tree, parts: Iterable[FinishedPart]) -> Built:
-        """Return the result of parts, in their order."""
-        parts = list(parts)
-        left_out = LeftOut(0, 0, ())
-        for part in parts:
-            left_out = left_out.then(LeftOut(part.left_out, part.elements, part.first_left_out))
-        nullable = frozenset(leaf for part in parts for leaf in part.nullable)
-        shards = [shard for part in parts for shard in part.shards]
-        return cls(codec_for(spec).name, spec, nullable, shards, left_out)
-
-    @property
-    def element_spec(self) -> Tree:
-        """The spec of the elements; leaves that are None in some element are nullable."""
-        return marked(self.spec, self.nullable)
 
 
 def write_parts(
@@ -96,9 +58,10 @@ def write_parts(
         for number, part, encoder, frames in sequence:
             with errors_of(part):
                 pipeline.write(frames)
-            left_out = encoder.left_out
-            first = tuple(f"{part.name}: {text}" if part.name else text for text in left_out.first)
-            pipeline.end_part(number, FinishedPart((), encoder.nullable, left_out.of, left_out.count, first))
+            done = encoder.result
+            if part.name:
+                done = replace(done, first_left_out=tuple(f"{part.name}: {text}" for text in done.first_left_out))
+            pipeline.end_part(number, done)
         pipeline.finish()
 
 
@@ -139,13 +102,13 @@ class Noting:
         self._is_kept = is_kept
         self._spec: Tree | None = None
         self._noted = 0
-        self.parts: dict[int, FinishedPart] = {}
+        self.parts: dict[int, PartResult] = {}
 
     def begin(self, spec: Tree) -> None:
         """Set the spec of the elements."""
         self._spec = spec
 
-    def add(self, number: int, part: FinishedPart) -> None:
+    def add(self, number: int, part: PartResult) -> None:
         """Note a part."""
         self.parts[number] = part
         if not self._is_kept or len(self.parts) == 1:
@@ -163,8 +126,8 @@ def write_whole(
     options: BuildOptions,
     progress: Progress,
     noting: Noting,
-    finished: Mapping[int, FinishedPart],
-) -> Built:
+    finished: Mapping[int, PartResult],
+) -> tuple[Tree, PartResult]:
     """Write a source that is not divided. Each of its shards is noted as a part.
 
     A source that can leave out its first records goes on before the last shard that is noted. This shard is made again
@@ -175,6 +138,9 @@ def write_whole(
         target, options, progress: see :func:`write_parts`; an element spec among the options overrides the source's.
         noting: notes finished shards.
         finished: the shards that are noted, by number, each as a part.
+
+    Returns:
+        The spec of the elements, and the result.
     """
     keep_freed_memory()
     _warn_of_one_process(source, options)
@@ -188,24 +154,24 @@ def write_whole(
     spec = next((each for each in known if each is not None), None)
     if spec is None:
         spec, batches = infer_spec(batches)
-    nullable = frozenset(leaf for part in done for leaf in part.nullable)
-    encoder = Encoder(codec_for(spec), options.on_error, start, nullable)
+    before = reduce(PartResult.then, done, PartResult())
+    encoder = Encoder(codec_for(spec), options.on_error, start)
     noting.begin(spec)
     progress.skip(start)
     parts = dict(enumerate(done))
 
-    def add(number: int, part: FinishedPart) -> None:
+    def add(number: int, part: PartResult) -> None:
         if compared and number == len(done) and not _have_same_records(part, compared[0]):
             raise SourceError(_CHANGED)
-        before = parts[number - 1].shards[0].stats.sha256 if number else ""
-        parts[number] = FinishedPart(part.shards, part.nullable, after=before)
+        previous = parts[number - 1].shards[0].stats.sha256 if number else ""
+        parts[number] = PartResult(part.shards, part.nullable, previous_sha256=previous)
         noting.add(number, parts[number])
 
     numbers = count(len(done))
     with ShardPipeline(target, spec, options.compression, options.shard_bytes, progress, add) as pipeline:
 
         def end_shard() -> None:
-            pipeline.end_shard(next(numbers), FinishedPart((), encoder.nullable))
+            pipeline.end_shard(next(numbers), PartResult((), before.nullable | encoder.result.nullable))
 
         pipeline.write(map(encoder.encode, batches), end_shard)
         if pipeline.has_begun:
@@ -213,22 +179,23 @@ def write_whole(
         pipeline.finish()
     if compared and len(done) not in parts:
         raise SourceError(_CHANGED)
-    built = Built.of(spec, [parts[number] for number in sorted(parts)])
-    return Built(built.codec, spec, encoder.nullable, built.shards, encoder.left_out)
+    shards = [shard for number in sorted(parts) for shard in parts[number].shards]
+    result = replace(encoder.result, nullable=before.nullable | encoder.result.nullable)
+    return spec, replace(result, shards=tuple(shards))
 
 
-def _unbroken(parts: Mapping[int, FinishedPart]) -> list[FinishedPart]:
+def _unbroken(parts: Mapping[int, PartResult]) -> list[PartResult]:
     """Return the shards from the first on that one build, or builds of the same records, can have written."""
-    found: list[FinishedPart] = []
+    found: list[PartResult] = []
     for number in takewhile(parts.__contains__, count()):
         part = parts[number]
-        if len(part.shards) != 1 or part.after != (found[-1].shards[0].stats.sha256 if found else ""):
+        if len(part.shards) != 1 or part.previous_sha256 != (found[-1].shards[0].stats.sha256 if found else ""):
             break
         found.append(part)
     return found
 
 
-def _have_same_records(one: FinishedPart, other: FinishedPart) -> bool:
+def _have_same_records(one: PartResult, other: PartResult) -> bool:
     return [shard.stats.sha256 for shard in one.shards] == [shard.stats.sha256 for shard in other.shards]
 
 

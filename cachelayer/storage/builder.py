@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_version import VersionBuild
-from cachelayer.builds.extensions import Extension
+from cachelayer.builds.build_plan import BuildPlan, NewVersion
+from cachelayer.builds.build_version import build_once, submit
+from cachelayer.builds.extensions import NEW_RECORDS, Extension
+from cachelayer.builds.part_builds import Hosts
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.shared_build import Hosts
 from cachelayer.builds.source import sources_by_split
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError
@@ -37,13 +39,12 @@ class Builder:
         version: str,
         recipe: Recipe,
         options: BuildOptions,
-        extension: Extension | None = None,
+        extension: Extension = NEW_RECORDS,
     ) -> DataRef[Any]:
         """Build a version and publish it, even if others build it too: an extension of another, if there is one."""
-        log = Log(self.catalog.store, dataset_id)
-        with self._resuming(log, version, recipe) as resumed:
-            build = VersionBuild(log, self.catalog.copies, version, source, resumed, options, extension)
-            return self.catalog.open(build.submit())
+        new = NewVersion(Log(self.catalog.store, dataset_id), version, self.catalog.copies, options.progress)
+        with self._resuming(new, recipe) as resumed:
+            return self.catalog.open(submit(new, partial(BuildPlan.of, source, resumed, options, extension)))
 
     def cache(
         self,
@@ -106,17 +107,17 @@ class Builder:
         recipe: Recipe,
         options: BuildOptions,
         hosts: tuple[int, int] | None,
-        extension: Extension | None = None,
+        extension: Extension = NEW_RECORDS,
     ) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
-        log, checked = Log(self.catalog.store, dataset_id), None if hosts is None else Hosts.checked(hosts)
-        while (ref := self.catalog.find(log, version)) is None:
+        new = NewVersion(Log(self.catalog.store, dataset_id), version, self.catalog.copies, options.progress)
+        checked = None if hosts is None else Hosts.checked(hosts)
+        while (ref := self.catalog.find(new.log, version)) is None:
             try:
-                with self._resuming(log, version, recipe) as resumed:
-                    build = VersionBuild(log, self.catalog.copies, version, source, resumed, options, extension)
-                    built = build.build(checked)
+                with self._resuming(new, recipe) as resumed:
+                    built = build_once(new, partial(BuildPlan.of, source, resumed, options, extension), checked)
             except AlreadyExistsError:
-                if self.catalog.find(log, version) is None:
+                if self.catalog.find(new.log, version) is None:
                     # The error is not about this version: the source itself raised it.
                     raise
             else:
@@ -125,13 +126,12 @@ class Builder:
         return ref, False
 
     @contextmanager
-    def _resuming(self, log: Log, version: str, recipe: Recipe) -> Iterator[Recipe]:
+    def _resuming(self, new: NewVersion, recipe: Recipe) -> Iterator[Recipe]:
         """Yield the recipe of a build that may go on after one that failed in this process."""
-        name = f"{log.store.url}/{log.dataset_id}@{version}"
         try:
-            yield recipe.going_on(name)
+            yield recipe.going_on(new.url)
         except BaseException:
-            recipe.note_failure(name)
+            recipe.note_failure(new.url)
             raise
 
 

@@ -98,14 +98,14 @@ class ColumnFile:
 
 
 @dataclass(frozen=True)
-class ColumnGroup:
-    """Columns that were added together.
+class ShardSet:
+    """Records, or columns of records, that were built together, as they are stored.
 
     Args:
         codec: the name of their codec.
-        element_spec: a dict of the columns.
-        array: their file, if all have a fixed size; else None.
-        shards: their shards, if some vary in size.
+        element_spec: the spec of an element; of columns, a dict of them.
+        array: the file of columns that all have a fixed size; else None.
+        shards: the shards; empty if there is an array.
     """
 
     codec: str
@@ -133,7 +133,7 @@ class ColumnGroup:
         content = self.shards.sha256 if self.array is None else [self.array.sha256]
         return {"codec": self.codec, "element_spec": spec, "sha256": content, "records": self.records}
 
-    def of_generations(self, generations: Sequence[int]) -> ColumnGroup:
+    def of_generations(self, generations: Sequence[int]) -> ShardSet:
         """Return the group with its files under the names that they have in these generations."""
         if self.array is None:
             return replace(self, shards=self.shards.of_generations(list(generations)))
@@ -148,7 +148,7 @@ class ColumnGroup:
         }
 
     @classmethod
-    def from_json(cls, document: Any) -> ColumnGroup:
+    def from_json(cls, document: Any) -> ShardSet:
         """Return the group that :meth:`to_json` wrote, if it can have written it."""
         facts = json_values.mapping("columns", document)
         group = cls(

@@ -26,7 +26,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
 from cachelayer.records.leaf_names import varying_leaves
 from cachelayer.records.tree import Tree
-from cachelayer.versions.columns import ColumnFile, ColumnGroup, merged_spec
+from cachelayer.versions.columns import ColumnFile, ShardSet, merged_spec
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 FORMAT = 1
@@ -101,7 +101,7 @@ class Manifest:
     erased: tuple[int, ...] = ()
     supersedes: tuple[str, ...] = ()
     unerased_nbytes: int | None = None
-    columns: tuple[ColumnGroup, ...] = ()
+    columns: tuple[ShardSet, ...] = ()
 
     @cached_property
     def shard_records(self) -> int:
@@ -186,7 +186,7 @@ class Manifest:
         return replace(self, shards=ShardTable(self.shards[: last + 1]), erased=erased).shards_digest
 
     def without_records(
-        self, records: Iterable[int], shards: ShardTable, reason: str, columns: tuple[ColumnGroup, ...] = ()
+        self, records: Iterable[int], shards: ShardTable, reason: str, columns: tuple[ShardSet, ...] = ()
     ) -> Manifest:
         """Return the manifest that replaces this one after records were erased. It keeps all others.
 
@@ -274,7 +274,7 @@ class Manifest:
                 segments=json_values.decoded(tuple[Whole, ...], "segments", data["segments"]),
                 kept=json_values.decoded(Kept | None, "kept", data["kept"]),
                 erased=json_values.decoded(tuple[Whole, ...], "erased", data["erased"]),
-                columns=tuple(map(ColumnGroup.from_json, json_values.items("columns", data["columns"]))),
+                columns=tuple(map(ShardSet.from_json, json_values.items("columns", data["columns"]))),
                 supersedes=json_values.decoded(tuple[Sha256, ...], "supersedes", document["supersedes"]),
                 unerased_nbytes=json_values.decoded(Whole | None, "unerased_nbytes", document["unerased_nbytes"]),
             )

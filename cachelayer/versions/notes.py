@@ -33,30 +33,42 @@ from cachelayer.versions.publish import absent_files, lost_files
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 _AT_ONCE = 16
+_SHOWN = 10
 _PLAN = "plan.json"
 _NOTE = re.compile(r"([0-9]{5,})[.]json", re.ASCII)
 PLAN_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class FinishedPart:
-    """The result of one part of a build.
+class PartResult:
+    """The result of building a part of a source, some elements of it, or all parts together.
 
     Args:
-        shards: its shards, which were put.
+        shards: its shards, which were put, in order.
         nullable: the numbers of the leaves that were None in some element.
         elements: the number of elements of the source in it.
         left_out: the number of these that were left out.
-        first_left_out: descriptions of the first of these, without values.
-        after: the SHA-256 of the shard before it, in a build that is not divided.
+        first_left_out: the first of these: their numbers, fields, and what was expected there. No values: it is stored.
+        previous_sha256: the SHA-256 of the shard before it, in a build that is not divided.
     """
 
-    shards: tuple[ShardFile, ...]
+    shards: tuple[ShardFile, ...] = ()
     nullable: frozenset[Whole] = frozenset()
     elements: Whole = 0
     left_out: Whole = 0
     first_left_out: tuple[str, ...] = ()
-    after: str = ""
+    previous_sha256: str = ""
+
+    def then(self, later: PartResult) -> PartResult:
+        """Return the result of this and of what follows it."""
+        return PartResult(
+            (*self.shards, *later.shards),
+            self.nullable if later.nullable <= self.nullable else self.nullable | later.nullable,
+            self.elements + later.elements,
+            self.left_out + later.left_out,
+            (*self.first_left_out, *later.first_left_out)[:_SHOWN],
+            self.previous_sha256,
+        )
 
     @property
     def records(self) -> int:
@@ -93,13 +105,13 @@ class Notes:
         document = _plan(self.store, self.folder)
         return None if document is None else document[1]
 
-    def add(self, number: int, part: FinishedPart) -> None:
+    def add(self, number: int, part: PartResult) -> None:
         """Note a finished part."""
         document = json_values.encoded(replace(part, shards=()))
         document["shards"] = ShardTable(part.shards).to_json()
         self.store.put(_note(self.folder, number), json_values.sealed(document))
 
-    def finished(self, log: Log, known: Mapping[int, FinishedPart] | None = None) -> dict[int, FinishedPart]:
+    def finished(self, log: Log, known: Mapping[int, PartResult] | None = None) -> dict[int, PartResult]:
         """Return the finished parts whose files are good, by number.
 
         Args:
@@ -138,7 +150,7 @@ class Notes:
             warn(f"notes are left in {self.store.url}/{self.version_folder}, until gc deletes them: {error}")
 
 
-def read_part(store: Store, folder: str, number: int) -> FinishedPart | None:
+def read_part(store: Store, folder: str, number: int) -> PartResult | None:
     """Return a finished part of the build that has its notes in a folder; None if it has no note that can be read."""
     name = _note(folder, number)
     raw = store.read(name)
@@ -148,7 +160,7 @@ def read_part(store: Store, folder: str, number: int) -> FinishedPart | None:
                 return None
             document = json_values.unsealed(raw)
             shards = tuple(ShardTable.from_json(document["shards"]))
-            part: FinishedPart = json_values.decoded(FinishedPart, "part", {**document, "shards": []})
+            part: PartResult = json_values.decoded(PartResult, "part", {**document, "shards": []})
             return replace(part, shards=shards)
     except (CorruptionError, FormatError):
         return None

@@ -22,7 +22,7 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
-from cachelayer.versions.columns import ColumnGroup
+from cachelayer.versions.columns import ShardSet
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -86,7 +86,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
     return VerifyReport(reference, len(shards), records, tuple(problems))
 
 
-def _problems_of_columns(version: StoredVersion, group: ColumnGroup) -> Iterator[str]:
+def _problems_of_columns(version: StoredVersion, group: ShardSet) -> Iterator[str]:
     """Check every byte of a group of added columns, and yield what is wrong."""
     for number in range(len(group.shards)):
         try:

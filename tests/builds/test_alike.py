@@ -226,7 +226,7 @@ def outcome(given: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
         records = [encoder.encode(batch).buffer.tobytes() for batch in given]
     except CacheLayerError as error:
         return type(error), str(error)
-    return spec, b"".join(records), encoder.nullable, encoder.left_out
+    return spec, b"".join(records), encoder.result
 
 
 def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:

@@ -110,7 +110,7 @@ def test_what_does_not_fit_at_once_is_what_it_is_one_by_one(change: dict[str, An
     def outcome(batches: Iterator[Any]) -> Any:
         encoder = Encoder(codec_for(TOKENS), "raise")
         try:
-            return [raw for each in batches for raw in encoder.encode(each).to_list()], encoder.nullable
+            return [raw for each in batches for raw in encoder.encode(each).to_list()], encoder.result.nullable
         except CacheLayerError as error:
             return str(error)
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from samples import examples
 
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_version import VersionBuild
+from cachelayer.builds.build_plan import BuildPlan, NewVersion
+from cachelayer.builds.build_version import build_once, submit
+from cachelayer.builds.extensions import NEW_RECORDS
 from cachelayer.builds.recipe import Recipe
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
@@ -135,9 +138,11 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, arrives=arrives)
-        build = VersionBuild(Log(store, "d"), None, version, numbers, Recipe(), BuildOptions.checked())
+        new = NewVersion(Log(store, "d"), version, None, progress=None)
         with suppress(Killed):
-            build.submit() if how == "submit" else build.build()
+            (submit if how == "submit" else build_once)(
+                new, partial(BuildPlan.of, numbers, Recipe(), BuildOptions.checked(), NEW_RECORDS)
+            )
         if version in Log(self.store, "d").head().versions:
             assert [what for what in store.done if what.startswith("write d/_log/0")]
             self.versions[version] = numbers

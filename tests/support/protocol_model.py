@@ -162,7 +162,7 @@ class Protocol:
     """What each kind of actor does, under these rules.
 
     In the package, ``commit`` is ``Log.change``, ``check_file`` is ``publish.lost_files``, ``put_file`` is
-    ``ShardTarget.put``, ``resume`` is ``Notes.finished``, ``build`` is ``VersionBuild.build``, ``publish`` is
+    ``ShardTarget.put``, ``resume`` is ``Notes.finished``, ``build`` is ``build_once``, ``publish`` is
     ``publish.publish``, ``append`` is ``derive.appended`` with it, ``rewrite`` is ``VersionCopy`` and
     ``OrderedRecords`` with it, ``erase`` is ``Erasure.erase``, ``remove`` is ``Storage.delete``, and ``choose`` and
     ``collect`` are ``gc.garbage`` and ``gc.collect``.

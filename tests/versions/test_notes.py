@@ -16,12 +16,12 @@ from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
-from cachelayer.versions.notes import FinishedPart, Notes, noted_numbers, read_part
+from cachelayer.versions.notes import Notes, PartResult, noted_numbers, read_part
 from cachelayer.versions.shard_table import ShardFile
 
 STATS = ShardStats(4, 300, 7, "ab" * 32, "none", 9, 8, 98, 4, (5, 6), (9, 2))
 PARTS = {
-    number: FinishedPart((ShardFile(replace(STATS, crc32c=number), generation),), frozenset({0}), 5, 1, ("what",), "cd")
+    number: PartResult((ShardFile(replace(STATS, crc32c=number), generation),), frozenset({0}), 5, 1, ("what",), "cd")
     for number, generation in ((0, 0), (2, 1), (100_000, 0))
 }
 SPEC = {"x": ArraySpec("int8", (None,))}
@@ -40,7 +40,7 @@ def notes(tmp_path: Path) -> Notes:
     return made
 
 
-def add(notes: Notes, number: int, part: FinishedPart) -> None:
+def add(notes: Notes, number: int, part: PartResult) -> None:
     """Note a part whose files are there."""
     for name, facts in part.shards[0].files.items():
         notes.store.put(f"d/{name}", bytes(facts.nbytes))

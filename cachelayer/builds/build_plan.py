@@ -1,4 +1,4 @@
-"""The job of a build: everything that is decided before it begins."""
+"""The plan of a build: everything that is decided before it begins."""
 
 from __future__ import annotations
 
@@ -8,30 +8,68 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.extensions import Extension
 from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.parts import Parts, divide
+from cachelayer.builds.ordered_records import OrderedRecords
+from cachelayer.builds.parts import Parts, Ranges, divide
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import Source, as_source
+from cachelayer.builds.source import Skippable, Source, as_source
 from cachelayer.builds.source_files import FileFacts, files_of
+from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.records import spec_json, tree
 from cachelayer.records.infer import completed, may_lack_keys, overlaid
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True)
-class BuildJob:
-    """The job of a build.
+class NewVersion:
+    """A version that is to be built.
+
+    Args:
+        log: the log of the dataset.
+        version: its name.
+        copies: keeps local copies of the new shards if the store is not local; None for none.
+        progress: whether to show the progress; see :meth:`cachelayer.Storage.submit`.
+    """
+
+    log: Log
+    version: str
+    copies: CacheFolder | None
+    progress: bool | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.log.dataset_id}@{self.version}"
+
+    @property
+    def url(self) -> str:
+        """Its name with the URL of its storage."""
+        return f"{self.log.store.url}/{self.name}"
+
+    @property
+    def is_published(self) -> bool:
+        """Whether there is a version, or a tag, of this name."""
+        head = self.log.head()
+        return head.tags.get(self.version, self.version) in head.versions
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """The plan of a build.
 
     Args:
         source: the source.
-        options: the options.
-        parts: its parts, if it can be divided.
+        options: the options, with the spec of the elements if it is known.
+        parts: the parts of the source, if it can be divided.
+        extension: what is built: records of a version of its own, or what is added to another.
         recipe: what the version is built from.
-        plan: the recipe, and what decides the shards, as JSON values; another build goes on after this one, or helps,
-            only if its plan is equal.
+        facts: the recipe, and what decides the shards, as JSON values; another build goes on after this one, or helps,
+            only if its facts are equal.
         length: the number of elements, if it is known.
         files: the listings of the files that the source reads.
     """
@@ -39,35 +77,29 @@ class BuildJob:
     source: Source
     options: BuildOptions
     parts: Parts | None
+    extension: Extension
     recipe: Recipe
-    plan: Mapping[str, Any]
+    facts: Mapping[str, Any]
     length: int | None
     files: Sequence[FileFacts]
 
     @classmethod
-    def of(
-        cls,
-        obj: Any,
-        recipe: Recipe,
-        options: BuildOptions,
-        base: StoredVersion | None = None,
-        spec: Tree | None = None,
-    ) -> Self:
+    def of(cls, obj: Any, recipe: Recipe, options: BuildOptions, extension: Extension) -> Self:
         """Decide how to build an object; if it is a function, call it.
 
         Args:
             obj: the user's source.
             recipe: what is known of it before.
             options: the options.
-            base: the version that is extended; None for none.
-            spec: the spec that the elements must have to extend it; None for any.
+            extension: what is built.
         """
-        source, how = _source(obj, options, base, spec)
-        parts, how = divide(source, how)
-        known = how.element_spec if how.element_spec is not None else source.element_spec
+        base = extension.base
+        source, options = _source(obj, options, base, extension.spec)
+        parts, options = divide(source, options)
+        known = options.element_spec if options.element_spec is not None else source.element_spec
         files = files_of(source)
         recipe = recipe.completed(source, files)
-        plan = {
+        facts = {
             **recipe.facts,
             "compression": options.compression.zstd_level,
             "shard_bytes": options.shard_bytes,
@@ -78,8 +110,26 @@ class BuildJob:
             "length": source.length,
             "element spec": None if known is None else spec_json.to_json(known),
         }
-        plan = json.loads(json.dumps(plan))
-        return cls(source, how, parts, recipe, plan, how.expected(source.length), files)
+        facts = json.loads(json.dumps(facts))
+        return cls(source, options, parts, extension, recipe, facts, options.expected(source.length), files)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a build goes on after what an interrupted one has finished."""
+        return self.parts is not None or isinstance(self.source, Skippable)
+
+    @property
+    def engine(self) -> Engine | None:
+        """What runs the parts in other processes; None if this process writes them.
+
+        Worker processes then make the elements of ranges, and this process writes them: that divides small versions
+        too.
+        """
+        options = self.options
+        by_chunks = isinstance(self.parts, Ranges) and not isinstance(self.parts.source, OrderedRecords)
+        if options.engine is None and (by_chunks or options.workers == 1):
+            return None
+        return engine_of(options.engine, options.workers)
 
 
 def _source(
