@@ -91,7 +91,7 @@ class NewRecords:
         self,
         built: ShardSet,
         provenance: dict[str, Any],
-        target: ShardTarget,
+        target: ShardTarget,  # noqa: ARG002
         options: BuildOptions,  # noqa: ARG002
     ) -> Finished:
         return _manifest(built, provenance), None
