@@ -140,7 +140,10 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
     """
     spec = source.element_spec
     if not isinstance(spec, dict) or key not in spec or len(spec) < 2:
-        raise InvalidArgumentError(f"on={key!r}: pass a table with this column and those to add, not {spec}")
+        got = f"a source of {source.kind}" if spec is None else tree.describe(spec)
+        raise InvalidArgumentError(
+            f"on={key!r}: pass a table with this column and those to add, such as a dict of arrays or a frame, not {got}"
+        )
     codec = codec_for(spec)
     encoder = Encoder(codec, "raise")
     frames = Frames.joined(list(map(encoder.encode, source.batches(None))))

@@ -96,6 +96,7 @@ def started(method: str, folder: Path, version: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*FORKS:cachelayer.CacheLayerWarning")
 @pytest.mark.parametrize(
     ("method", "version"),
     [("fork", "v1"), ("fork", "v2"), ("spawn", "v1"), ("spawn", "v2"), ("a forkserver that ran before", "v1")],
