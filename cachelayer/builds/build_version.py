@@ -117,7 +117,7 @@ def _build_alone(new: NewVersion, plan: BuildPlan) -> StoredVersion:
             built = _shard_set(spec, result)
         else:
             parts = parts_alone(plan, plan.parts, new, notes, finished, target, progress)
-            built, result = _joined(plan, plan.parts, new, parts)
+            built, result = _joined(plan, plan.parts, parts)
         return _publish(new, plan, built, result, notes, target, started)
 
 
@@ -131,7 +131,7 @@ def _build_together(new: NewVersion, plan: BuildPlan, parts: Parts, hosts: Hosts
             found = parts_together(plan, parts, new, notes, finished, hosts, target, progress)
             if found is None:
                 return None
-            built, result = _joined(plan, parts, new, found)
+            built, result = _joined(plan, parts, found)
             with suppress(AlreadyExistsError):
                 return _publish(new, plan, built, result, notes, target, started)
             return None
@@ -180,9 +180,7 @@ def _finished(new: NewVersion, plan: BuildPlan, notes: Notes) -> dict[int, PartR
     return finished
 
 
-def _joined(
-    plan: BuildPlan, parts: Parts, new: NewVersion, results: Mapping[int, PartResult]
-) -> tuple[ShardSet, PartResult]:
+def _joined(plan: BuildPlan, parts: Parts, results: Mapping[int, PartResult]) -> tuple[ShardSet, PartResult]:
     """Return what was built of all parts, in their order."""
     if not isinstance(parts, Ranges):
         warn_of_equal_parts(results)

@@ -142,7 +142,7 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
     if not isinstance(spec, dict) or key not in spec or len(spec) < 2:
         got = f"a source of {source.kind}" if spec is None else tree.describe(spec)
         raise InvalidArgumentError(
-            f"on={key!r}: pass a table with this column and those to add, such as a dict of arrays or a frame, not {got}"
+            f"on={key!r}: pass a table with this column and those to add, such as a frame, not {got}"
         )
     codec = codec_for(spec)
     encoder = Encoder(codec, "raise")
