@@ -95,10 +95,10 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     import pyarrow.types as kinds
 
     if kinds.is_struct(kind):
-        return pa.struct([(field.name, _readable(field.type)) for field in kind])
+        return pa.struct([field.with_type(_readable(field.type)) for field in kind])
     if kinds.is_list(kind) or kinds.is_fixed_size_list(kind):
         size = kind.list_size if kinds.is_fixed_size_list(kind) else 0
-        return pa.list_(_readable(kind.value_type), size or -1)
+        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)), size or -1)
     if (kinds.is_timestamp(kind) or kinds.is_duration(kind)) and kind.unit == "s":
         return pa.timestamp("ms") if kinds.is_timestamp(kind) else pa.duration("ms")
     return kind

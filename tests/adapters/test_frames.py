@@ -375,6 +375,7 @@ def test_frames_keep_their_categories_and_times(storage: Storage) -> None:
             "category": pl.Series(["u", "v", "u"], dtype=pl.Categorical),
             "time": [dt.time(1, 2, 3), None, dt.time(4)],
             "structs": [[{"a": 1}], [], [{"a": 2}, {"a": 3}]],
+            "inner": pl.Series([{"e": "a"}] * 3, dtype=pl.Struct({"e": pl.Enum(["b", "a"])})),
         }
     )
     ref: Any = storage.cache(others, "categories", "polars")

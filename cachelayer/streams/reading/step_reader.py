@@ -178,12 +178,8 @@ class StepReader:
             run.run(rows, held)
             if self.convert is None:
                 return run.elements, run.error
-            for element in run.elements:
-                item, error = context.attempt(self.convert, element, 1)
-                if error is not None:
-                    return items, error
-                items.append(item)
-            return items, run.error
+            _, error = context.attempt(items.extend, (self.convert(element, 1) for element in run.elements))
+            return items, run.error if error is None else error
         batches = self._mapped_batches(steps, rows, context, held) if self.maps else self._batches(steps, rows, held)
         for step in self.options.steps.single(steps):
             item, error = context.attempt(self._finished, step, batches, context)
