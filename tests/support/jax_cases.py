@@ -154,7 +154,7 @@ NARROW: dict[str, tuple[Any, Any]] = {
 def test_a_value_that_jax_does_not_hold_is_refused_with_its_leaf(case: str) -> None:
     fits, large = NARROW[case]
     for leaf in (fits, large):
-        stream = cachelayer.wrap([{"row": [leaf], "id": np.int32(0)}] * 16, identity=case).stream(8)
+        stream = cachelayer.wrap([{"row": (leaf,), "id": np.int32(0)}] * 16, identity=case).stream(8)
         batches = iter(global_batches(stream, devices(4)))
         if leaf is fits:
             assert len(list(batches)) == 2
