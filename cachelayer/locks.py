@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
@@ -16,7 +15,13 @@ class ProcessLock:
     """A reentrant lock: one thread of this process holds it at a time, and may take it again.
 
     If the process forks while another thread holds the lock, it is free in the child: that thread does not exist there.
-    Unpickling makes a new lock.
+    Unpickling makes a new lock::
+
+        with lock.of_process():
+            ...
+
+    It has no ``__enter__`` of its own. A signal handler that raises between two lines of that method would leave the
+    lock taken for ever, and other threads would wait for it; Python's own lock is taken in one step.
     """
 
     def __init__(self) -> None:
@@ -28,14 +33,6 @@ class ProcessLock:
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
         return self._lock
-
-    def __enter__(self) -> None:
-        self.of_process().acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
     def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
         return ProcessLock, ()
@@ -65,7 +62,7 @@ class cached_property(Generic[T]):  # noqa: N801 - named like functools.cached_p
             return self
         # Python calls this only until the object has the value as an attribute.
         attributes = instance.__dict__
-        with attributes.setdefault(self._lock_name, ProcessLock()):
+        with attributes.setdefault(self._lock_name, ProcessLock()).of_process():
             value = attributes.get(self._name, _MISSING)
             if value is _MISSING:
                 value = attributes[self._name] = self._compute(instance)

@@ -13,7 +13,7 @@ from cachelayer.locks import ProcessLock, cached_property
 
 
 def take(lock: ProcessLock) -> bool:
-    with lock:
+    with lock.of_process():
         return True
 
 
@@ -21,7 +21,7 @@ def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() ->
     lock, held, done = ProcessLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock:
+        with lock.of_process():
             held.set()
             done.wait(60)
 
@@ -35,7 +35,7 @@ def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() ->
 def test_a_pickle_of_a_held_lock_is_free() -> None:
     lock = ProcessLock()
     # In another thread: this one may take a lock that it holds.
-    with lock, ThreadPoolExecutor(1) as pool:
+    with lock.of_process(), ThreadPoolExecutor(1) as pool:
         assert pool.submit(take, pickle.loads(pickle.dumps(lock))).result(60)
 
 

@@ -120,7 +120,7 @@ class ColumnRecords:
             if found is not None:
                 return found
         if not self.takes_requests:
-            with self._lock:
+            with self._lock.of_process():
                 whole = self._whole
             return self._rows(whole, self.file.begin + numbers * self.file.record_nbytes, numbers)
         return self._fetched(numbers)

@@ -116,7 +116,7 @@ class LocalCopies:
 
     def refuse(self, number: int, error: CacheLayerError) -> None:
         """Read the copy of a shard no more, because that failed; if it is damaged, remove it and make none again."""
-        with self._lock:
+        with self._lock.of_process():
             was_here = bool(self._is_here[number])
             self._is_here[number] = False
             if isinstance(error, CorruptionError) and not self.has(number):
@@ -134,7 +134,7 @@ class LocalCopies:
 
     def want(self, shards: Iterable[int]) -> None:
         """Start to copy those of some shards that were not wanted before, and return at once."""
-        with self._lock:
+        with self._lock.of_process():
             if self._pid != os.getpid():
                 self._reset()
             if self._failure is not None:
@@ -163,7 +163,7 @@ class LocalCopies:
     def _run(self) -> None:
         """Copy shards until none is wanted."""
         while True:
-            with self._lock:
+            with self._lock.of_process():
                 if not self._queue:
                     self._threads.discard(threading.current_thread())
                     return
@@ -184,7 +184,7 @@ class LocalCopies:
                 self._queue.append(number)
 
     def _note_failure(self, number: int, error: CacheLayerError) -> None:
-        with self._lock:
+        with self._lock.of_process():
             self._failures += 1
             if self._failures >= _MOST_FAILURES:
                 self._queue.clear()
@@ -256,7 +256,7 @@ class LocalCopies:
         return raw
 
     def _warn_once(self, error: CacheLayerError) -> None:
-        with self._lock:
+        with self._lock.of_process():
             has_warned, self._has_warned = self._has_warned, True
         if not has_warned:
             warn(f"local copies cannot be made or used, so records are read over the network: {error}")

@@ -61,7 +61,7 @@ class VersionLengths:
 
     def _sums(self, leaf: int, shards: Sequence[int]) -> list[Ints]:
         """Return the running sums of a leaf in each of these shards; all that are not at hand are read at once."""
-        with self._lock:
+        with self._lock.of_process():
             missing = [shard for shard in shards if (leaf, shard) not in self._kept]
             if missing:
                 self._kept.update(

@@ -106,7 +106,7 @@ class WrappedItems(BaseDataset):
         An IndexError or a StopIteration of the object becomes a SourceError: it would silently end loops of callers.
         """
         try:
-            with self._lock:
+            with self._lock.of_process():
                 return read()
         except (IndexError, StopIteration) as error:
             raise SourceError(f"{self._items(numbers)} is not there: {type(error).__name__}: {error}") from error

@@ -266,7 +266,7 @@ class LocalShards:
     def _open_shards(self, shard_of: Ints) -> None:
         if self._is_open[shard_of].all():
             return
-        with self._lock:
+        with self._lock.of_process():
             if self._range is None:
                 self._range = MappedRange(self._total)
                 self._memory = self._range.memory

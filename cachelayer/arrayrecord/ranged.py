@@ -186,7 +186,7 @@ class RangedShards:
         """Fetch whole indices: the bundle of all as soon as more than one is wanted."""
         if not shards:
             return
-        with self._lock:
+        with self._lock.of_process():
             if self._bundle is not None and len(self._indices) + len(shards) > 1:
                 bundle, self._bundle = self._bundle, None
                 with suppress(CorruptionError):

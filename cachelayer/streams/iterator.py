@@ -120,7 +120,7 @@ class StreamIterator(Iterator[T]):
         self._begun = since if self._begun is None else self._begun
         has_ended, failure = False, None
         try:
-            with self._lock:
+            with self._lock.of_process():
                 chunk = self._chunk
                 if chunk.items:
                     return
@@ -187,7 +187,7 @@ class StreamIterator(Iterator[T]):
 
     def _read_with(self, reader: StepReader, position: int) -> None:
         """Continue at a position with another reader."""
-        with self._lock:
+        with self._lock.of_process():
             if reader.options.steps != self._reader.options.steps or reader.records is not self._reader.records:
                 self._chunks = self._chunks_of(reader)
                 self._reader = reader

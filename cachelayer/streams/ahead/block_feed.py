@@ -164,7 +164,7 @@ class BlockFeed:
 
     def reached(self, position: int) -> None:
         """Drop the blocks of which no record from a position on is needed: the caller has all records up to there."""
-        with self._lock:
+        with self._lock.of_process():
             if self._pid != os.getpid():
                 # The threads of the parent do not exist here.
                 self._worker, self._pid = None, os.getpid()
@@ -196,7 +196,7 @@ class BlockFeed:
 
     def load(self, steps: Step) -> BlockRows:
         """Return the blocks of the rows of some steps; fetch those that are not on the way, and the next ones."""
-        with self._lock:
+        with self._lock.of_process():
             needs = self._needs.pop(steps, None) or self._find_needs(steps)
             for last in needs.lasts:
                 use = self._uses.get(last)

@@ -97,12 +97,12 @@ class Recent(Generic[T]):
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the value of a key, computed if it is not at hand."""
-        with self._lock:
+        with self._lock.of_process():
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key]
         value = compute()
-        with self._lock:
+        with self._lock.of_process():
             self._values[key] = value
             if len(self._values) > self._most:
                 self._values.popitem(last=False)
