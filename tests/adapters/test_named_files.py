@@ -86,5 +86,6 @@ def test_unbatch_and_a_declared_spec_reach_the_adapter(storage: Storage, tmp_pat
     path = rows(tmp_path)
     with pytest.raises(CacheLayerError, match="elements already"):
         storage.cache(path, "rows", "v1", unbatch=True)
-    with pytest.raises(InvalidArgumentError, match="the column has"):
-        storage.cache(path, "rows", "v1", element_spec={"number": np.int32, "word": str})
+    with pytest.raises(CacheLayerError, match="word"):
+        storage.cache(path, "rows", "v1", element_spec={"word": np.int32})
+    assert storage.cache(path, "rows", "v1", element_spec={"number": np.int32})[1]["number"].dtype == np.int32
