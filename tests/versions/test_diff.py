@@ -64,7 +64,7 @@ def test_leaves_that_were_added_removed_and_changed_are_named(storage: Storage) 
 
 
 def test_the_same_leaves_in_another_structure_differ(storage: Storage) -> None:
-    one, other = storage.submit([(1, 2)], "d", "v1"), storage.submit([[1, 2]], "d", "v2")
+    one, other = storage.submit([({"a": 1},)], "d", "v1"), storage.submit([[{"a": 1}]], "d", "v2")
     (change,) = one.diff(other).spec
     assert change.path == "structure"
     assert change.one != change.other
