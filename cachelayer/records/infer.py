@@ -172,6 +172,8 @@ def from_rows(rows: Iterable[Any], declared: Tree | None = None, most: int = FIR
         is_known = all(leaf is not None and leaf is not _EMPTY for _, leaf in leaf_values(spec))
         if is_known or len(first) == before or len(first) >= _LOOK_AHEAD:
             break
+    if first and all(isinstance(row, Unreadable) for row in first):
+        raise ElementError("a row that can be read", repr(first[0]), record=0)
     for path, leaf in leaf_values(spec):
         if leaf is _EMPTY:
             expected, got = "a value in one of the first lists", "empty lists alone"

@@ -314,3 +314,13 @@ def test_a_json_key_that_comes_late_is_refused_and_other_keys_than_those_of_a_sc
     ]
     with pytest.raises(ElementError, match=r"record 5000, .*'x'.*str"):
         rows(storage, from_json(tmp_path / "a.jsonl", pa.schema({"x": pa.timestamp("s")})))
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", '{"x": 1, "x": 2}', "nothing"])
+def test_json_lines_of_which_none_can_be_read_are_refused_by_file_and_line(
+    storage: Storage, tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"\n{line}\n{line}\n")
+    with pytest.raises(ElementError, match=r"a\.jsonl, line 2"):
+        storage.submit(from_json(path), "unreadable", "v1")
