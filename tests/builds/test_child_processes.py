@@ -64,7 +64,8 @@ def test_a_module_that_builds_when_it_is_imported_is_refused_with_the_cure(
 ) -> None:
     place = repr(str(tmp_path / "storage")) if folder == "one" else f"tempfile.mkdtemp(dir={str(tmp_path)!r})"
     (tmp_path / "top_level.py").write_text(MODULE.replace("FOLDER", place).replace("CALL", CALLS[call]))
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     ran = subprocess.run(
         [sys.executable, "-c", "import top_level"], capture_output=True, text=True, timeout=120, env=environment
     )
