@@ -13,7 +13,6 @@ from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges, divide
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import Skippable, Source, as_source
 from cachelayer.builds.source_files import FileFacts, files_of
 from cachelayer.engines import Engine, engine_of
@@ -152,8 +151,8 @@ def _source(
 
 def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
     """Return the options; if their element spec lacks keys of the first elements, with these keys."""
-    if isinstance(source, Sharded):
-        # Parts are opened where they are built: for a spec that is declared, none is opened here.
+    if isinstance(source, Parts):
+        # divide() knows whether a part may be opened here.
         return options
     if options.element_spec is not None and source.element_spec is not None:
         return replace(options, element_spec=overlaid(options.element_spec, source.element_spec))

@@ -207,7 +207,12 @@ def divide(source: Source, options: BuildOptions) -> tuple[Parts | None, BuildOp
             raise InvalidArgumentError(
                 "max_records: it is unknown which records of a source in parts come first: limit them in the function"
             )
-        spec = spec_of(source) if options.element_spec is None else _completed(options.element_spec, source)
+        spec = options.element_spec
+        if spec is None:
+            spec = spec_of(source)
+        elif options.engine is None:
+            # An engine may build parts where their data is: for a declared spec none is opened here.
+            spec = _completed(spec, source)
         return source, replace(options, element_spec=spec)
     length = options.expected(source.length)
     # Whether a source that says that it is empty is so shows when it is read.

@@ -138,6 +138,12 @@ def test_parts_of_one_element_each_are_looked_at_together(storage: Storage) -> N
     assert storage.cache(parts, "d", "v1").element_spec == {"tokens": ArraySpec("int64", (None,))}
 
 
+def test_a_partial_spec_is_completed_from_the_parts(storage: Storage) -> None:
+    parts = cachelayer.sharded(lambda number, count: [{"a": number, "tokens": np.arange(number)}], 4)
+    ref = storage.cache(parts, "d", "v1", element_spec={"tokens": ArraySpec("int64", (None,))})
+    assert ref.element_spec == {"a": ArraySpec("int64"), "tokens": ArraySpec("int64", (None,))}
+
+
 def test_a_later_element_that_does_not_fit_is_named_with_its_leaf_and_the_fix(storage: Storage) -> None:
     rows = [{"tokens": np.arange(3)}] * 64 + [{"tokens": np.arange(4)}]
     for source in (rows, iter(rows)):

@@ -212,7 +212,6 @@ TENSORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "texts": ("pandas", lambda pandas, values: pandas.Series(values.astype(str))),
     "tensor": ("torch", lambda torch, values: torch.asarray(values)),
     "dataset of tensors": ("torch", lambda torch, values: torch.utils.data.TensorDataset(torch.asarray(values))),
-    "array of JAX": ("jax.numpy", lambda numpy, values: numpy.asarray(values)),
 }
 
 

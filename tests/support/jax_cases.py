@@ -256,3 +256,11 @@ def test_it_advances_to_a_newer_version_if_the_sharding_divides_its_steps(tmp_pa
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page("jax.md")
+
+
+def test_every_value_of_an_array_is_compared(tmp_path: Path) -> None:
+    storage, values = cachelayer.Storage(tmp_path), np.arange(5_000)
+    storage.cache(jax.numpy.asarray(values), "d", "v1")
+    storage.cache(jax.numpy.asarray(values.copy()), "d", "v1", on_change="error")
+    with pytest.raises(cachelayer.StaleVersionError, match=r"elements changed|column 0 changed"):
+        storage.cache(jax.numpy.asarray(np.where(values == 4_321, 0, values)), "d", "v1", on_change="error")
