@@ -65,12 +65,7 @@ class Builder:
         known = self.catalog.find(log, version) if on_change == "ignore" else None
         if known is not None:
             return known
-        made = recipe()
-        ref, is_new = self.find_or_build(source, dataset_id, version, made, options, hosts)
-        if not is_new:
-            check_recipe(ref, made, on_change)
-        warn_of_incomparable(ref, made, on_change)
-        return ref
+        return self._compared(source, dataset_id, version, recipe(), options, on_change, hosts)
 
     def call(
         self,
@@ -85,6 +80,19 @@ class Builder:
         """Return the version of a call of a function, built if it does not exist; see :meth:`Storage.cacheable`."""
         if version == recipe.automatic_name:
             self._warn_of_varying_values(dataset_id, version, recipe)
+        return self._compared(source, dataset_id, version, recipe, options, on_change, hosts)
+
+    def _compared(
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        recipe: Recipe,
+        options: BuildOptions,
+        on_change: OnChange,
+        hosts: tuple[int, int] | None,
+    ) -> DataRef[Any]:
+        """Return a version, built if it does not exist, else compared with the recipe."""
         ref, is_new = self.find_or_build(source, dataset_id, version, recipe, options, hosts)
         if not is_new:
             check_recipe(ref, recipe, on_change)

@@ -27,6 +27,8 @@ MASK = (1 << 64) - 1
 GOLDEN_RATIO = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
 _M2 = 0x94D049BB133111EB
+# numpy handles arrays without dimensions twice as fast as scalars.
+_M1_WORD, _M2_WORD, _HALF_WORD = (np.array(word, np.uint64) for word in (_M1, _M2, 32))
 _KEY_ROUNDS = 6
 _ROUNDS = 8
 # Of the sorted permutations that are kept, 512 KiB each at most.
@@ -144,6 +146,24 @@ def _walk(records: int, keys: tuple[int, ...], places: Words, network: Network |
     return words.view(np.int64)
 
 
+def _change_half(changed: Words, other: Words, key: int, cut: Words, scratch: Words, shifted: Words) -> None:
+    """Change one half of each word in place: ``changed ^= hash(other + key) >> cut``.
+
+    Args:
+        changed, other: the halves.
+        key: the key of the round.
+        cut: how many bits of the hash the changed half has no room for, as an array without dimensions.
+        scratch, shifted: memory to compute in.
+    """
+    np.add(other, np.array(key, np.uint64), out=scratch)
+    np.multiply(scratch, _M1_WORD, out=scratch)
+    np.right_shift(scratch, _HALF_WORD, out=shifted)
+    np.bitwise_xor(scratch, shifted, out=scratch)
+    np.multiply(scratch, _M2_WORD, out=scratch)
+    np.right_shift(scratch, cut, out=scratch)
+    np.bitwise_xor(changed, scratch, out=changed)
+
+
 def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     """Apply a keyed bijection of ``bits``-bit words: the two halves of each word take turns to change each other."""
     low_bits = bits // 2
@@ -151,17 +171,10 @@ def _network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
     scratch, shifted = np.empty_like(words), np.empty_like(words)
-    # numpy handles arrays without dimensions twice as fast as scalars.
-    m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - high_bits, 64 - low_bits))
+    cut, next_cut = np.array(64 - high_bits, np.uint64), np.array(64 - low_bits, np.uint64)
     for key in keys:
         # high, low = low, high ^ hash(low + key), with the bits of the half that it changes.
-        np.add(low, np.array(key, np.uint64), out=scratch)
-        np.multiply(scratch, m1, out=scratch)
-        np.right_shift(scratch, half, out=shifted)
-        np.bitwise_xor(scratch, shifted, out=scratch)
-        np.multiply(scratch, m2, out=scratch)
-        np.right_shift(scratch, cut, out=scratch)
-        np.bitwise_xor(high, scratch, out=high)
+        _change_half(high, low, key, cut, scratch, shifted)
         low, high = high, low
         cut, next_cut = next_cut, cut
     # An even number of rounds: each half has its own width again.
@@ -174,17 +187,11 @@ def _inverse_network(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
-    m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - low_bits, 64 - high_bits))
+    cut, next_cut = np.array(64 - low_bits, np.uint64), np.array(64 - high_bits, np.uint64)
     scratch, shifted = np.empty_like(words), np.empty_like(words)
     for key in reversed(keys):
         # Before the round, high was low, and low was high ^ hash(low + key).
         low, high = high, low
-        np.add(low, np.array(key, np.uint64), out=scratch)
-        np.multiply(scratch, m1, out=scratch)
-        np.right_shift(scratch, half, out=shifted)
-        np.bitwise_xor(scratch, shifted, out=scratch)
-        np.multiply(scratch, m2, out=scratch)
-        np.right_shift(scratch, cut, out=scratch)
-        np.bitwise_xor(high, scratch, out=high)
+        _change_half(high, low, key, cut, scratch, shifted)
         cut, next_cut = next_cut, cut
     return (high << np.uint64(low_bits)) | low
