@@ -26,7 +26,7 @@ from cachelayer.objects.store import Store
 from cachelayer.records.memory import Bytes, Ints, distinct
 from cachelayer.system_threads import Pool, start
 from cachelayer.user_warnings import warn
-from cachelayer.versions.shard_table import FileFacts, ShardTable
+from cachelayer.versions.shard_table import FileChecksum, ShardTable
 
 # While one thread checks a copy and writes it to the disk, the others download the next ones.
 _THREADS = 3
@@ -221,7 +221,8 @@ class LocalCopies:
     def _copy(self, number: int) -> CopyOutcome:
         """Copy a shard and what stands beside it, and check the copies; see :meth:`CopyGroup.make`."""
         for name, facts in self._shards[number].files.items():
-            fill, short = partial(self._fill, name, facts), Path(name).name
+            fill = partial(self._fill, name, facts)
+            short = Path(name).name
             outcome = self._group.make(short, facts.nbytes, fill)
             if outcome is CopyOutcome.NO_ROOM and self._drop_other_versions():
                 outcome = self._group.make(short, facts.nbytes, fill)
@@ -230,7 +231,7 @@ class LocalCopies:
         self._is_here[number] = not self._is_refused[number]
         return CopyOutcome.HERE
 
-    def _fill(self, name: str, facts: FileFacts, path: Path) -> None:
+    def _fill(self, name: str, facts: FileChecksum, path: Path) -> None:
         """Download a file of a shard, and check it."""
         source = f"{self._dataset_id}/{name}"
         if self._store.download(source, path, facts.nbytes) != facts.crc32c:

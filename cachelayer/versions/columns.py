@@ -29,7 +29,7 @@ from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Bytes
 from cachelayer.records.tree import Tree
-from cachelayer.versions.shard_table import FileFacts, ShardFile, ShardTable
+from cachelayer.versions.shard_table import FileChecksum, ShardFile, ShardTable
 
 MOST_GROUPS = 16
 """The most groups of a version: each costs a read."""
@@ -76,9 +76,9 @@ class ColumnFile:
         return paths.column(self.file)
 
     @property
-    def files(self) -> dict[str, FileFacts]:
+    def files(self) -> dict[str, FileChecksum]:
         """Its name, relative to the dataset, and its facts; as :attr:`ShardFile.files`."""
-        return {self.name: FileFacts(self.nbytes, self.crc32c)}
+        return {self.name: FileChecksum(self.nbytes, self.crc32c)}
 
     @property
     def begin(self) -> int:

@@ -29,7 +29,7 @@ from cachelayer.versions.derive import stored_numbers
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import is_stored, lost_files, publish
-from cachelayer.versions.shard_table import FileFacts, ShardFile
+from cachelayer.versions.shard_table import FileChecksum, ShardFile
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -162,7 +162,7 @@ class VersionCopy:
             self._copy_file(f"{self._source.dataset_id}/{name}", facts, f"{self._dataset_id}/{new_name}")
         return True
 
-    def _copy_file(self, name: str, facts: FileFacts, target: str) -> None:
+    def _copy_file(self, name: str, facts: FileChecksum, target: str) -> None:
         store = self._source.store
 
         def check(checksum: int | None) -> None:

@@ -24,8 +24,8 @@ _MOST = dict.fromkeys((*_CHECKSUMS, "record_nbytes"), 2**32 - 1)
 _MOST_IN_ALL = 2.0**62
 
 
-class FileFacts(NamedTuple):
-    """What a manifest says of the bytes of a file."""
+class FileChecksum(NamedTuple):
+    """The length of a file in bytes, and the checksum of these, as a manifest has them."""
 
     nbytes: int
     crc32c: int
@@ -62,16 +62,16 @@ class ShardFile:
         return paths.shard(self.file)
 
     @property
-    def files(self) -> dict[str, FileFacts]:
+    def files(self) -> dict[str, FileChecksum]:
         """All of its files, relative to the dataset: its lengths if any, its index, the shard.
 
         They are put in this order: if the shard is there, so is what stands beside it.
         """
-        stats, name, found = self.stats, self.name, dict[str, FileFacts]()
+        stats, name, found = self.stats, self.name, dict[str, FileChecksum]()
         if stats.lengths_file is not None and stats.lengths_crc32c is not None:
-            found[paths.lengths_of(name)] = FileFacts(stats.lengths_file.nbytes, stats.lengths_crc32c)
-        found[paths.index_of(name)] = FileFacts(stats.index_nbytes, stats.index_crc32c)
-        found[name] = FileFacts(stats.nbytes, stats.crc32c)
+            found[paths.lengths_of(name)] = FileChecksum(stats.lengths_file.nbytes, stats.lengths_crc32c)
+        found[paths.index_of(name)] = FileChecksum(stats.index_nbytes, stats.index_crc32c)
+        found[name] = FileChecksum(stats.nbytes, stats.crc32c)
         return found
 
 
