@@ -213,7 +213,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
 
     @property
     def _element_spec(self) -> Any:
-        """What ``grain.experimental.get_element_spec`` returns: specs with a shape, with None where it varies."""
+        """The specs that ``grain.experimental.get_element_spec`` returns. A dimension that varies is None."""
         spec, options = self._stream.element_spec, reader_of(self._stream).options
         if spec is None:
             raise InvalidArgumentError(

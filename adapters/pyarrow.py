@@ -204,7 +204,7 @@ def _source(
 
 
 def _settings(options: Any) -> dict[str, Any] | None:
-    """Return what options of pyarrow.csv say, by name."""
+    """Return the values of options of pyarrow.csv, by name."""
     if options is None:
         return None
     values = {name: getattr(options, name) for name in dir(options) if not name.startswith("_")}
@@ -250,9 +250,13 @@ def _parquet_batches(
         # Within structs, pyarrow cannot join dictionaries of several row groups.
         for group in range(parquet.metadata.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
-            skip, row = min(row, rows), max(0, row - rows)
+            if row >= rows:
+                row -= rows
+                continue
+            skip = row
+            row = 0
             size = rows_at_once(parquet.metadata, group)
-            for batch in parquet.iter_batches(size, [group], columns) if skip < rows else ():
+            for batch in parquet.iter_batches(size, [group], columns):
                 yield batch[skip:]
                 skip = max(0, skip - len(batch))
 

@@ -168,7 +168,8 @@ class _Names:
         import tensorflow as tf
 
         example = tf.train.SequenceExample.FromString(self._last)
-        names, lists = sorted(example.context.feature), sorted(example.feature_lists.feature_list)
+        names = sorted(example.context.feature)
+        lists = sorted(example.feature_lists.feature_list)
         of_lists = f", and the feature lists {lists}, which only tf.io.parse_sequence_example reads" if lists else ""
         warn(
             f"no record has the features {sorted(self._missing)}, so their columns are empty: the last one has the "

@@ -71,7 +71,8 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     elif blocks:
         # One call gives a block its structure; a call for each element would take longer than to read it.
         steps = replace(reader.options.steps, global_batch=_block_records(reader, leaves), remainder="keep")
-        read, of_positions = with_options(stream, batched=True, steps=steps), tf.TensorSpec((None,), tf.int64)
+        read = with_options(stream, batched=True, steps=steps)
+        of_positions = tf.TensorSpec((None,), tf.int64)
         signature = [_batch_signature(leaf, None) for leaf in leaves]
     else:
         signature = list(map(_element_signature, leaves))
@@ -87,7 +88,8 @@ class _Iterations:
     """Yields the leaves of the items of each iteration, with the position after each: in blocks, of each element."""
 
     def __init__(self, stream: Stream[Any], reached: Any, *, blocks: bool) -> None:
-        outward, padded = _Outward(stream.element_spec), reader_of(stream).options.steps.pads
+        outward = _Outward(stream.element_spec)
+        padded = reader_of(stream).options.steps.pads
 
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
             return (*outward(item[0]), item[1]) if padded else outward(item)

@@ -133,7 +133,8 @@ class _NumberChunks:
         several = steps.several(position, max(1, _RECORDS_AT_ONCE // steps.global_batch))
         if several is None:
             return None
-        rows, after = self._rows.of(several), [*steps.borders(several), steps.after(several)]
+        rows = self._rows.of(several)
+        after = [*steps.borders(several), steps.after(several)]
         numbers = rows.numbers.tolist()
         return Chunk(position, after, [numbers[part] for part in rows.parts] if self._options.batched else numbers)
 

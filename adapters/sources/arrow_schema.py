@@ -34,7 +34,7 @@ _ALONE = (
 
 
 def schema_metadata(schema: pa.Schema) -> dict[str, str]:
-    """Return what the metadata of a version keep of the types of its columns: nothing if their spec tells all."""
+    """Return the types of columns, for the metadata of a version: none of them if the spec says all."""
     fields = [field for field in schema if says_more(field.type)]
     return {METADATA: base64.b64encode(pa.schema(fields).serialize()).decode()} if fields else {}
 

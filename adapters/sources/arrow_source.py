@@ -189,7 +189,7 @@ class ArrowStream:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the metadata of the version keep."""
+        """Metadata for the version: by default the types of columns that the spec does not say."""
         return schema_metadata(self._parts()[0].schema) if self._metadata is None else self._metadata
 
     @cached_property

@@ -276,7 +276,7 @@ def _matching(path: Any, options: Options) -> list[File]:
 
 
 def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
-    """Return what a pattern names. Folders of exactly its name are meant as they are: ``run[1]/*`` is in ``run[1]``."""
+    """Return the paths that a pattern matches. If a folder ``run[1]`` exists, ``run[1]/*`` lists that folder."""
     folder = ""
     while (rest := pattern[len(folder) :]) and "/" in rest.lstrip("/"):
         name = rest[: rest.index("/", len(rest) - len(rest.lstrip("/"))) + 1]

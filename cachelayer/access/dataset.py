@@ -1,4 +1,4 @@
-"""What datasets that can be read have in common, and some elements of one in an order of their own."""
+"""Datasets that can be read, and views of some of their elements in any order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class StoredLeaves(Protocol):
 
 
 class BaseDataset(Dataset[Any], Protocol):
-    """What datasets have in common, and what views show of them."""
+    """A dataset that can be read, and that views show parts of."""
 
     @property
     @abstractmethod
@@ -179,7 +179,7 @@ class Selected(BaseDataset):
 
     @property
     def is_view(self) -> bool:
-        """Whether they are a view of the records of a version, not the version itself, nor what is made of records."""
+        """Whether these are some records of a version: neither the whole version, nor windows or packs of records."""
         return self.name is not None and bool(self.name.calls) and self.base.leaves is not None
 
     @property
@@ -314,7 +314,7 @@ class Selected(BaseDataset):
 
 
 def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Attempted:
-    """Return what a function reads of each number, one by one, and the error of each row that cannot be read.
+    """Read elements one by one, and return them with the error of each row that cannot be read.
 
     Args:
         read: reads an element by its number.

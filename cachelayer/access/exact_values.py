@@ -102,7 +102,7 @@ def _float(change: Callable[[Any], Any], operand: Operand) -> Operand:
 
 
 def compute(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Operand:
-    """Return what an operator of numbers gives.
+    """Return the results of an operator of numbers.
 
     Args:
         how: one of ``operator.add``, ``sub``, ``mul``, ``truediv``, ``floordiv`` and ``mod``.

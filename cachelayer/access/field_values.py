@@ -73,7 +73,8 @@ class FieldReader:
         """Say what columns would save, if that is much."""
         dtypes = [self.leaf(name).dtype for name in names]
         fixed = [np.dtype(dtype).itemsize for dtype in dtypes if isinstance(dtype, np.dtype)]
-        reads, needs = nbytes * len(self._view), sum(fixed) * len(self._view)
+        reads = nbytes * len(self._view)
+        needs = sum(fixed) * len(self._view)
         if reads - needs >= _WARNED_NBYTES and len(fixed) == len(dtypes):
             warn(
                 f"{self._call} reads {reads / 1e9:.3g} GB of records for {needs / 1e9:.3g} GB of {', '.join(names)}: "
@@ -92,7 +93,8 @@ class FieldReader:
         Raises:
             InvalidArgumentError: if it takes too much memory.
         """
-        nbytes, most = self._column_nbytes(name), memory_nbytes()
+        nbytes = self._column_nbytes(name)
+        most = memory_nbytes()
         if nbytes > most // _PART_OF_MEMORY:
             raise InvalidArgumentError(
                 f"{self._call}: the column {name!r} of {len(self.rows):,} records takes about {nbytes / 1e9:.3g} GB of "

@@ -290,7 +290,7 @@ class View(Generic[T]):
     def _split(
         self, shares: Mapping[str, float], *, seed: int | None = None, by: Any = None, warns: bool = False
     ) -> dict[str, Self]:
-        """Return what :meth:`split` does; without a warning, for a reference that pins the records of a part."""
+        """Split as :meth:`split` does, but never warn: a reference pins the records of a part by a digest."""
         selections = split(self._records, shares, seed, by, warns=warns)
         arguments, options = (literal(shares),), {"seed": literal(seed)}
         if by is not None:

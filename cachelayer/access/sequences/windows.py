@@ -131,7 +131,7 @@ class WindowRows(DocumentRows):
 
     @property
     def together(self) -> int:
-        # Those of a few documents, so that few of these lie in two blocks.
+        # A block holds the windows of a few documents at least: then few documents lie in two blocks.
         cells = self.documents.columns[0].total + len(self.documents) * self.windowing.extra
         return max(1, _DOCUMENTS_TOGETHER * cells // max(1, len(self.documents) * self.windowing.stride))
 
