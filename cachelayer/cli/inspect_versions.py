@@ -184,8 +184,8 @@ def view(
     # Records are read in ranges: a look at a bucket downloads no shard.
     storage, name = open_place(place, option, local_cache_bytes=0)
     try:
-        from cachelayer.view.render import OpenVersions, path_of
-        from cachelayer.view.server import PageServer
+        from cachelayer.page.render import OpenVersions, path_of
+        from cachelayer.page.server import PageServer
     except ImportError as error:
         raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
     open_versions = OpenVersions(storage, None if detokenize is None else load(detokenize))

@@ -12,7 +12,7 @@ from pathlib import Path
 from repository import ROOT, SUPPORT, TESTS
 
 # The packages whose modules need what is optional.
-FOLDERS = {"cachelayer.adapters": ROOT / "adapters", "cachelayer.view": ROOT / "cachelayer" / "view"}
+FOLDERS = {"cachelayer.adapters": ROOT / "adapters", "cachelayer.page": ROOT / "cachelayer" / "page"}
 # What the extra `test` brings beyond `test-core`. Any other package that is missing fails the tests that import it.
 OPTIONAL = {
     "PIL", "adlfs", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto",

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import cachelayer
-from cachelayer.view.render import OpenVersions
-from cachelayer.view.server import PageServer
+from cachelayer.page.render import OpenVersions
+from cachelayer.page.server import PageServer
 
 
 @dataclass

@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.view.app import application
-from cachelayer.view.render import OpenVersions
+from cachelayer.page.app import application
+from cachelayer.page.render import OpenVersions
 
 _PATIENCE = 1
 

@@ -64,7 +64,7 @@ def number_in_version(ref: DataRef[Any], number: int) -> int:
 
 
 _TEMPLATES = Environment(
-    loader=PackageLoader("cachelayer.view"),
+    loader=PackageLoader("cachelayer.page"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

@@ -20,6 +20,8 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_records import drawn_records
 from cachelayer.drawing.text import Names, leaf_text, named, shown_path
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StateError, StorageError
+from cachelayer.page.record_pages import LEAVES, THUMBNAIL
+from cachelayer.page.render import open_versions_of, page, ref_of, whole
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
@@ -27,8 +29,6 @@ from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.buckets import Buckets
 from cachelayer.streams.steps import REMAINDERS, Steps
 from cachelayer.streams.stream import Stream, continued, reader_of, step_of
-from cachelayer.view.record_pages import LEAVES, THUMBNAIL
-from cachelayer.view.render import open_versions_of, page, ref_of, whole
 
 MOST_BATCH, MOST_SHARDS, MOST_STEPS = 65_536, 1024, 1 << 62
 # The records of a batch that a page shows, and the most that are sorted.

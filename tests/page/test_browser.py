@@ -13,7 +13,7 @@ from browsing import IN_BROWSER, place, tab
 from view_client import Client, serving
 
 import cachelayer
-from cachelayer.view import distributions
+from cachelayer.page import distributions
 
 pytestmark = IN_BROWSER
 HOSTILE = "<img src=x onerror='document.title=\"owned\"'><script>document.title='owned'</script>"

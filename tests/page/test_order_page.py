@@ -12,8 +12,8 @@ import pytest
 from view_client import Client, cards
 
 import cachelayer
+from cachelayer.page.order_page import MOST_SORTED, PAGE
 from cachelayer.streams.steps import REMAINDERS
-from cachelayer.view.order_page import MOST_SORTED, PAGE
 
 CLASSES = ["cat", "dog", "<b>emu</b>"]
 RECORDS = 5000

@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.text import class_names, shown_path
+from cachelayer.page.render import page, ref_of, whole
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.statistics import Statistics, survey
 from cachelayer.statistics.shown import Bar, Chart, leaf_charts, length_chart, missing
-from cachelayer.view.render import page, ref_of, whole
 
 SAMPLE = 10_000
 # Versions of at most so many bytes and records are read as soon as somebody looks.

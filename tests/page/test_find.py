@@ -12,7 +12,7 @@ import pytest
 from view_client import Client, cards
 
 import cachelayer
-from cachelayer.view import record_pages
+from cachelayer.page import record_pages
 
 CLASSES = ["cat", "dog", "<b>emu</b>", "fox"]
 RECORDS = 40

@@ -18,11 +18,11 @@ from cachelayer.drawing.drawn_records import DrawOptions, are_tokens, drawn_leaf
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, RecordIndexError, StorageError
+from cachelayer.page.distributions import SAMPLE, columns_of, statistics_of
+from cachelayer.page.render import open_versions_of, page, ref_of, whole
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, LeafSpec
-from cachelayer.view.distributions import SAMPLE, columns_of, statistics_of
-from cachelayer.view.render import open_versions_of, page, ref_of, whole
 
 COUNT, MOST = 50, 200
 # A look at a page searches for so many seconds; a click searches on.

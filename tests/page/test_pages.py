@@ -15,7 +15,7 @@ from view_client import Client, cards, serving
 
 import cachelayer
 from cachelayer.objects.local import LocalStore
-from cachelayer.view.record_pages import MOST
+from cachelayer.page.record_pages import MOST
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\ud800\u202e"
 RECORDS = 60

@@ -42,7 +42,7 @@ def test_mistakes_are_errors_before_anything_is_served(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("cachelayer.view")]:
+    for module in [name for name in sys.modules if name.startswith("cachelayer.page")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert "needs uvicorn: pip install 'cachelayer[view]'" in refused("view", tmp_path, "--no-open")

@@ -1,4 +1,4 @@
-"""The walk that docs/view.md describes, and the pictures of it: ``pytest tests/view/test_walk.py --screenshots``."""
+"""The walk that docs/view.md describes, and the pictures of it: ``pytest tests/page/test_walk.py --screenshots``."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from cachelayer.errors import (
     RecordIndexError,
     StorageError,
 )
-from cachelayer.view import distributions, order_page, record_pages, storage_pages
-from cachelayer.view.render import OpenVersions, page
+from cachelayer.page import distributions, order_page, record_pages, storage_pages
+from cachelayer.page.render import OpenVersions, page
 
 _VERSION = "/d/{dataset}/{version}"
 _ABSENT = "Check the name or the number, or begin at the storage."
@@ -36,7 +36,7 @@ _ANSWERS = (
 
 
 def application(open_versions: OpenVersions) -> Starlette:
-    """Return the application that shows a storage. It has no door: :class:`cachelayer.view.server.Guard` is one."""
+    """Return the application that shows a storage. It has no door: :class:`cachelayer.page.server.Guard` is one."""
     app = Starlette(
         routes=[
             Route("/", storage_pages.storage),
@@ -70,6 +70,6 @@ def _no_page(request: Request, error: Exception) -> Response:
 
 
 def _bug(request: Request, error: Exception) -> Response:
-    logging.getLogger("cachelayer.view").error("%s failed", request.url.path, exc_info=error)
+    logging.getLogger("cachelayer.page").error("%s failed", request.url.path, exc_info=error)
     advice = "This is a bug in cachelayer: please report it with the lines in the terminal."
     return page("error.html", 500, message=f"A bug: {type(error).__name__}: {error}"[:500], advice=advice)

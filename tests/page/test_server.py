@@ -11,8 +11,8 @@ import pytest
 from view_client import Client, serving
 
 import cachelayer
-from cachelayer.view.render import OpenVersions
-from cachelayer.view.server import PageServer
+from cachelayer.page.render import OpenVersions
+from cachelayer.page.server import PageServer
 
 CLIENTS = 60
 
