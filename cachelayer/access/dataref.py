@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.columns import WithColumns
 from cachelayer.access.record_elements import RecordElements
+from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
+from cachelayer.access.with_columns import WithColumns
 from cachelayer.arrayrecord.local_shards import LocalShards
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.progress import Progress
@@ -89,7 +90,8 @@ class DataRef(View[T], Generic[T]):
         Raises:
             RecordIndexError: if there is no such record.
         """
-        return self._base.shards.stored_nbytes(self._records.selection.take(indices))
+        shards = cast(LocalShards | RemoteShards, self._base.shards)
+        return shards.stored_nbytes(self._records.selection.take(indices))
 
     def stats(self, *, records: int | None = None, progress: bool | None = None) -> Statistics:
         """Read all records once, and return their statistics: sizes, ranges, lengths, nulls and histograms.
@@ -144,13 +146,12 @@ class DataRef(View[T], Generic[T]):
             InvalidArgumentError: if the storage keeps no local copies.
             CacheLayerError: if a copy could not be made.
         """
-        records, shards, version = self._base, self._base.shards, self._base.version
-        table = version.manifest.shards
-        if isinstance(shards, LocalShards):
+        records, version = self._base, self._base.version
+        table, copies = version.manifest.shards, records.local_copies
+        if records.is_local:
             return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.store.url)
-        if records.copies is None or shards.copies is None:
+        if records.copies is None or copies is None:
             raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
-        copies = shards.copies
         with Progress(f"mirror {version.name}", len(records), progress) as display:
             here = copies.copy_all(lambda shard: display.update(table[shard].stats.records, table[shard].stats.nbytes))
         nbytes = sum(table[shard].stats.nbytes for shard in here)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.errors import ErasedRecordError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import (
     Attempted,
@@ -225,10 +225,6 @@ class Joined(BaseDataset):
     @property
     def reads_in_part(self) -> bool:
         return all(source_of(member).reads_in_part for member in self.members)
-
-    def erased_error(self, number: int) -> ErasedRecordError:
-        member, own = self.find(number)
-        return source_of(member).erased_error(member.selection.number(own))
 
     def record(self, number: int) -> bytearray:
         member, own = self.find(number)

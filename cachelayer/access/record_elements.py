@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import BaseDataset, check_keys
 from cachelayer.arrayrecord.lengths import LengthColumn
-from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, ErasedRecordError
+from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records.codec import Codec, codec_named
@@ -68,16 +68,17 @@ class RecordSource(Protocol):
 
     @property
     def erased(self) -> Ints:
-        """The numbers of the erased records, ascending. They are stored empty."""
-
-    def erased_error(self, number: int) -> ErasedRecordError:
-        """Return the error of an erased record."""
+        """The numbers of the erased records, ascending. They are stored empty, and reading one is an error."""
 
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""
 
     def records(self, numbers: Ints, held: Held | None = None) -> Records:
-        """Return the records of these numbers, each in [0, len); of local ones, bytes are read when they are used."""
+        """Return the records of these numbers, each in [0, len); of local ones, bytes are read when they are used.
+
+        Raises:
+            ErasedRecordError: if one was erased.
+        """
 
     def needed(self, numbers: Ints) -> Needed: ...
 
@@ -89,13 +90,6 @@ class RecordSource(Protocol):
         Raises:
             CorruptionError: if they are not what was published.
         """
-
-
-def refuse_erased(source: RecordSource, numbers: Ints) -> None:
-    """Raise if one of these records was erased: whoever decodes or copies records asks here first."""
-    rows = np.flatnonzero(np.isin(numbers, source.erased))
-    if len(rows):
-        raise source.erased_error(int(numbers[rows[0]]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,21 +240,14 @@ class RecordElements(BaseDataset):
     ) -> list[NDArray[Any]]:
         # Each record is read once for all leaves.
         try:
-            records = self._records(numbers, held)
+            records = self.source.records(numbers, held)
             return [self.source.codec.leaf_values(records, self._leaf(leaf), starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def _records(self, numbers: Ints, held: Held | None) -> Records:
-        if len(self.source.erased):
-            refuse_erased(self.source, numbers)
-        return self.source.records(numbers, held)
-
     def element(self, number: int) -> Any:
         if self.chosen is not None:
             return self.elements(np.array([number]))[0]
-        if len(self.source.erased):
-            refuse_erased(self.source, np.array([number]))
         try:
             return self.element_codec.element(self.source.record(number))
         except ValueError as error:
@@ -269,7 +256,7 @@ class RecordElements(BaseDataset):
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         codec = self.element_codec
         try:
-            columns = codec.decode(self._records(numbers, held), apart=True)
+            columns = codec.decode(self.source.records(numbers, held), apart=True)
             return codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
@@ -277,7 +264,7 @@ class RecordElements(BaseDataset):
     def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
         codec = self.element_codec if names is None else self._codec_of(names)
         try:
-            return codec.batch(codec.decode(self._records(numbers, held)))
+            return codec.batch(codec.decode(self.source.records(numbers, held)))
         except ValueError as error:
             self._raise_damage(error, numbers)
 

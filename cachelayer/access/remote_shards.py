@@ -37,9 +37,10 @@ class RemoteShards:
     def __len__(self) -> int:
         return int(self._splits[-1])
 
-    def has_all_copies(self) -> bool:
-        """Return whether there are local copies of all shards; use copies that other processes made from now on."""
-        return bool(self._find_copies(np.arange(len(self._splits) - 1)).all())
+    @property
+    def takes_requests(self) -> bool:
+        """Whether shards are without local copies; copies that other processes made are used from now on."""
+        return not self._find_copies(np.arange(len(self._splits) - 1)).all()
 
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it. ``number`` is less than ``len(self)``."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from cachelayer.access.columns import WithColumns
 from cachelayer.access.joined import Joined, source_of
-from cachelayer.access.record_elements import RecordElements, RecordSource, refuse_erased
+from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
+from cachelayer.access.with_columns import WithColumns
 from cachelayer.errors import CorruptionError, InvalidTypeError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.leaf_names import chosen_spec, leaf_numbers
@@ -104,7 +104,6 @@ class StoredRecords:
 
     def frames(self, rows: Ints) -> Frames:
         numbers = self.selection.take(rows)
-        refuse_erased(self.source, numbers)
         records = self.source.records(numbers)
         if self.chosen is None and not self.groups:
             return Frames.of(records)

@@ -1,4 +1,4 @@
-"""Read the records of a published version, from local files or from a remote store."""
+"""The records of a published version, or the rows of a group of its added columns, wherever their files lie."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cachelayer.access.column_rows import ColumnRows
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
@@ -26,8 +26,9 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.memory import distinct
+from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import HeldBlock, Records, held_records
+from cachelayer.versions.columns import ColumnFile
 from cachelayer.versions.stored_version import StoredVersion
 
 # A read of so many records hides the cost of the call.
@@ -36,17 +37,21 @@ _RECORDS_PER_READ = 8192
 
 @dataclass(frozen=True, eq=False)
 class VersionRecords:
-    """The records of a version. Opens each file when it is first read, and again after unpickling. Thread-safe.
+    """The records of a version, or of a group of columns as a version of their own: a :class:`RecordSource`.
+
+    Opens each file when it is first read, and again after unpickling. Thread-safe.
 
     Args:
         version: the version as it is stored.
         verify: what to check when bytes are read.
         copies: the local cache of shards of a remote store; None to make no local copies.
+        array: the file of a group whose columns all have a fixed size; None if the records are in shards.
     """
 
     version: StoredVersion
     verify: Verify = "open"
     copies: CacheFolder | None = None
+    array: ColumnFile | None = None
     kind: ClassVar[str] = "DataRef"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -64,12 +69,15 @@ class VersionRecords:
     @cached_property
     def info(self) -> DatasetInfo:
         version, manifest = self.version, self.version.manifest
-        nbytes = manifest.shards.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
-        nbytes //= max(1, len(self))
+        if self.array is None:
+            nbytes = manifest.shards.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
+            nbytes //= max(1, len(self))
+        else:
+            nbytes = self.array.record_nbytes
         metadata = manifest.provenance.get("metadata") or {}
         return DatasetInfo(version.name, metadata, nbytes, nbytes, _RECORDS_PER_READ)
 
-    def sources(self, numbers: NDArray[np.int64]) -> Sources:
+    def sources(self, numbers: Ints) -> Sources:
         kept = self.version.kept
         if kept.progression() != (0, 1, len(self)):
             # A version that keeps some records of its shards, in any order, numbers those that it has.
@@ -80,16 +88,19 @@ class VersionRecords:
         return Sources.whole(self.version.reference, numbers)
 
     def __len__(self) -> int:
-        return self.version.manifest.shard_records
+        return self.version.manifest.shard_records if self.array is None else self.array.records
 
     @cached_property
-    def erased(self) -> NDArray[np.int64]:
+    def erased(self) -> Ints:
         return np.array(self.version.manifest.erased, np.int64)
 
-    def erased_error(self, number: int) -> ErasedRecordError:
-        # Its number in the version, which may keep some records of its shards.
-        rows = self.version.kept.rows_of(np.array([number])).tolist()
-        return ErasedRecordError(self.version.name, (*rows, number)[0], self.version.manifest.reason_of(number))
+    def _refuse_erased(self, numbers: Ints) -> None:
+        erased = np.flatnonzero(np.isin(numbers, self.erased))
+        if len(erased):
+            number = int(numbers[erased[0]])
+            # Its number in the version, which may keep some records of its shards.
+            rows = self.version.kept.rows_of(np.array([number])).tolist()
+            raise ErasedRecordError(self.version.name, (*rows, number)[0], self.version.manifest.reason_of(number))
 
     @cached_property
     def codec(self) -> Codec:
@@ -101,33 +112,42 @@ class VersionRecords:
 
     @property
     def reads_in_part(self) -> bool:
+        if self.array is not None:
+            return True
         # What comes over a network is checked, and a checksum covers a whole record.
-        if not isinstance(self.shards, LocalShards) or self.verify == "always" or not len(self):
+        if not self.is_local or self.verify == "always" or not len(self):
             return False
         return {*self.version.manifest.shards.compressions} == {"none"}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files are on this host, without the local copies of remote ones."""
+        return isinstance(self.version.store, LocalStore)
 
     @property
     def segments(self) -> tuple[int, ...]:
         return self.version.segments
 
-    def in_shards(
-        self, numbers: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], tuple[int, ...], NDArray[np.int64]]]:
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
         yield np.arange(len(numbers)), self.segments, numbers
 
     @cached_property
-    def shards(self) -> LocalShards | RemoteShards:
+    def shards(self) -> LocalShards | RemoteShards | ColumnRows:
+        """What reads the records."""
         version, shards = self.version, self.version.manifest.shards
-        records = shards.records.tolist()
-        if isinstance(version.store, LocalStore):
+        if self.array is not None:
+            return ColumnRows(version, self.array, self.verify)
+        if self.is_local:
+            records = shards.records.tolist()
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
         ranged = RangedShards(self._read_ranges, cache(self._shard_object), shards.records, version.indices)
-        return RemoteShards(shards.records, ranged, self._local_copies)
+        return RemoteShards(shards.records, ranged, self.local_copies)
 
     @cached_property
-    def _local_copies(self) -> LocalCopies | None:
+    def local_copies(self) -> LocalCopies | None:
+        """The local copies of the shards; None if none are made."""
         version = self.version
-        if self.copies is None or isinstance(version.store, LocalStore):
+        if self.copies is None or self.is_local:
             return None
         copies = LocalCopies(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
         copies.drop_files(version.manifest.gone)
@@ -148,22 +168,25 @@ class VersionRecords:
         with self.version.reporting_deletion(), self.version.shard_file(number) as path:
             yield ShardFiles(path, Path(paths.index_of(str(path))), self.version.manifest.shards[number].stats)
 
-    def needed(self, numbers: NDArray[np.int64]) -> Needed:
+    def needed(self, numbers: Ints) -> Needed:
         return {self: distinct(numbers)} if self.takes_requests else {}
 
-    def hold(self, numbers: NDArray[np.int64]) -> HeldBlock:
-        return HeldBlock(numbers, cast(RemoteShards, self.shards).hold(numbers))
+    def hold(self, numbers: Ints) -> HeldBlock:
+        return HeldBlock(numbers, cast(RemoteShards | ColumnRows, self.shards).hold(numbers))
 
     @property
     def takes_requests(self) -> bool:
-        # Local shards are not opened for this.
-        shards = None if isinstance(self.version.store, LocalStore) else self.shards
-        return isinstance(shards, RemoteShards) and not shards.has_all_copies()
+        # Local files are not opened for this.
+        return not self.is_local and cast(RemoteShards | ColumnRows, self.shards).takes_requests
 
     def record(self, number: int) -> bytearray:
+        if len(self.erased):
+            self._refuse_erased(np.array([number]))
         return self.shards.record(number)
 
-    def records(self, numbers: NDArray[np.int64], held: Held | None = None) -> Records:
+    def records(self, numbers: Ints, held: Held | None = None) -> Records:
+        if len(self.erased):
+            self._refuse_erased(numbers)
         if held is not None and self in held:
             found = held_records(held[self], numbers)
             if found is not None:
@@ -172,7 +195,8 @@ class VersionRecords:
 
     @cached_property
     def _lengths(self) -> VersionLengths:
-        return VersionLengths(self.version, self.codec, self.records, self._local_copies)
+        # Erased records have lengths too: 0.
+        return VersionLengths(self.version, self.codec, lambda rows: self.shards.records(rows), self.local_copies)
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)

@@ -22,7 +22,6 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.columns import WithColumns
 from cachelayer.access.dataset import Selected
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.sampling import Sampled, sampled_of
@@ -32,6 +31,7 @@ from cachelayer.access.sequences.padded import PaddedElements, padded_elements
 from cachelayer.access.sequences.windows import window_rows
 from cachelayer.access.split import split
 from cachelayer.access.where import Condition, mask_of
+from cachelayer.access.with_columns import WithColumns
 from cachelayer.arguments import required
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from cachelayer.access.columns import version_elements
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.dataset import Selected
 from cachelayer.access.version_records import VersionRecords
+from cachelayer.access.with_columns import version_elements
 from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.errors import (
     CorruptionError,
@@ -124,7 +124,7 @@ class Catalog:
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
             records = VersionRecords(version, self.verify, self.copies)
             if version.manifest.gone:
-                records.shards  # noqa: B018 - looking at them removes local copies of what was erased
+                records.local_copies  # noqa: B018 - looking at them removes local copies of what was erased
             name = ViewName(version.reference, version.manifest.records)
             return DataRef(Selected(version_elements(records), version.kept, name=name))
 

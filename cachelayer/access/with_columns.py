@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.column_file import ColumnRecords
 from cachelayer.access.dataset import BaseDataset, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource, fields_digest
 from cachelayer.access.version_records import VersionRecords
@@ -31,12 +30,10 @@ def version_elements(records: VersionRecords) -> RecordElements | WithColumns:
     base, version = RecordElements(records), records.version
     if not version.manifest.columns:
         return base
-    groups = []
-    for number, group in enumerate(version.manifest.columns):
-        columns, source = version.column_group(number), None
-        if group.array is not None:
-            source = ColumnRecords(columns, group.array, records.verify)
-        groups.append(RecordElements(source or replace(records, version=columns)))
+    groups = [
+        RecordElements(replace(records, version=version.column_group(number), array=group.array))
+        for number, group in enumerate(version.manifest.columns)
+    ]
     return WithColumns.of(base, groups)
 
 

@@ -1,0 +1,101 @@
+"""Rows of an added column file, as records of fixed size: mapped, or fetched from an object store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cachelayer.arrayrecord.local_shards import Verify
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.errors import CorruptionError
+from cachelayer.locks import cached_property
+from cachelayer.objects.local import LocalStore
+from cachelayer.records.memory import Bytes, Ints
+from cachelayer.records.record_buffers import FetchedBlock, Records
+from cachelayer.versions.columns import BLOCK_NBYTES, ColumnFile
+from cachelayer.versions.stored_version import StoredVersion
+
+WHOLE_NBYTES = 1 << 28
+"""A column file of at most so many bytes is fetched from a bucket whole, once, and kept in memory."""
+
+
+class ColumnRows:
+    """Random access to the rows of a column file. Thread-safe.
+
+    Args:
+        version: the group of columns as a version of its own.
+        file: the file.
+        verify: what to check when rows are read from a local disk.
+    """
+
+    def __init__(self, version: StoredVersion, file: ColumnFile, verify: Verify) -> None:
+        self._version = version
+        self._file = file
+        self._verify = verify
+        self._name = f"{version.dataset_id}/{file.name}"
+
+    def __len__(self) -> int:
+        return self._file.records
+
+    @property
+    def takes_requests(self) -> bool:
+        return not isinstance(self._version.store, LocalStore) and self._file.nbytes > WHOLE_NBYTES
+
+    def record(self, number: int) -> bytearray:
+        """Return one row; the caller may change it."""
+        return bytearray(self.records(np.array([number])).copied().memory())
+
+    def records(self, numbers: Ints) -> Records:
+        """Return the rows of these numbers."""
+        begins = self._file.begin + numbers * self._file.record_nbytes
+        if self.takes_requests:
+            return self._fetched(numbers, begins)
+        return self._rows(self._whole, begins, numbers)
+
+    def hold(self, numbers: Ints) -> FetchedBlock:
+        """Fetch a block of rows."""
+        return FetchedBlock(self.records(numbers).copied())
+
+    @cached_property
+    def _whole(self) -> Bytes:
+        """The bytes of the file."""
+        store, name = self._version.store, f"{self._version.store.url}/{self._name}"
+        with self._version.reporting_deletion():
+            if isinstance(store, LocalStore):
+                raw = MappedFile.open(store.path(self._name), nbytes=self._file.nbytes).buffer
+                checks = self._verify == "always"
+            else:
+                (body,) = store.read_ranges([(self._name, 0, self._file.nbytes)])
+                raw, checks = np.frombuffer(body, np.uint8), True
+            if checks:
+                self._file.check_blocks(raw, 0, name)
+        return raw
+
+    def _rows(self, buffer: Bytes, starts: Ints, numbers: Ints) -> Records:
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise CorruptionError(f"{self._name}: there is no row {numbers.max()}")
+        nbytes = self._file.record_nbytes
+        return Records(buffer, starts, np.full(len(starts), nbytes, np.int64), nbytes, name=self._describe(numbers))
+
+    def _describe(self, numbers: Ints) -> Any:
+        return lambda row: f"{self._name}: row {numbers[row]}"
+
+    def _fetched(self, numbers: Ints, begins: Ints) -> Records:
+        """Fetch the blocks that hold some rows, at once, and check them."""
+        firsts, lasts = begins // BLOCK_NBYTES, (begins + self._file.record_nbytes - 1) // BLOCK_NBYTES
+        wanted = np.unique(np.concatenate([firsts, lasts]))
+        # A row of several blocks takes all blocks between.
+        longest = int((lasts - firsts).max(initial=0))
+        if longest > 1:
+            wanted = np.unique(np.concatenate([firsts + step for step in range(longest)] + [lasts]))
+        ranges = [(self._name, *self._block(number)) for number in wanted.tolist()]
+        with self._version.reporting_deletion():
+            bodies = self._version.store.read_ranges(ranges)
+            for number, body in zip(wanted.tolist(), bodies, strict=True):
+                self._file.check_blocks(body, number, f"{self._version.store.url}/{self._name}")
+        buffer = np.frombuffer(b"".join(bodies), np.uint8)
+        return self._rows(buffer, wanted.searchsorted(firsts) * BLOCK_NBYTES + begins % BLOCK_NBYTES, numbers)
+
+    def _block(self, number: int) -> tuple[int, int]:
+        return number * BLOCK_NBYTES, min((number + 1) * BLOCK_NBYTES, self._file.nbytes)
