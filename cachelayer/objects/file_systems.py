@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import weakref
@@ -119,7 +120,6 @@ class FileSystem:
 
 _PLAIN = (str, bytes, int, float, dict, type(None))
 _file_systems: dict[tuple[Any, ...], FileSystem] = {}
-_inherited: list[Any] = []
 _opening: dict[tuple[Any, ...], threading.Lock] = {}
 _pool: list[Pool] = []
 
@@ -169,7 +169,7 @@ def in_order(calls: Iterable[Callable[[], T]], ahead: int | None = None) -> Iter
 
 
 def _after_fork() -> None:
-    """Leave all to the parent that is of its event loop and its sockets."""
+    """Leave all to the parent that is of its event loop, its sockets and its threads."""
     if _file_systems:
         from fsspec import AbstractFileSystem
 
@@ -177,7 +177,8 @@ def _after_fork() -> None:
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             if (alive := finalizer.peek()) and isinstance(alive[0], AbstractFileSystem):
                 finalizer.detach()
-    _inherited.extend([*_file_systems.values(), *_pool])
+    # Freeing a client takes locks of obstore's threads; one that was held at the fork is never let go of in a child.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object([*_file_systems.values(), *_pool]))
     _file_systems.clear()
     _opening.clear()
     _pool.clear()

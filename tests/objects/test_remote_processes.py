@@ -116,6 +116,29 @@ def test_processes_that_have_read_and_forked_end_in_silence(place: tuple[str, di
     assert (found.returncode, found.stdout, found.stderr) == (0, "read\n", "")
 
 
+KEEPS = """
+import os, sys
+from cachelayer.objects import file_systems
+
+class Client:
+    def __del__(self):
+        os.write(1, b"freed ")
+
+file_systems._file_systems[()] = Client()
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+os.write(1, b"read ")
+"""
+
+
+def test_a_forked_process_does_not_free_the_clients_of_its_parent() -> None:
+    """One child in some thousand stood still at its end: freeing a client of obstore takes locks of its threads."""
+    found = subprocess.run([sys.executable, "-c", KEEPS], capture_output=True, text=True, check=True)
+    assert found.stdout == "read freed "
+
+
 WITHOUT = """
 import sys
 from cachelayer.objects.open_store import open_store
