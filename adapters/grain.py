@@ -223,7 +223,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
             return spec
         rows = rows_of_batches(self._stream)
         batches = tree.map_structure(spec, lambda _, leaf: ArraySpec(leaf.dtype, (rows, *leaf.shape)))
-        return (batches, ArraySpec("bool", (rows,))) if options.steps.pads else batches
+        return (batches, ArraySpec("bool", (rows,))) if options.steps.rule.masks else batches
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keep only the steps of one worker. Grain calls this in each worker."""

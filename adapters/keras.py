@@ -124,7 +124,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         )
     if steps.per_epoch() == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
-    if steps.remainder == "keep" and any(size < steps.shard_count for size in steps.short_steps):
+    if steps.rule.shortens and any(size < steps.shard_count for size in steps.short_steps):
         raise InvalidArgumentError(
             "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
             "remainder='drop' or 'pad' to stream()"
@@ -182,7 +182,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
         item = self._read(self._done + number % count, self._done + count)
-        return _for_fit(item, padded=self.steps.remainder == "pad")
+        return _for_fit(item, padded=self.steps.rule.masks)
 
     def _read(self, number: int, count: int) -> Any:
         """Return a batch of the current epoch; those asked for one after another are read ahead."""

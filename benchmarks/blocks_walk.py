@@ -21,6 +21,7 @@ from cachelayer.arrayrecord.index import ROW
 from cachelayer.objects.bucket_store import PIECE
 from cachelayer.streams.ahead.block_feed import BlockFeed
 from cachelayer.streams.order.blocks import BlockOrder
+from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.steps import Steps
 from cachelayer.streams.stream_options import StreamOptions
@@ -194,7 +195,6 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
 
 
 def _walk_of_host(reader: StepReader, traffic: Traffic, first: int, counts: tuple[int, int]) -> Traffic:
-    steps = reader.options.steps
     feed = BlockFeed(reader)
     feed._worker = _AtOnce()  # type: ignore[assignment]
     position = first
@@ -202,13 +202,13 @@ def _walk_of_host(reader: StepReader, traffic: Traffic, first: int, counts: tupl
         if number == counts[0]:
             vars(traffic).update(vars(Traffic()))
         feed.reached(position)
-        step = steps.at(position)
-        assert step is not None
-        numbers = reader.read_rows.of(step).numbers
-        (held,) = feed.load(step).held(slice(None)).values()
+        plan = plan_chunk(reader.options, position, 1)
+        assert plan is not None
+        numbers = plan.numbers
+        (held,) = feed.load(plan).held(slice(None)).values()
         if not np.isin(numbers, np.concatenate(held)).all():
             raise RuntimeError(f"host {reader.options.shard_index} did not fetch all records of the step at {position}")
         traffic.held = max(traffic.held, feed.held_nbytes)
         traffic.wanted += len(numbers)
-        position = steps.after(step)
+        position = plan.after[-1]
     return traffic

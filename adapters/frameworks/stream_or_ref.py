@@ -31,5 +31,5 @@ def rows_of_batches(stream: Stream[Any]) -> int | None:
     """Return the number of rows that every batch of a shard has; None if some have fewer."""
     options = reader_of(stream).options
     steps = options.steps
-    is_even = steps.remainder != "keep" or not (steps.short_steps or options.start % steps.global_batch)
+    is_even = not steps.rule.shortens or not (steps.short_steps or options.start % steps.global_batch)
     return steps.global_batch // steps.shard_count if is_even else None

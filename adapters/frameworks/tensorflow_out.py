@@ -89,7 +89,7 @@ class _Iterations:
 
     def __init__(self, stream: Stream[Any], reached: Any, *, blocks: bool) -> None:
         outward = _Outward(stream.element_spec)
-        padded = reader_of(stream).options.steps.pads
+        padded = reader_of(stream).options.steps.rule.masks
 
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
             return (*outward(item[0]), item[1]) if padded else outward(item)
@@ -137,7 +137,7 @@ def _finished(
     """Return the dataset of the stream's items, from a dataset of its leaves and positions, or of blocks of them."""
     options = reader_of(stream).options
     pack = tree.packer(_without_lists(stream.element_spec))
-    padded = options.batched and options.steps.remainder == "pad"
+    padded = options.batched and options.steps.rule.masks
 
     def packed(leaves: tuple[Any, ...], position: Any) -> Any:
         item = (pack(iter(leaves[:-1])), leaves[-1]) if padded else pack(iter(leaves))
@@ -191,7 +191,7 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
             if None in leaves[place].shape and None not in leaf.shape:
                 # Padded to the bound of a bucket, which differs from batch to batch.
                 signature[place] = tf.TensorSpec((rows, *leaves[place].shape), _tf_dtype(leaf))
-    return [*signature, tf.TensorSpec((rows,), tf.bool)] if reader_of(stream).options.steps.pads else signature
+    return [*signature, tf.TensorSpec((rows,), tf.bool)] if reader_of(stream).options.steps.rule.masks else signature
 
 
 def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.reading.step_rows import StepRows
 from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import Shuffle
 
@@ -126,17 +127,15 @@ class _NumberChunks:
 
     def __init__(self, reader: StepReader) -> None:
         self._options = reader.options
-        self._rows = StepRows(reader.options, None)
 
     def chunk(self, position: int) -> Chunk[Any] | None:
-        steps = self._options.steps
-        several = steps.several(position, max(1, _RECORDS_AT_ONCE // steps.global_batch))
-        if several is None:
+        most = max(1, _RECORDS_AT_ONCE // self._options.steps.global_batch)
+        plan = plan_chunk(self._options, position, most)
+        if plan is None:
             return None
-        rows = self._rows.of(several)
-        after = [*steps.borders(several), steps.after(several)]
-        numbers = rows.numbers.tolist()
-        return Chunk(position, after, [numbers[part] for part in rows.parts] if self._options.batched else numbers)
+        numbers = plan.numbers.tolist()
+        batches = [numbers[begin:end] for begin, end in pairwise(plan.splits)]
+        return Chunk(position, plan.after, batches if self._options.batched else numbers)
 
     def forget(self) -> None:
         """Nothing is read ahead."""

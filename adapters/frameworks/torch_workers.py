@@ -52,7 +52,7 @@ class WorkerChunks:
             loading = self._from(step.begin)
         item, failures = next(loading)
         # Put back only now, so that after an error no half-read iterator is used again.
-        self._position, self._loading = steps.after(step), loading
+        self._position, self._loading = steps.next_start(step.end), loading
         return Chunk(position, [self._position], [item], failures=failures)
 
     def forget(self) -> None:

@@ -27,7 +27,7 @@ from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.values import Nullable
 from cachelayer.streams.order.blocks import Blocks
 from cachelayer.streams.order.buckets import Buckets
-from cachelayer.streams.steps import REMAINDERS, Steps
+from cachelayer.streams.steps import RULES, Steps
 from cachelayer.streams.stream import Stream, continued, reader_of, step_of
 
 MOST_BATCH, MOST_SHARDS, MOST_STEPS = 65_536, 1024, 1 << 62
@@ -80,7 +80,7 @@ def order(request: Request) -> Response:
         step=step,
         by=by,
         shuffles=list(_SHUFFLES),
-        remainders=REMAINDERS,
+        remainders=tuple(RULES),
         remainder=options["remainder"],
         leaves=_sortable(raw.element_spec),
         seed=options["seed"],
@@ -112,7 +112,7 @@ def _state_of(query: Mapping[str, str]) -> Any:
 def _options_of(query: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of the stream that the query has fields for, checked."""
     shuffle, remainder = query.get("shuffle", "exact"), query.get("remainder", "keep")
-    for name, value, known in (("shuffle", shuffle, _SHUFFLES), ("remainder", remainder, REMAINDERS)):
+    for name, value, known in (("shuffle", shuffle, _SHUFFLES), ("remainder", remainder, RULES)):
         if value not in known:
             raise InvalidArgumentError(f"{name}={value[:40]!r}: it is one of {', '.join(known)}")
     seed = whole(query, "seed", 0, 0, (1 << 64) - 1)

@@ -71,7 +71,7 @@ class Iterations:
         steps = replace(self.options.steps, num_epochs=first + self.epochs)
         begin = steps.epoch_begin(first, base)
         # With "wrap", the last step of an iteration reaches into the next.
-        is_within = begin <= base < begin + steps.global_batch and steps.remainder == "wrap"
+        is_within = begin <= base < begin + steps.global_batch and steps.rule.crosses
         return replace(self.options, start=base if is_within else begin, steps=steps)
 
     def contains(self, number: int, position: int) -> bool:

@@ -1,5 +1,5 @@
-"""Steps: the positions that each shard hands out in each step. Arithmetic only, and the only place that asks what
-becomes of the rest of an epoch.
+"""Steps: the positions that each shard hands out in each step. Arithmetic only, and the only place that knows the names
+of remainders: others ask the :class:`Rule` of one.
 
 A global position is ``epoch * n + k``: record k of an epoch's order. Borders cut the positions into runs: the end of
 each epoch, the places where the records of a bucket end, and positions that are left out. The step that begins at a
@@ -17,9 +17,9 @@ part. With n = 10 and G = 4::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, starmap
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,19 +27,53 @@ from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
 
-Remainder = Literal["drop", "keep", "pad", "wrap"]
-REMAINDERS: tuple[Remainder, ...] = ("drop", "keep", "pad", "wrap")
-# Those with which a batch has no mask.
-Unmasked = Literal["drop", "keep", "wrap"]
-
 # Positions are added and multiplied as signed 64-bit integers.
 MOST_POSITIONS = 1 << 62
 
 Indices = NDArray[np.int64]
 
+Remainder = Literal["drop", "keep", "pad", "wrap"]
+# Those with which a batch has no mask.
+Unmasked = Literal["drop", "keep", "wrap"]
+
+
+def _last_again(rows: Indices, size: int) -> Indices:
+    return np.minimum(rows, size - 1)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What becomes of a step that a border cuts short.
+
+    Args:
+        drops: whether no shard takes it.
+        crosses: whether it goes on behind the border.
+        fill: if it is filled up to a whole step, given the rows of the step and the number of its records, returns
+            which record each row has; None if it is not.
+        masks: whether batches come with a mask that is False for the rows that are filled up.
+    """
+
+    drops: bool = False
+    crosses: bool = False
+    fill: Callable[[Indices, int], Indices] | None = None
+    masks: bool = False
+
+    @property
+    def shortens(self) -> bool:
+        """True if the step stays short, so that shards get fewer records of it."""
+        return not (self.drops or self.crosses or self.fill)
+
+
+RULES: dict[Remainder, Rule] = {
+    "drop": Rule(drops=True),
+    "keep": Rule(),
+    "pad": Rule(fill=_last_again, masks=True),
+    "wrap": Rule(crosses=True),
+}
+
 
 class Step(NamedTuple):
-    """One step of all shards, or several steps in a row.
+    """One step of all shards.
 
     Args:
         begin: the position where it begins.
@@ -48,6 +82,33 @@ class Step(NamedTuple):
 
     begin: int
     end: int
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Steps in a row of one run; all but the last are whole.
+
+    Args:
+        begins: the position where each begins.
+        end: the position after the last record of the last.
+    """
+
+    begins: range
+    end: int
+
+    @classmethod
+    def of(cls, step: Step) -> StepRange:
+        """Return one step."""
+        return cls(range(step.begin, step.begin + 1), step.end)
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.begins)
+
+    def __getitem__(self, number: int) -> Step:
+        """Return a step, counted from the first."""
+        after = number + 1
+        return Step(self.begins[number], self.begins[after] if after < len(self.begins) else self.end)
 
 
 class Segment(NamedTuple):
@@ -109,14 +170,14 @@ class Steps:
     earlier: tuple[Segment, ...] = ()
 
     @property
-    def pads(self) -> bool:
-        """True if short steps are filled up, and every batch has a mask."""
-        return self.remainder == "pad"
+    def rule(self) -> Rule:
+        """What becomes of a step that a border cuts short."""
+        return RULES[self.remainder]
 
     @property
     def are_alike(self) -> bool:
         """True if every epoch has the same number of steps, the first of which begins with it."""
-        return self.remainder != "wrap" and not self.left_out
+        return not self.rule.crosses and not self.left_out
 
     # Positions and epochs.
 
@@ -130,21 +191,19 @@ class Steps:
 
     @cached_property
     def end(self) -> int | None:
-        """The position after the last epoch. With "wrap" the last step reaches past it."""
+        """The position after the last epoch. A step that crosses borders reaches past it."""
         last = self.segments[-1]
         return None if self.num_epochs is None else last.begin + max(0, self.num_epochs - last.epoch) * self.records
 
     @property
     def last_state(self) -> int | None:
         """The greatest position that a state may have; None if there is no end."""
-        return (
-            self.end if self.end is None or self.remainder != "wrap" else self._after(self.end - 1, self.global_batch)
-        )
+        return self._after(self.end - 1, self.global_batch) if self.end is not None and self.rule.crosses else self.end
 
     def places(self, begin: int, end: int) -> Iterator[Places]:
         """Yield the places of positions in a row, epoch by epoch."""
         while begin < end:
-            segment = next(segment for segment in reversed(self.segments) if segment.begin <= begin)
+            segment = self._segment_of(begin)
             epoch, place = divmod(begin - segment.begin, segment.records)
             stop = min(end, begin - place + segment.records)
             yield Places(segment, segment.epoch + epoch, place, place + stop - begin)
@@ -153,18 +212,27 @@ class Steps:
     def epoch_begin(self, epoch: int, base: int = 0) -> int:
         """Return where the first step of an epoch begins, if one begins at ``base``, and no records were appended."""
         begin = epoch * self.records
-        if self.remainder != "wrap" or begin <= base:
+        if not self.rule.crosses or begin <= base:
             return begin
         visible = self.size(Step(base, begin))
         return max(begin, self._after(base, -(-visible // self.global_batch) * self.global_batch))
 
+    def _segment_of(self, position: int) -> Segment:
+        return next(segment for segment in reversed(self.segments) if segment.begin <= position)
+
+    @cached_property
+    def _runs(self) -> tuple[tuple[int, int], ...]:
+        """The begin and the end of each run of an epoch without left-out positions, as places of the epoch."""
+        return tuple(pairwise((0, *self.cuts, self.records)))
+
     def _run(self, position: int) -> tuple[int, int]:
         """Return the begin and the end of the run that a position lies in, which may be left out."""
-        segment = next(segment for segment in reversed(self.segments) if segment.begin <= position)
+        segment = self._segment_of(position)
         place = (position - segment.begin) % segment.records
         first = position - place
-        edges = (0, *self.cuts, segment.records)
-        begin, end = next((first + low, first + high) for low, high in pairwise(edges) if place < high)
+        # Only streams without cuts have segments of other sizes.
+        runs = self._runs if self.cuts else ((0, segment.records),)
+        begin, end = next((first + low, first + high) for low, high in runs if place < high)
         for low, high in self.left_out:
             if high <= position:
                 begin = max(begin, high)
@@ -176,50 +244,40 @@ class Steps:
 
     def next_start(self, position: int) -> int:
         """Return where the next step from a position begins."""
-        if self.records == 0 or (self.remainder == "drop" and self._longest < self.global_batch and not self.earlier):
+        if self.records == 0 or (self.rule.drops and self._longest_run < self.global_batch and not self.earlier):
             return position if self.end is None else max(position, self.end)
         while self.end is None or position < self.end:
             hidden = next((high for low, high in self.left_out if low <= position < high), None)
             if hidden is not None:
                 position = hidden
                 continue
-            end = self._run(position)[1] if self.remainder == "drop" else position + self.global_batch
+            end = self._run(position)[1] if self.rule.drops else position + self.global_batch
             if end - position >= self.global_batch:
                 return position
             position = end
         return position
 
-    def at(self, position: int) -> Step | None:
-        """Return the step from a position; None after the last."""
-        return self.several(position, 1)
-
-    def several(self, position: int, most: int) -> Step | None:
-        """Return steps in a row from a position on, at most so many: of one run, and all but the last whole."""
+    def plan(self, position: int, most: int | None = None) -> StepRange | None:
+        """Return the steps of a run from a position on, at most so many; None after the last step of all."""
         begin = self.next_start(position)
         if self.records == 0 or (self.end is not None and begin >= self.end):
             return None
         end = self._run(begin)[1]
-        if self.remainder == "wrap" and end - begin < self.global_batch:
-            return Step(begin, self._after(begin, self.global_batch))
-        if self.remainder == "drop" or self.remainder == "wrap":
+        if self.rule.crosses and end - begin < self.global_batch:
+            return StepRange(range(begin, begin + 1), self._after(begin, self.global_batch))
+        if self.rule.drops or self.rule.crosses:
             end -= (end - begin) % self.global_batch
-        return Step(begin, min(begin + most * self.global_batch, end))
+        if most is not None:
+            end = min(end, begin + most * self.global_batch)
+        return StepRange(range(begin, end, self.global_batch), end)
 
-    def after(self, step: Step) -> int:
-        """Return the position where the step after this one begins."""
-        return self.next_start(step.end)
-
-    def borders(self, steps: Step) -> range:
-        """Return the positions between steps in a row."""
-        end = steps.begin if self.size(steps) <= self.global_batch else steps.end
-        return range(steps.begin + self.global_batch, end, self.global_batch)
-
-    def single(self, steps: Step) -> Iterator[Step]:
-        """Yield the steps of several in a row."""
-        return starmap(Step, pairwise((steps.begin, *self.borders(steps), steps.end)))
+    def at(self, position: int) -> Step | None:
+        """Return the step from a position; None after the last."""
+        planned = self.plan(position, 1)
+        return None if planned is None else planned[0]
 
     def size(self, step: Step) -> int:
-        """Return the number of records of a step: with "wrap" it may reach over positions that are left out."""
+        """Return the number of records of a step, which may reach over positions that are left out."""
         overlaps = (
             min(high, step.end) - max(low, step.begin)
             for low, high in self.left_out
@@ -247,21 +305,21 @@ class Steps:
     # Steps by number; how many there are only of streams that have not advanced.
 
     @property
-    def _longest(self) -> int:
-        return max(high - low for low, high in pairwise((0, *self.cuts, self.records)))
+    def _longest_run(self) -> int:
+        return max(high - low for low, high in self._runs)
 
     @property
     def short_steps(self) -> tuple[int, ...]:
         """The numbers of records of the steps of a whole epoch that have fewer than others."""
-        if self.remainder == "wrap":
+        if self.rule.crosses:
             return ()
-        rests = ((high - low) % self.global_batch for low, high in pairwise((0, *self.cuts, self.records)))
+        rests = ((high - low) % self.global_batch for low, high in self._runs)
         return tuple(rest for rest in rests if rest)
 
     def sizes(self, position: int) -> set[int]:
         """Return the numbers of records that steps from a position on may have."""
         found = {self.global_batch}
-        if self.remainder == "keep" and self.at(position) is not None:
+        if self.rule.shortens and self.at(position) is not None:
             begins = [position, *(high for _, high in self.left_out if high > position)]
             ends = [low for low, _ in self.left_out if low > position]
             begins += [begin for low in ends if (begin := self._run(low - 1)[0]) > position]
@@ -278,15 +336,15 @@ class Steps:
 
         Only those with more records than ``offset`` count.
         """
-        edges, end = (0, *self.cuts, self.records), self.records if stop is None else stop
-        lengths = [min(high, end) - max(low, place) for low, high in pairwise(edges) if place < high and low < end]
-        if self.remainder == "drop":
+        end = self.records if stop is None else stop
+        lengths = [min(high, end) - max(low, place) for low, high in self._runs if place < high and low < end]
+        if self.rule.drops:
             return sum(length // self.global_batch for length in lengths)
         return sum(-((offset - length) // self.global_batch) for length in lengths)
 
     def _between(self, start: int, stop: int, offset: int = 0) -> int:
         """Return the number of steps between two positions that a border is at, without any that are left out."""
-        if self.remainder == "wrap":
+        if self.rule.crosses:
             return -(-(stop - start) // self.global_batch)
         (epoch, place), (last, end) = divmod(start, self.records), divmod(stop, self.records)
         if epoch == last:
@@ -302,7 +360,7 @@ class Steps:
             return 0
         holes = [(max(low, start), min(high, self.end)) for low, high in self.left_out if start < high]
         holes = [(low, high) for low, high in holes if low < high]
-        if self.remainder == "wrap":
+        if self.rule.crosses:
             return self._between(start, self.end - sum(high - low for low, high in holes))
         begins, ends = [start, *(high for _, high in holes)], [*(low for low, _ in holes), self.end]
         return sum(self._between(begin, end, offset) for begin, end in zip(begins, ends, strict=True) if begin < end)
@@ -313,17 +371,16 @@ class Steps:
             return None
         base = self.segments[-1].begin
         while start < base:
-            steps = self.several(start, number + 1)
+            steps = self.plan(start)
             if steps is None:
                 return None
-            count = 1 + len(self.borders(steps))
-            if number < count:
-                return list(self.single(steps))[number]
-            number, start = number - count, self.after(steps)
+            if number < len(steps):
+                return steps[number]
+            number, start = number - len(steps), self.next_start(steps.end)
         if base:
             found = self._since(base).nth(start - base, number)
             return None if found is None else Step(found.begin + base, found.end + base)
-        if self.remainder == "wrap":
+        if self.rule.crosses:
             return self.at(self._after(self.next_start(start), number * self.global_batch))
         for low, high in self.left_out:
             if start >= high:
@@ -338,7 +395,7 @@ class Steps:
                 return None
             more, number = divmod(number - first, whole)
             epoch, place = epoch + 1 + more, 0
-        for low, high in pairwise((0, *self.cuts, self.records)):
+        for low, high in self._runs:
             if place >= high:
                 continue
             begin, count = max(place, low), self.per_epoch(max(place, low), 0, high)
@@ -363,8 +420,8 @@ class Steps:
 
     def refusal(self, position: int) -> str | None:
         """Return why no step can begin at a position; None if one can."""
-        if self.cuts and self.remainder == "wrap":
-            return "a step has records of one bucket: pass another remainder than 'wrap'"
+        if self.cuts and self.rule.crosses:
+            return f"a step has records of one bucket: pass another remainder than {self.remainder!r}"
         if not self.cuts or self.records == 0 or position % self.records == 0:
             return None
         begin, end = self._run(position)
@@ -381,7 +438,7 @@ class Steps:
         """Return the step that a position lies in, if one begins at ``start``; None if it lies in none."""
         if any(low <= position < high for low, high in self.left_out):
             return None
-        base = start if self.remainder == "wrap" else max(start if start <= position else 0, self._run(position)[0])
+        base = start if self.rule.crosses else max(start if start <= position else 0, self._run(position)[0])
         if position < base:
             return None
         step = self.at(self._after(base, self.size(Step(base, position)) // self.global_batch * self.global_batch))
@@ -391,10 +448,10 @@ class Steps:
 
     def rows(self, size: int) -> int:
         """Return the number of rows of the global batch of a step with so many records."""
-        return self.global_batch if self.pads else size
+        return self.global_batch if self.rule.fill else size
 
     def part(self, size: int, shard_index: int) -> tuple[int, int]:
-        """Return the rows that a shard takes of a step with so many records; those after them are padding."""
+        """Return the rows that a shard takes of a step with so many records; those after its records fill it up."""
         even, extra = divmod(self.rows(size), self.shard_count)
         first = shard_index * even + min(shard_index, extra)
         return first, first + even + (shard_index < extra)

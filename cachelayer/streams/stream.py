@@ -15,6 +15,7 @@ from cachelayer.protocols import Sources, T
 from cachelayer.streams.epochs import Epochs, epoch_options
 from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
 from cachelayer.streams.order.weighted import WeightedOrder
+from cachelayer.streams.reading.chunk_plan import plan_step
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.maps import ElementMap
 from cachelayer.streams.reading.step_reader import StepReader
@@ -208,16 +209,16 @@ class Stream(Generic[T]):
     def __getitem__(self, step: int) -> T:
         """Return the batch of a step, counted from ``start``; the element if the stream has no batches."""
         position = self._step(step)
-        if not (self._options.batched or len(self._reader.read_rows.of(position).numbers)):
+        if not (self._options.batched or len(plan_step(self._options, position).numbers)):
             raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
         return cast(T, self._reader.item(position))
 
     def records(self, step: int) -> NDArray[np.int64]:
-        """Return the record number of each row in the batch of a step, as int64. Padding rows repeat the last one.
+        """Return the record number of each row in the batch of a step, as int64. Padding repeats its last record.
 
         If an element failed, and another stands in for it, this is the record that failed.
         """
-        return self._reader.read_rows.of(self._step(step)).numbers
+        return plan_step(self._options, self._step(step)).numbers
 
     record_numbers = records
 
@@ -267,7 +268,7 @@ class Stream(Generic[T]):
         """
         before = integer("step", step, 0)
         steps = self._options.steps
-        position = steps.after(self._step(before - 1)) if before else steps.next_start(self._options.start)
+        position = steps.next_start(self._step(before - 1).end) if before else steps.next_start(self._options.start)
         return self._reader.identity.state(position)
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:

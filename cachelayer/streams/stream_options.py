@@ -18,7 +18,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks
 from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
 from cachelayer.streams.order.orders import ExactOrder, Order
-from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Places, Remainder, Segment, Steps
+from cachelayer.streams.steps import MOST_POSITIONS, RULES, Indices, Places, Remainder, Segment, Steps
 from cachelayer.user_warnings import warn
 
 MOST_ROWS = 1 << 30
@@ -62,7 +62,17 @@ class StreamArguments(MixtureArguments, total=False):
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The records that a stream hands out, and their order; see :meth:`cachelayer.DataRef.stream`."""
+    """The records that a stream hands out, and their order; see :meth:`cachelayer.DataRef.stream`.
+
+    Args:
+        batched: whether it hands out batches, or elements.
+        steps: the steps of all shards.
+        order: the record at each position.
+        shard_index: the number of the shard.
+        start: the position where iterators begin.
+        prefetch: the number of chunks that are read ahead.
+        rows: given the number of rows of a global batch, returns those that are read; None for those of the shard.
+    """
 
     batched: bool
     steps: Steps
@@ -70,6 +80,13 @@ class StreamOptions:
     shard_index: int
     start: int
     prefetch: int
+    rows: Callable[[int], Indices] | None = None
+
+    def rows_of(self, size: int) -> Indices:
+        """Return the rows that are read of a step with so many records; those from ``size`` on fill it up."""
+        if self.rows is not None:
+            return self.rows(self.steps.rows(size))
+        return np.arange(*self.steps.part(size, self.shard_index))
 
     def order_of(self, segment: Segment) -> Order:
         """Return the order of the epochs of a segment."""
@@ -175,13 +192,14 @@ def make_options(
     order = _order(records, record_nbytes, together, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
     if blocks is not None:
         warn_of_few_lanes(shard_count, [order])
-    rule = "keep" if remainder is None else remainder
-    if not isinstance(rule, str) or rule not in REMAINDERS:
-        raise InvalidArgumentError(f"remainder {rule!r}: it is one of {', '.join(map(repr, REMAINDERS))}, or None")
-    if rule == "pad" and global_batch_size is None:
-        raise InvalidArgumentError("remainder='pad' fills up batches: pass a global_batch_size")
+    rest: Any = "keep" if remainder is None else remainder
+    if not isinstance(rest, str) or rest not in RULES:
+        raise InvalidArgumentError(f"remainder {rest!r}: it is one of {', '.join(map(repr, RULES))}, or None")
+    rule = RULES[rest]
+    if rule.fill is not None and global_batch_size is None:
+        raise InvalidArgumentError(f"remainder={rest!r} fills up batches: pass a global_batch_size")
     largest = records if table is None else max(table.sizes)
-    may_skip = rule == "drop" or global_batch_size is None
+    may_skip = rule.drops or global_batch_size is None
     if epochs is None and (records == 0 or (may_skip and largest < batch)):
         raise InvalidArgumentError(
             f"num_epochs=None over {largest} records in steps of {batch}: a shard may wait for its first record "
@@ -189,7 +207,7 @@ def make_options(
         )
     options = StreamOptions(
         batched=global_batch_size is not None,
-        steps=Steps(records, batch, shard_count, rule, epochs),
+        steps=Steps(records, batch, shard_count, rest, epochs),
         order=order,
         shard_index=shard_index,
         start=position,

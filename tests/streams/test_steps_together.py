@@ -14,6 +14,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Buckets
+from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.context import ReadContext
 from cachelayer.streams.stream import reader_of
 
@@ -75,9 +76,10 @@ def test_steps_read_together_are_those_read_alone(
         options["num_epochs"] = 4
         start = 0 if "buckets" in options else min(start, 3 * len(VIEWS[view](ref)))
     reader = reader_of(VIEWS[view](ref).stream(BATCH, start=start, **options))
-    position, steps = reader.options.start, reader.options.steps
-    while position < 5 * N and (several := steps.several(position, count)) is not None:
-        position = steps.after(several)
-        together, error = reader.read(several, ReadContext())
+    position = reader.options.start
+    while position < 5 * N and (plan := plan_chunk(reader.options, position, count)) is not None:
+        position = plan.after[-1]
+        together, error = reader.read(plan, ReadContext())
         assert error is None
-        assert list(map(shown, together)) == [shown(reader.item(step)) for step in steps.single(several)]
+        alone = [reader.item(plan.steps[number]) for number in range(len(plan.steps))]
+        assert list(map(shown, together)) == list(map(shown, alone))

@@ -23,9 +23,10 @@ from cachelayer.host_memory import memory_nbytes
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Dataset, Held, StoredSource
 from cachelayer.streams.ahead.background import Background
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_step
 from cachelayer.streams.reading.failures import Failure
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import Step
+from cachelayer.streams.steps import Step, StepRange
 from cachelayer.user_warnings import warn
 
 Indices = NDArray[np.int64]
@@ -117,6 +118,12 @@ def fetch(records: Dataset[Any], numbers: Indices) -> Fetched:
     return {source: source.hold(some) for source, some in records.needed(numbers).items()}
 
 
+def _find_needs(plan: ChunkPlan) -> _Needs:
+    begin_of, end_of, last_of = plan.blocks()
+    lasts, firsts, owner = np.unique(last_of, return_index=True, return_inverse=True)
+    return _Needs(lasts.tolist(), begin_of[firsts].tolist(), end_of[firsts].tolist(), owner)
+
+
 class BlockFeed:
     """Fetches blocks in threads that end with this object. For one thread at a time.
 
@@ -131,14 +138,13 @@ class BlockFeed:
 
     def __init__(self, reader: StepReader, workers: int = 1, at_once: int = 1) -> None:
         self._records = reader.records
-        self._steps = reader.options.steps
-        self._blocks = reader.read_rows.blocks
+        self._options = reader.options
         self._record_nbytes = max(1, reader.records.info.record_nbytes)
-        share = max(1, reader.read_rows.share)
+        share = max(1, reader.share)
         self._at_once = at_once if reader.options.batched else _LOOKED_AT
         self._workers = workers
         # No record comes twice, as far as possible.
-        most = min(len(reader.records), MOST_AHEAD * self._steps.global_batch // share)
+        most = min(len(reader.records), MOST_AHEAD * reader.options.steps.global_batch // share)
         self._most_ahead = most if reader.options.prefetch else 0
         self._worker: Background | None = None
         # Several threads may share an iterator.
@@ -153,7 +159,7 @@ class BlockFeed:
         # A heap of these positions, some of which may be gone.
         self._lasts: list[int] = []
         # Of steps ahead.
-        self._needs: dict[Step, _Needs] = {}
+        self._needs: dict[StepRange, _Needs] = {}
         self._nbytes = self._most_live = 0
         self._reached = self._horizon = position
 
@@ -194,40 +200,35 @@ class BlockFeed:
             self._nbytes -= use.nbytes
             use.outcome.cancel()
 
-    def load(self, steps: Step) -> BlockRows:
-        """Return the blocks of the rows of some steps; fetch those that are not on the way, and the next ones."""
+    def load(self, plan: ChunkPlan) -> BlockRows:
+        """Return the blocks of the rows of a chunk; fetch those that are not on the way, and the next ones."""
         with self._lock.of_process():
-            needs = self._needs.pop(steps, None) or self._find_needs(steps)
+            needs = self._needs.pop(plan.steps, None) or _find_needs(plan)
             for last in needs.lasts:
                 use = self._uses.get(last)
                 if use is not None and use.is_lost:
                     self._drop(last)
-            self._fetch(needs, steps.begin)
+            self._fetch(needs, plan.steps.begins[0])
             uses = [self._uses[last] for last in needs.lasts]
-            self._horizon = max(self._horizon, self._after(steps))
+            self._horizon = max(self._horizon, self._after(plan))
             self._fetch_ahead()
             return BlockRows(uses, needs.owner)
 
-    def _after(self, steps: Step) -> int:
+    def _after(self, plan: ChunkPlan) -> int:
         if self._workers > 1:
-            return self._steps.turn_after(steps, self._workers)
-        return self._steps.after(steps)
+            return plan.options.steps.turn_after(plan.steps[0], self._workers)
+        return plan.after[-1]
 
     def _fetch_ahead(self) -> None:
         """Fetch the blocks that come next, as far as there is room."""
         end = self._reached + self._most_ahead
         while self._horizon < end and self._nbytes < self._most_live + AHEAD_NBYTES:
-            steps = self._steps.several(self._horizon, self._at_once)
-            if steps is None:
+            plan = plan_chunk(self._options, self._horizon, self._at_once)
+            if plan is None:
                 return
-            needs = self._needs[steps] = self._find_needs(steps)
-            self._fetch(needs, steps.begin)
-            self._horizon = self._after(steps)
-
-    def _find_needs(self, steps: Step) -> _Needs:
-        begin_of, end_of, last_of = self._blocks(steps)
-        lasts, firsts, owner = np.unique(last_of, return_index=True, return_inverse=True)
-        return _Needs(lasts.tolist(), begin_of[firsts].tolist(), end_of[firsts].tolist(), owner)
+            needs = self._needs[plan.steps] = _find_needs(plan)
+            self._fetch(needs, plan.steps.begins[0])
+            self._horizon = self._after(plan)
 
     def _fetch(self, needs: _Needs, first: int) -> None:
         """Fetch the blocks that are neither here nor on the way, for steps from a position on."""
@@ -290,7 +291,7 @@ class WorkerSteps:
         if self._feed is None:
             return None
         self._feed.reached(step.begin)
-        return self._feed.load(step)
+        return self._feed.load(plan_step(self._reader.options, step))
 
 
 def warn_of_workers(reader: StepReader, workers: int, fix: str) -> None:

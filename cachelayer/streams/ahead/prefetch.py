@@ -16,10 +16,10 @@ from typing import Any, Generic, NamedTuple
 from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.ahead.block_feed import BlockRows, feed_of
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
 from cachelayer.streams.reading.context import ReadContext
 from cachelayer.streams.reading.failures import Failure, clear_callers
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.steps import Step
 
 _CHUNK_NBYTES = 4 << 20
 """The most bytes of records that are read at once, unless one batch has more."""
@@ -83,15 +83,15 @@ class Chunk(Generic[T]):
 
 
 def read_chunk(
-    reader: StepReader, begin: int, steps: Step, end: int, on_the_way: BlockRows | None, closed: Event | None = None
+    reader: StepReader, begin: int, plan: ChunkPlan, on_the_way: BlockRows | None, closed: Event | None = None
 ) -> Chunk[Any]:
-    """Read the chunk of some steps; if an error ends it, keep the items before the error.
+    """Read a chunk that is asked for by the position ``begin``; if an error ends it, keep the items before the error.
 
     ``closed`` is set when nobody waits any longer. It is None if the consumer itself reads: then an interrupt is raised
     at once.
     """
-    context, after = ReadContext(closed), [*reader.options.steps.borders(steps), end]
-    read, failure = context.attempt(reader.read, steps, context, on_the_way)
+    context, after = ReadContext(closed), plan.after
+    read, failure = context.attempt(reader.read, plan, context, on_the_way)
     items: list[Any] = []
     if failure is None:
         items, failure = read
@@ -111,14 +111,12 @@ class _Planned(NamedTuple, Generic[T]):
 
     Args:
         begin: the position that it is asked for by.
-        steps: its steps.
-        end: the position where the next chunk begins.
+        plan: its plan.
         chunk: what becomes of it.
     """
 
     begin: int
-    steps: Step
-    end: int
+    plan: ChunkPlan
     chunk: Future[Chunk[T]]
 
 
@@ -141,8 +139,8 @@ class Prefetcher(Generic[T]):
         # Records are read in several threads, as far as Python lets them; the functions of the user in one.
         self._threads = 1 if reader.is_mapped or reader.records.info.reading_cost != "stored" else 2
         self._ahead: deque[_Planned[T]] = deque()
-        # Where the chunk began that an error ended, and its steps, the rest of which is read again.
-        self._failed: tuple[int, Step] | None = None
+        # Where the chunk began that an error ended, and where its steps end, the rest of which is read again.
+        self._failed: tuple[int, int] | None = None
         self._background: Background | None = None
         self._pid = os.getpid()
 
@@ -155,7 +153,8 @@ class Prefetcher(Generic[T]):
     def reread(self) -> None:
         """Have the steps that an error ended read again when they are next asked for; those behind them stay."""
         if self._ahead:
-            self._failed = self._ahead[0].begin, self._ahead.popleft().steps
+            failed = self._ahead.popleft()
+            self._failed = failed.begin, failed.plan.steps.end
 
     def chunk(self, position: int) -> Chunk[T] | None:
         """Return the chunk at a position; None at the end."""
@@ -166,8 +165,8 @@ class Prefetcher(Generic[T]):
         if self._feed is not None:
             self._feed.reached(position)
         if self._depth == 0:
-            steps = self._reader.options.steps.several(position, self._steps_at_once)
-            return None if steps is None else self._read(position, steps)(None)
+            plan = plan_chunk(self._reader.options, position, self._steps_at_once)
+            return None if plan is None else self._read(position, plan)(None)
         if self._failed is not None:
             self._submit_rest(*self._failed, position)
         while self._ahead and self._ahead[0].begin != position:
@@ -175,7 +174,7 @@ class Prefetcher(Generic[T]):
         # The first chunk is one step, so that the first item comes soon.
         if not self._ahead and not self._submit(position, 1):
             return None
-        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].end, self._steps_at_once):
+        while len(self._ahead) <= self._depth and self._submit(self._ahead[-1].plan.after[-1], self._steps_at_once):
             pass
         try:
             return self._ahead[0].chunk.result()
@@ -184,42 +183,40 @@ class Prefetcher(Generic[T]):
             self.forget()
             return Chunk(position)
 
-    def _read(self, position: int, steps: Step) -> Callable[[Event | None], Chunk[T]]:
-        """Return what reads the chunk of some steps."""
-        on_the_way = None if self._feed is None else self._feed.load(steps)
-        end = self._reader.options.steps.after(steps)
-        return partial(read_chunk, self._reader, position, steps, end, on_the_way)
+    def _read(self, position: int, plan: ChunkPlan) -> Callable[[Event | None], Chunk[T]]:
+        """Return what reads a chunk."""
+        on_the_way = None if self._feed is None else self._feed.load(plan)
+        return partial(read_chunk, self._reader, position, plan, on_the_way)
 
-    def _planned(self, position: int, steps: Step) -> _Planned[T]:
-        """Have the chunk of some steps read."""
-        read = self._read(position, steps)
+    def _planned(self, position: int, plan: ChunkPlan) -> _Planned[T]:
+        """Have a chunk read."""
+        read = self._read(position, plan)
         if self._background is None:
             self._background = Background("cachelayer-prefetch", self._threads)
             weakref.finalize(self, self._background.close)
-        chunk = self._background.submit(partial(read, self._background.closed))
-        return _Planned(position, steps, self._reader.options.steps.after(steps), chunk)
+        return _Planned(position, plan, self._background.submit(partial(read, self._background.closed)))
 
     def _submit(self, position: int, most: int) -> bool:
         """Have the chunk at a position read; return False at the end."""
-        steps = self._reader.options.steps.several(position, most)
-        if steps is None:
+        plan = plan_chunk(self._reader.options, position, most)
+        if plan is None:
             return False
-        self._ahead.append(self._planned(position, steps))
+        self._ahead.append(self._planned(position, plan))
         return True
 
-    def _submit_rest(self, begin: int, failed: Step, position: int) -> None:
+    def _submit_rest(self, begin: int, end: int, position: int) -> None:
         """Have the steps of a chunk from a position on read, before those that come behind the chunk."""
         self._failed = None
-        if begin <= position < failed.end:
-            most = -(-(failed.end - position) // self._reader.options.steps.global_batch)
-            steps = self._reader.options.steps.several(position, most)
-            if steps is not None and steps.end == failed.end:
-                self._ahead.appendleft(self._planned(position, steps))
+        if begin <= position < end:
+            most = -(-(end - position) // self._reader.options.steps.global_batch)
+            plan = plan_chunk(self._reader.options, position, most)
+            if plan is not None and plan.steps.end == end:
+                self._ahead.appendleft(self._planned(position, plan))
 
 
 def steps_at_once(reader: StepReader) -> int:
     """Return the number of steps of a chunk: one, or several that are small."""
-    records, share = reader.records, max(1, reader.read_rows.share)
+    records, share = reader.records, max(1, reader.share)
     most = min(records.info.records_per_read, _CHUNK_NBYTES // max(1, records.info.read_nbytes))
     if records.takes_requests:
         most = min(most, _REMOTE_RECORDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 
 from cachelayer.protocols import Attempted, Failed, Held, Stacker
 from cachelayer.streams.order.orders import stand_ins
+from cachelayer.streams.reading.chunk_plan import ChunkPlan
 from cachelayer.streams.reading.context import ReadContext
 from cachelayer.streams.reading.failures import Failure, attempt, failure_of, none_left, too_many
 from cachelayer.streams.reading.maps import Collate, Draw, ElementMap
-from cachelayer.streams.reading.step_rows import Rows
 
 if TYPE_CHECKING:
     from cachelayer.streams.reading.step_reader import StepReader
@@ -54,24 +55,24 @@ class MapRun:
         """What stacks the elements; None if there are none."""
         return self._stacker.joined(self._collators) if self._stacker is not None and self._collators else None
 
-    def run(self, rows: Rows, held: HeldOf) -> None:
-        """Make the elements of some rows.
+    def run(self, plan: ChunkPlan, held: HeldOf) -> None:
+        """Make the elements of the rows of a chunk.
 
         Args:
-            rows: the rows.
+            plan: the plan of the chunk.
             held: returns the records of some of the rows that were fetched.
         """
-        kept, place_of = self._without_repeats(rows.positions)
-        numbers, positions = rows.numbers[kept], rows.positions[kept]
-        attempted = self._read(rows, kept, held) if len(numbers) else ([], {})
+        kept, place_of = self._without_repeats(plan.positions)
+        numbers, positions = plan.numbers[kept], plan.positions[kept]
+        attempted = self._read(plan, kept, held) if len(numbers) else ([], {})
         values, failed = self._through(attempted, numbers, positions)
         if not failed and place_of is kept:
             self.elements = values
             return
         if len(values) < len(numbers):
-            self._end_before(rows, int(kept[len(values)]), failed.pop(len(values)))
-        self._replace(rows, kept, values, failed)
-        end = len(rows.numbers) if self.error is None else self._end
+            self._end_before(plan, int(kept[len(values)]), failed.pop(len(values)))
+        self._replace(plan, kept, values, failed)
+        end = len(plan.numbers) if self.error is None else self._end
         self.elements = [values[place] for place in place_of[:end].tolist()]
 
     def raise_error(self) -> None:
@@ -84,16 +85,16 @@ class MapRun:
                 # This frame is in the traceback of the error, and must not refer to it.
                 del error
 
-    def _read(self, rows: Rows, kept: Indices, held: HeldOf) -> Attempted:
+    def _read(self, plan: ChunkPlan, kept: Indices, held: HeldOf) -> Attempted:
         """Read the elements of all rows that are kept at once, or step by step if what they need has not come."""
-        numbers, stops = rows.numbers[kept], self._reader.max_failures is None
+        numbers, stops = plan.numbers[kept], self._reader.max_failures is None
         found, error = attempt(held, slice(None))
         if error is None:
             return self._reader.records.try_elements(numbers, found, stops=stops)
         values, failed = list[Any](), Failed()
-        for part in rows.parts:
-            first, stop = kept.searchsorted([part.start, part.stop]).tolist()
-            found, error = attempt(held, part)
+        for begin, end in pairwise(plan.splits):
+            first, stop = kept.searchsorted([begin, end]).tolist()
+            found, error = attempt(held, slice(begin, end))
             if error is not None:
                 return values, failed | {first: error}
             made, errors = self._reader.records.try_elements(numbers[first:stop], found, stops=stops)
@@ -104,38 +105,39 @@ class MapRun:
         return values, failed
 
     def _without_repeats(self, positions: Indices) -> tuple[Indices, Indices]:
-        """Return the rows with different positions, and for each row which of these it repeats: padding repeats one."""
+        """Return the rows with different positions, and for each row which of these it has, as some fill up a step."""
         every = np.arange(len(positions))
-        if not self._reader.options.steps.pads and self._reader.rows is None:
+        options = self._reader.options
+        if options.steps.rule.fill is None and options.rows is None:
             return every, every
         _, firsts, inverse = np.unique(positions, return_index=True, return_inverse=True)
         kept = np.sort(firsts)
         return kept, kept.searchsorted(firsts[inverse])
 
-    def _end_before(self, rows: Rows, row: int, error: BaseException | None) -> None:
+    def _end_before(self, plan: ChunkPlan, row: int, error: BaseException | None) -> None:
         """Have an error come in place of the step that has a row."""
-        self._end = rows.splits[bisect_right(rows.splits, row) - 1]
+        self._end = plan.splits[bisect_right(plan.splits, row) - 1]
         self.error = error
 
-    def _replace(self, rows: Rows, kept: Indices, values: list[Any], failed: Failed) -> None:
+    def _replace(self, plan: ChunkPlan, kept: Indices, values: list[Any], failed: Failed) -> None:
         """Put other elements in place of those that have failed."""
         limit, failures = self._reader.max_failures, list[Failure]()
         at = {int(kept[place]): place for place in sorted(failed)}
         if limit is not None and len(at) > limit:
-            step = bisect_right(rows.splits, sorted(at)[limit])
-            listed = [row for row in at if row < rows.splits[step]]
-            every = [_failure(rows, row, failed[at[row]], -1) for row in listed]
-            self._end_before(rows, listed[-1], too_many(every, limit))
+            step = bisect_right(plan.splits, sorted(at)[limit])
+            listed = [row for row in at if row < plan.splits[step]]
+            every = [_failure(plan, row, failed[at[row]], -1) for row in listed]
+            self._end_before(plan, listed[-1], too_many(every, limit))
         for row, place in at.items():
             if self.error is not None and row >= self._end:
                 break
-            number, position = int(rows.numbers[row]), int(rows.positions[row])
+            number, position = int(plan.numbers[row]), int(plan.positions[row])
             found, error = self._context.attempt(self._stand_in, number, position, failed[place])
             if error is not None:
-                self._end_before(rows, row, error)
+                self._end_before(plan, row, error)
                 break
             values[place], stand_in = found
-            failures.append(_failure(rows, row, failed[place], stand_in))
+            failures.append(_failure(plan, row, failed[place], stand_in))
         self._context.failures += sorted(failures, key=lambda failure: failure.position)
 
     def _stand_in(self, number: int, position: int, error: BaseException) -> tuple[Any, int]:
@@ -209,6 +211,6 @@ def _after(before: Attempted, apply: Callable[[Sequence[Any], Indices | slice], 
     return out, {row: error for row, error in every.items() if row <= end}
 
 
-def _failure(rows: Rows, row: int, error: BaseException, stand_in: int) -> Failure:
+def _failure(plan: ChunkPlan, row: int, error: BaseException, stand_in: int) -> Failure:
     # Only errors of elements are replaced.
-    return failure_of(int(rows.numbers[row]), int(rows.positions[row]), cast(Exception, error), stand_in)
+    return failure_of(int(plan.numbers[row]), int(plan.positions[row]), cast(Exception, error), stand_in)

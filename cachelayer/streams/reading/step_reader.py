@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Held, Stacker, has_records, records_of
 from cachelayer.streams.order.buckets import BucketOrder
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
 from cachelayer.streams.reading.context import ReadContext
 from cachelayer.streams.reading.failures import Failure, attempt, clear_callers, too_many
 from cachelayer.streams.reading.map_run import HeldOf, MapRun
 from cachelayer.streams.reading.maps import Collate, ElementMap, returned_none
-from cachelayer.streams.reading.step_rows import Rows, StepRows
 from cachelayer.streams.state import StreamIdentity
-from cachelayer.streams.steps import Step, Steps
+from cachelayer.streams.steps import Indices, Step, Steps
 from cachelayer.streams.stream_options import StreamOptions, order_over
-
-Indices = NDArray[np.int64]
 
 
 class RowsOnTheWay(Protocol):
@@ -42,7 +40,6 @@ class StepReader:
         options: which records to read, and in which order.
         maps: functions of elements, in the order in which they are called.
         batch_maps: functions of batches.
-        rows: given the number of rows of a global batch, returns those to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         warned_in: the processes that were warned of a failure that no iterator counts.
         convert: given an item and the number of rows of its global batch (1 for an element), returns what to hand out;
@@ -53,7 +50,6 @@ class StepReader:
     options: StreamOptions
     maps: tuple[ElementMap, ...] = ()
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
-    rows: Callable[[int], Indices] | None = None
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
     warned_in: set[int] = field(default_factory=set, compare=False, repr=False)
     convert: Callable[[Any, int], Any] | None = None
@@ -67,9 +63,10 @@ class StepReader:
         digests, info = self.records.digests, self.records.info
         return StreamIdentity(digests.rows, self.options.order, self.options.steps, digests.original, info.name)
 
-    @cached_property
-    def read_rows(self) -> StepRows:
-        return StepRows(self.options, self.rows)
+    @property
+    def share(self) -> int:
+        """The number of rows that are read of a whole step."""
+        return len(self.options.rows_of(self.options.steps.global_batch))
 
     @property
     def max_failures(self) -> int | None:
@@ -135,7 +132,7 @@ class StepReader:
             raise InvalidArgumentError(
                 "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
             )
-        return replace(self, rows=rows)
+        return replace(self, options=replace(self.options, rows=rows))
 
     def item(self, step: Step, on_the_way: RowsOnTheWay | None = None) -> Any:
         """Return the batch of a step, with its mask if there is one; or the element of this shard."""
@@ -151,7 +148,7 @@ class StepReader:
     def item_and_failures(self, step: Step, on_the_way: RowsOnTheWay | None = None) -> tuple[Any, tuple[Failure, ...]]:
         """Return what :meth:`item` does, and the elements that others stand in for, without a warning."""
         context = ReadContext()
-        items, error = self.read(step, context, on_the_way)
+        items, error = self.read(plan_step(self.options, step), context, on_the_way)
         if error is not None:
             clear_callers(error)
             try:
@@ -162,44 +159,44 @@ class StepReader:
         return items[0], tuple(context.failures)
 
     def read(
-        self, steps: Step, context: ReadContext, on_the_way: RowsOnTheWay | None = None
+        self, plan: ChunkPlan, context: ReadContext, on_the_way: RowsOnTheWay | None = None
     ) -> tuple[list[Any], BaseException | None]:
-        """Return the items of some steps in a row, and the error that comes in place of the one after them, if any.
+        """Return the items of the steps of a chunk, and the error that comes in place of the one after them, if any.
 
         An error of the first of the steps may be raised.
         """
-        rows, items = self.read_rows.of(steps), list[Any]()
+        items = list[Any]()
 
-        def held(part: slice) -> Held | None:
-            return None if on_the_way is None else on_the_way.held(part)
+        def held(rows: slice) -> Held | None:
+            return None if on_the_way is None else on_the_way.held(rows)
 
         if not self.options.batched:
             run = MapRun(self, context)
-            run.run(rows, held)
+            run.run(plan, held)
             if self.convert is None:
                 return run.elements, run.error
             _, error = context.attempt(items.extend, (self.convert(element, 1) for element in run.elements))
             return items, run.error if error is None else error
-        batches = self._mapped_batches(steps, rows, context, held) if self.maps else self._batches(steps, rows, held)
-        for step in self.options.steps.single(steps):
-            item, error = context.attempt(self._finished, step, batches, context)
+        batches = self._mapped_batches(plan, context, held) if self.maps else self._batches(plan, held)
+        for number in range(len(plan.steps)):
+            item, error = context.attempt(self._finished, plan, number, batches, context)
             if error is not None:
                 return items, error
             items.append(item)
         return items, None
 
-    def _batches(self, steps: Step, rows: Rows, held: HeldOf) -> Iterator[Any]:
+    def _batches(self, plan: ChunkPlan, held: HeldOf) -> Iterator[Any]:
         """Yield the batch of each step, before functions of batches and the mask; all are read at once, if possible."""
-        filled = [rows.numbers[part] for part in rows.parts if part.start < part.stop]
+        filled = [plan.numbers[begin:end] for begin, end in pairwise(plan.splits) if begin < end]
         together, error = None, None
         if len(filled) > 1:
             together, error = attempt(lambda: iter(self.records.batches(filled, held(slice(None)))))
-        for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True):
-            if part.start == part.stop:
-                yield self.records.padded_as(self._first_number(step)).batch(rows.numbers[part])
+        for number, (begin, end) in enumerate(pairwise(plan.splits)):
+            if begin == end:
+                yield self.records.padded_as(self._first_number(plan.steps[number])).batch(plan.numbers[:0])
             elif together is None or error is not None:
                 # By itself, to find the step that an error belongs to.
-                yield self.records.batch(rows.numbers[part], None, held(part))
+                yield self.records.batch(plan.numbers[begin:end], None, held(slice(begin, end)))
             else:
                 yield next(together)
 
@@ -207,8 +204,8 @@ class StepReader:
         """Return the number of the first record of a step."""
         return self._first_row(step).numbers.item(0)
 
-    def _first_row(self, step: Step) -> Rows:
-        return StepRows(self.options, lambda _: np.arange(1)).of(step)
+    def _first_row(self, step: Step) -> ChunkPlan:
+        return plan_step(replace(self.options, rows=lambda _: np.arange(1)), step)
 
     # The user's functions.
 
@@ -217,18 +214,18 @@ class StepReader:
         # Elements of all buckets have the same leaves of fixed shape, only other shapes.
         return self.records.padded_as(0).stacking()
 
-    def _mapped_batches(self, steps: Step, rows: Rows, context: ReadContext, held: HeldOf) -> Iterator[Any]:
+    def _mapped_batches(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Iterator[Any]:
         """Yield the batch of each step, of elements that functions have changed."""
         run = MapRun(self, context, self._stacker)
-        run.run(rows, held)
+        run.run(plan, held)
         collate, elements = run.collate, run.elements
-        for step, part in zip(self.options.steps.single(steps), rows.parts, strict=True):
-            if part.stop > len(elements):
+        for number, (begin, end) in enumerate(pairwise(plan.splits)):
+            if end > len(elements):
                 break
-            if collate is None or part.start == part.stop:
-                yield self._empty(step)
+            if collate is None or begin == end:
+                yield self._empty(plan.steps[number])
             else:
-                yield collate(elements[part])
+                yield collate(elements[begin:end])
         run.raise_error()
 
     def _empty(self, step: Step) -> Any:
@@ -239,18 +236,19 @@ class StepReader:
         run.raise_error()
         return cast(Collate, run.collate)(run.elements, 0)
 
-    def _finished(self, step: Step, batches: Iterator[Any], context: ReadContext) -> Any:
+    def _finished(self, plan: ChunkPlan, number: int, batches: Iterator[Any], context: ReadContext) -> Any:
         """Return what is handed out: a batch after functions of batches, with its mask."""
         batch = next(batches)
         for function in self.batch_maps:
             context.check()
             changed = function(batch)
             if changed is None and batch is not None:
-                raise returned_none("map_batches()", f"of the batch at global position {step.begin}", None)
+                begin = plan.steps.begins[number]
+                raise returned_none("map_batches()", f"of the batch at global position {begin}", None)
             batch = changed
         steps = self.options.steps
-        item = (batch, self.read_rows.mask(step)) if steps.pads else batch
+        item = (batch, plan.mask(number)) if steps.rule.masks else batch
         if self.convert is None:
             return item
         context.check()
-        return self.convert(item, steps.rows(steps.size(step)))
+        return self.convert(item, steps.rows(steps.size(plan.steps[number])))

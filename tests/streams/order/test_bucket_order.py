@@ -37,7 +37,7 @@ def steps_of(options: StreamOptions) -> list[tuple[int, int, list[int]]]:
         epoch, place = divmod(step.begin, records)
         numbers = order.at(epoch, range(place, place + step.end - step.begin)).tolist()
         found.append((step.begin, order.bucket_at(epoch, place), numbers))
-        position = options.steps.after(step)
+        position = options.steps.next_start(step.end)
     return found
 
 
