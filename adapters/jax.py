@@ -92,8 +92,9 @@ class GlobalBatches(Epochwise[T]):
     def __init__(self, stream: Stream[T], sharding: NamedSharding, depth: int | None) -> None:
         self._sharding = sharding
         self._depth = depth
-        _check_steps(reader_of(stream), sharding, reader_of(stream).options.start)
-        super().__init__(stream, self._global)
+        reader = reader_of(stream)
+        _check_steps(reader, sharding, reader.options.start)
+        super().__init__(reader, self._global)
 
     def _global(self, reader: StepReader) -> GlobalBatchIterator[T]:
         """Return what reads the rows that this process holds, and sends them to its devices."""

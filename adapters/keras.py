@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_stream
-from cachelayer.arguments import integer
 from cachelayer.builds.batches import snapshot
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Source
@@ -31,8 +31,10 @@ from cachelayer.errors import (
 )
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.steps import MOST_POSITIONS, Steps
-from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
+from cachelayer.streams.epochwise import Epochwise
+from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.stream import Stream, is_endless, reader_of, stream_of
 
 try:
     import keras
@@ -143,65 +145,48 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
-        steps = replace(reader_of(stream).options.steps, num_epochs=None)
-        self.stream = with_options(stream, steps=steps)
-        """The stream, without an end."""
+        reader = reader_of(stream)
+        steps = reader.options.steps
+        convert = partial(_for_fit, padded=steps.rule.masks)
+        self._endless = stream_of(reader.with_steps(replace(steps, num_epochs=None)))
+        self._epochs: Epochwise[Any] = Epochwise(
+            replace(reader.with_steps(replace(steps, num_epochs=1)), convert=convert)
+        )
         self.goes_on = is_endless(stream)
         """Whether each ``fit`` goes on after the epochs of the last one."""
-        self.begin = 0
-        """The position at which the current epoch begins."""
         self.following = 0
         """The epoch after the last one that a callback chose."""
         self._has_begun = False
-        # The epoch that begins late, and how many of its batches are left out.
-        self._late = (0, 0)
-        self._ahead: tuple[tuple[int, int], Iterator[Any]] | None = None
+        # Hands out the batches of the current epoch, and the number of the next of them.
+        self._batches: StreamIterator[Any] | None = None
+        self._next = 0
 
     @property
-    def steps(self) -> Steps:
-        """The steps of the stream."""
-        return reader_of(self.stream).options.steps
+    def _epoch(self) -> Stream[Any]:
+        return stream_of(self._epochs.reader)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches of a whole epoch."""
+        return len(self._epochs)
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch; of one that a :class:`Resume` continues, of the rest."""
-        return self.steps.per_epoch() - self._done
-
-    @property
-    def _done(self) -> int:
-        """The number of batches of the current epoch that are left out."""
-        epoch, done = self._late
-        return done if self.begin == epoch * self.steps.records else 0
-
-    def leave_out(self, epoch: int, batches: int) -> None:
-        """Leave out the first batches of an epoch. :class:`Resume` calls this."""
-        self._late = epoch, batches
+        """Return the number of batches of the current epoch: those that are left of one that a `Resume` continues."""
+        return len(self._epoch)
 
     def __getitem__(self, index: int) -> Any:
         """Return a batch of the current epoch; negative numbers count from its end."""
         number, count = operator.index(index), len(self)
         if not -count <= number < count:
             raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
-        item = self._read(self._done + number % count, self._done + count)
-        return _for_fit(item, padded=self.steps.rule.masks)
-
-    def _read(self, number: int, count: int) -> Any:
-        """Return a batch of the current epoch; those asked for one after another are read ahead."""
-        place = self.begin, number
-        following, self._ahead = self._ahead, None
-        if following is None or following[0] != place:
-            epoch = with_options(self.stream, start=self.begin)
-            if number:
-                return epoch[number]
-            following = place, iter(epoch)
-        item = next(following[1])
-        after = (self.begin, number + 1) if number + 1 < count else (self._next_begin, 0)
-        self._ahead = after, following[1]
-        return item
-
-    @property
-    def _next_begin(self) -> int:
-        records = self.steps.records
-        return (self.begin // records + 1) * records
+        number %= count
+        if number == 0:
+            self._batches, self._next = iter(self._epoch), 0
+        if self._batches is None or number != self._next:
+            return self._epoch[number]
+        batch = next(self._batches)
+        self._next += 1
+        return batch
 
     @property
     def callback(self) -> keras.callbacks.Callback:
@@ -210,15 +195,25 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def set_epoch(self, epoch: int) -> None:
         """Continue with the given epoch, and then with those after it. :attr:`callback` calls this."""
-        self.begin = integer("epoch", epoch, 0) * self.steps.records
+        self._epochs.set_epoch(epoch)
         self.following = epoch + 1
-        self._has_begun = False
+        self._batches, self._has_begun = None, False
 
     def on_epoch_begin(self) -> None:
         """Go to the next epoch, unless ``set_epoch`` chose one. Keras calls this, also before it inspects a batch."""
         if self._has_begun:
-            self.begin = self._next_begin
+            self.end_epoch()
         self._has_begun = True
+
+    def end_epoch(self) -> None:
+        """Go to the next epoch, a whole one."""
+        self._epochs.advance()
+        self._batches = None
+
+    def continue_after(self, batches: int) -> None:
+        """Go to the epoch, and the rest of it, that follows so many batches. :class:`Resume` calls this."""
+        self._epochs.set_state(self._endless.state(batches))
+        self._batches = None
 
 
 class _EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -271,7 +266,8 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         if not isinstance(stream, StreamDataset):
             check_stream(stream)
         self._source = stream
-        self._is_late = False
+        # The number of batches before this run; None after its first epoch.
+        self._done: int | None = None
         self._quiet = ExitStack()
 
     def _datasets(self) -> list[StreamDataset]:
@@ -281,8 +277,8 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             raise InvalidArgumentError("Resume() of a stream without a dataset: pass to_keras(stream) to fit()")
         return datasets
 
-    def _place(self) -> tuple[int, int]:
-        """Return the epoch that the optimizer is in, and how many of its batches it has seen."""
+    def _batches_done(self) -> int:
+        """Return the number of batches that the optimizer has seen."""
         optimizer = self.model.optimizer
         if hasattr(optimizer, "inner_optimizer"):
             raise InvalidArgumentError(
@@ -290,35 +286,32 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "batches: train with bfloat16, or resume whole epochs with dataset.callback"
             )
         # With gradient accumulation, the public number is that of whole steps.
-        return divmod(int(getattr(optimizer, "_iterations", optimizer.iterations)), len(self._datasets()[0]))
+        return int(getattr(optimizer, "_iterations", optimizer.iterations))
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        self._done = self._batches_done()
         for dataset in self._datasets():
-            dataset.leave_out(0, 0)
             _check_steps(self.params.get("steps"), dataset)
-        epoch, batches = self._begun = self._place()
-        self._is_late = epoch + batches > 0
-        if self._is_late:
-            # As Keras's BackupAndRestore does, which knows whole epochs alone.
-            self.model._initial_epoch = epoch
+            dataset.continue_after(self._done)
+            if self._done:
+                # As Keras's BackupAndRestore does, which knows whole epochs alone.
+                self.model._initial_epoch = self._done // dataset.batches_per_epoch
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        if self._place() != self._begun and self._begun == (0, 0):
+        if self._done == 0 and self._batches_done():
             raise InvalidArgumentError("pass Resume() after what restores the weights, such as BackupAndRestore")
         for dataset in self._datasets():
-            if self._is_late:
-                dataset.leave_out(*self._begun)
             dataset.set_epoch(epoch)
-        if self._is_late:
+        if self._done:
             # Keras expects as many batches as in any epoch.
             self._quiet.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._quiet.close()
-        self._is_late, self._begun = False, (epoch + 1, 0)
+        self._done = None
         for dataset in self._datasets():
-            dataset.leave_out(0, 0)
+            dataset.end_epoch()
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         # Another fit() of this model begins where its arguments say.
@@ -333,7 +326,7 @@ def _has_dtype(array: Any) -> bool:
         return False
 
 
-def _for_fit(item: Any, *, padded: bool) -> Any:
+def _for_fit(item: Any, rows: int, *, padded: bool) -> Any:  # noqa: ARG001
     batch, mask = item if padded else (item, None)
     if isinstance(batch, list) or tree.is_namedtuple(batch):
         batch = tuple(batch)

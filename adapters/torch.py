@@ -34,7 +34,7 @@ from cachelayer.streams.ahead.block_feed import warn_of_workers
 from cachelayer.streams.ahead.prefetch import Prefetcher
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream, reader_of, stream_of
+from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.user_warnings import warn
 
 try:
@@ -246,11 +246,12 @@ class Loader(Epochwise[T]):
     """
 
     def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
+        self._stream = stream
         self._workers = num_workers
         warn_of_workers(reader_of(stream), num_workers, _MANY_WORKERS)
         chunks_of = partial(WorkerChunks, workers=num_workers, context=context) if num_workers else Prefetcher
         reader = replace(reader_of(stream), convert=_converted)
-        super().__init__(stream_of(reader), partial(StreamIterator, chunks_of=chunks_of))
+        super().__init__(reader, partial(StreamIterator, chunks_of=chunks_of))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last item that was returned: small, JSON, the same on every rank.
@@ -269,7 +270,7 @@ class Loader(Epochwise[T]):
         self.set_state(state_dict)
 
     def __repr__(self) -> str:
-        return f"loader({self.stream!r}, num_workers={self._workers})"
+        return f"loader({self._stream!r}, num_workers={self._workers})"
 
 
 def _converted(item: Any, rows: int) -> Any:  # noqa: ARG001

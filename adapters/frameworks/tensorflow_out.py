@@ -19,7 +19,7 @@ from cachelayer.records.values import NoArray, Ragged, Sparse
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream import Stream, is_endless, reader_of, stream_of, with_options
+from cachelayer.streams.stream import Stream, is_endless, reader_of, with_options
 from cachelayer.user_warnings import warn
 
 _BLOCK_RECORDS = 512
@@ -94,7 +94,7 @@ class _Iterations:
         def leaves(item: Any, rows: int) -> tuple[Any, ...]:  # noqa: ARG001
             return (*outward(item[0]), item[1]) if padded else outward(item)
 
-        self._epochs: Epochwise[Any] = Epochwise(stream_of(replace(reader_of(stream), convert=leaves)))
+        self._epochs: Epochwise[Any] = Epochwise(replace(reader_of(stream), convert=leaves))
         self._reached = reached
         self._blocks = blocks
         self._lock = Lock()
@@ -110,7 +110,7 @@ class _Iterations:
             before, item = after, next(iterator, None)
 
     def _going_on(self) -> StreamIterator[Any]:
-        reader = reader_of(self._epochs.stream)
+        reader = self._epochs.reader
         return StreamIterator(replace(reader, options=replace(reader.options, start=int(self._reached.numpy()))))
 
 
@@ -163,7 +163,7 @@ def _with_cardinality(dataset: tf.data.Dataset, stream: Stream[Any]) -> tf.data.
     """Return the dataset with the number of items of a whole iteration, which Keras takes for that of every epoch."""
     if is_endless(stream):
         return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    length = len(Epochwise(stream))
+    length = len(Epochwise(reader_of(stream)))
     if len(stream) == length and reader_of(stream).options.steps.are_alike:
         return dataset.apply(tf.data.experimental.assert_cardinality(length))
     # Some iterations are shorter. Only a dataset that TensorFlow takes for endless may have fewer items than it says:

@@ -19,7 +19,7 @@ from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_chunk
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import reader_of
 from cachelayer.streams.stream_options import Shuffle
 
 _RECORDS_AT_ONCE = 1 << 13
@@ -61,7 +61,7 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         stream: Any = ref.stream(
             global_batch_size, shuffle=shuffle, seed=seed, shard=(index, shards), remainder=remainder
         )
-        self._epochs = _epochs_of(stream)
+        self._epochs = _epochs_of(reader_of(stream))
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the next epoch, or that which was set; after ``load_state_dict``, over the rest of the epoch.
@@ -93,8 +93,8 @@ class _ResumableSampler(data.Sampler):  # type: ignore[misc]
         self._epochs.set_state(state_dict)
 
 
-def _epochs_of(stream: Stream[Any]) -> Epochwise[Any]:
-    return Epochwise(stream, partial(StreamIterator, chunks_of=_NumberChunks))
+def _epochs_of(reader: StepReader) -> Epochwise[Any]:
+    return Epochwise(reader, partial(StreamIterator, chunks_of=_NumberChunks))
 
 
 class SamplerIterator(Iterator[Any]):
@@ -116,7 +116,7 @@ class SamplerIterator(Iterator[Any]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on at a state; unless the sampler was restored to the same, its next iterator has what it would have."""
-        own = _epochs_of(self._epochs.stream)
+        own = _epochs_of(self._epochs.reader)
         own.set_state(state_dict)
         if own.state_of_iteration() != self._epochs.state_of_iteration():
             self._epochs, self._iterator = own, iter(own)

@@ -40,6 +40,8 @@ def tensors(value: Any) -> Any:
 
 
 def tensor_leaf(path: str, leaf: Any) -> Any:
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return leaf.tolist() if leaf.dtype.kind in "OSU" else tensor_of(path, np.asarray(leaf))
     if isinstance(leaf, Ragged):
         return [tensor_leaf(path, row) for row in leaf]
     if isinstance(leaf, Nullable):
@@ -48,13 +50,11 @@ def tensor_leaf(path: str, leaf: Any) -> Any:
         indices = tensor_of(path, np.ascontiguousarray(leaf.indices.T))
         values, shape = tensor_of(path, leaf.values), tuple(leaf.dense_shape.tolist())
         return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return leaf.tolist() if leaf.dtype.kind in "OSU" else tensor_of(path, np.asarray(leaf))
     return leaf
 
 
 def tensor_of(path: str, array: np.ndarray[Any, Any]) -> Any:
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()
     dtype = _ML_DTYPES.get(array.dtype)
     try:

@@ -100,11 +100,11 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
     name.
     """
     if isinstance(tree, Mapping):
-        for key in tree:
-            if not isinstance(key, str):
-                raise ElementError("str keys", f"key {key!r} of type {type(key).__name__}", path=path)
-        named = ((builtin(key), child) for key, child in tree.items())
-        return {key: map_structure(child, leaf, f"{path}[{key!r}]") for key, child in named}
+        fields = {}
+        for key, child in tree.items():
+            name = key if type(key) is str else _name(key, path)
+            fields[name] = map_structure(child, leaf, f"{path}[{name!r}]")
+        return fields
     if is_namedtuple(tree):
         cls = namedtuple_class(type(tree).__name__, tuple(tree._fields))
         return cls(*(map_structure(child, leaf, path + step) for step, child in children(tree)))
@@ -112,6 +112,13 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
         mapped = [map_structure(child, leaf, path + step) for step, child in children(tree)]
         return tuple(mapped) if isinstance(tree, tuple) else mapped
     return leaf(path, tree)
+
+
+def _name(key: Any, path: str) -> str:
+    """Return a key of a dict as a str."""
+    if not isinstance(key, str):
+        raise ElementError("str keys", f"key {key!r} of type {type(key).__name__}", path=path)
+    return str(builtin(key))
 
 
 def leaf_values(value: Tree) -> list[tuple[str, Any]]:

@@ -1,18 +1,19 @@
-"""Iterate over a stream again and again, each time over the epoch that follows: what frameworks iterate over."""
+"""Iterate over the epochs of a stream, one after another: ``stream.epochs()``, and what frameworks iterate over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from cachelayer.arguments import integer
-from cachelayer.errors import StateError
+from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
 from cachelayer.streams.iterator import StreamIterator, StreamStats, continue_with, has_ended, state_at
+from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.state import epoch_of, state_of_loops
-from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
 
 
@@ -64,11 +65,22 @@ class Iterations:
         return max(0, position // self.options.steps.records - self._offset) // self.epochs
 
     def whole(self, number: int, base: int) -> StreamOptions:
-        """Return the options of an iteration, if a step before it begins at ``base``, or the one before ends there."""
+        """Return the options of an iteration, if a step before it begins at ``base``, or the one before ends there.
+
+        Raises:
+            InvalidArgumentError: if there are no epochs, or not as many.
+        """
         if not self.epochs:
             return self.options
+        if isinstance(self.options.order, WeightedOrder):
+            raise InvalidArgumentError("a weighted sample has no epochs: iterate over the stream itself")
         first = self._offset + number * self.epochs
-        steps = replace(self.options.steps, num_epochs=first + self.epochs)
+        end = first + self.epochs
+        if end * self.options.steps.records > MOST_POSITIONS:
+            raise InvalidArgumentError(
+                f"epoch {end - 1} of {self.options.steps.records} records ends past 2**62, the largest position"
+            )
+        steps = replace(self.options.steps, num_epochs=end)
         begin = steps.epoch_begin(first, base)
         # With "wrap", the last step of an iteration reaches into the next.
         is_within = begin <= base < begin + steps.global_batch and steps.rule.crosses
@@ -98,19 +110,19 @@ class Epochwise(Generic[T]):
     within the loop, nothing of this epoch follows, and then the next.
 
     Args:
-        stream: the stream.
+        reader: reads the steps of the stream.
         iterator_of: given the reader of an iteration, returns its iterator.
     """
 
     def __init__(
-        self, stream: Stream[Any], iterator_of: Callable[[StepReader], StreamIterator[T]] = StreamIterator
+        self, reader: StepReader, iterator_of: Callable[[StepReader], StreamIterator[T]] = StreamIterator
     ) -> None:
-        self.stream = stream
-        self._reader = reader_of(stream)
+        self._reader = reader
         self._iterator_of = iterator_of
         self._iterator: StreamIterator[T] | None = None
         self._restored: int | None = None
-        self._number, self._options = self._iterations.first, self._reader.options
+        self._number = self._iterations.first
+        self._options = self._iterations.rest(self._number, reader.options.start)
 
     @property
     def _iterations(self) -> Iterations:
@@ -124,11 +136,7 @@ class Epochwise(Generic[T]):
     def _has_begun(self) -> bool:
         """Whether the present iteration was asked for an item."""
         iterator = self._iterator
-        return iterator is not None and (has_ended(iterator) or iterator.position != self._begin)
-
-    @property
-    def _begin(self) -> int:
-        return self._options.steps.next_start(self._options.start)
+        return iterator is not None and (has_ended(iterator) or iterator.position != self.begin)
 
     def _go_to(self, number: int, options: StreamOptions) -> None:
         """Make an iteration the present one, of which nothing has been asked."""
@@ -142,7 +150,7 @@ class Epochwise(Generic[T]):
 
     def _following(self) -> tuple[int, StreamOptions]:
         """Return the number and the options of the iteration after the present one."""
-        position = self._begin if self._iterator is None else self._iterator.position
+        position = self.begin if self._iterator is None else self._iterator.position
         iterations = self._iterations
         number = self._number + 1 if iterations.epochs else 0
         return number, iterations.whole(number, position)
@@ -150,15 +158,29 @@ class Epochwise(Generic[T]):
     def __iter__(self) -> StreamIterator[T]:
         """Iterate over the next epoch; after a restore, over the rest of the epoch; if there is no end, go on."""
         if self._has_begun and not self._is_endless:
-            self._restored = None
-            self._go_to(*self._following())
+            self.advance()
         if self._iterator is None:
-            self._iterator = self._iterator_of(replace(self._reader, options=self._options))
+            self._iterator = self._iterator_of(self.reader)
         return self._iterator
 
     def __len__(self) -> int:
         """Return the number of items of a whole iteration; raise TypeError if the stream has no end."""
-        return len(self.stream) if self._is_endless else self._iterations.steps
+        return self._reader.options.item_count if self._is_endless else self._iterations.steps
+
+    @property
+    def reader(self) -> StepReader:
+        """The reader of the present iteration: of what is left of it, if it began at a state."""
+        return replace(self._reader, options=self._options)
+
+    @property
+    def begin(self) -> int:
+        """The position at which the first step of the present iteration begins."""
+        return self._options.steps.next_start(self._options.start)
+
+    def advance(self) -> None:
+        """Go to the iteration after the present one, whether or not anything was asked of this one."""
+        self._number, self._options = self._following()
+        self._iterator = self._restored = None
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with an epoch; with ``num_epochs=3``, that is epoch 3 * epoch.
@@ -190,7 +212,7 @@ class Epochwise(Generic[T]):
 
     def state_of_iteration(self) -> dict[str, Any]:
         """Return the state within the present iteration: at its end, nothing of it follows."""
-        position = self._begin if self._iterator is None else self._iterator.position
+        position = self.begin if self._iterator is None else self._iterator.position
         return self._state(self._number, position)
 
     def _state(self, number: int, position: int) -> dict[str, Any]:
@@ -223,3 +245,47 @@ class Epochwise(Generic[T]):
         if self._iterator is None:
             return StreamStats(0.0, 0.0, 0.0, self._reader.is_mapped)
         return self._iterator.stats()
+
+
+class Epochs(Iterator[StreamIterator[T]], Generic[T]):
+    """Gives an iterator over each epoch in turn; made by :meth:`Stream.epochs`. For one thread at a time.
+
+    If an epoch is left before its end, the next one follows.
+
+    Args:
+        reader: reads the steps of the stream.
+    """
+
+    def __init__(self, reader: StepReader) -> None:
+        steps = reader.options.steps
+        # Streams have one epoch by default, so 1 does not limit the epochs here.
+        self._reader = reader.with_steps(replace(steps, num_epochs=None)) if steps.num_epochs == 1 else reader
+        first = reader.options.start // max(1, steps.records)
+        self._loops: Epochwise[T] = Epochwise(reader.with_steps(replace(steps, num_epochs=first + 1)))
+        self._is_new = True
+
+    def __iter__(self) -> Epochs[T]:
+        return self
+
+    def __next__(self) -> StreamIterator[T]:
+        if not self._is_new:
+            self._loops.advance()
+        self._is_new = False
+        steps = self._reader.options.steps
+        if steps.records == 0 or (steps.end is not None and self._loops.begin >= steps.end):
+            raise StopIteration
+        return iter(self._loops)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the epoch under way or, after it, of the next one; iterators of the stream accept it."""
+        return self._loops.get_state()
+
+    def set_state(self, state: Any) -> None:
+        """Continue with the rest of the epoch in which a state lies; nothing is left of it after its last item.
+
+        Raises:
+            StateError: if the state belongs to other records or another order, or lies past the end.
+        """
+        self._reader.restored(state)
+        self._loops.set_state(state)
+        self._is_new = True

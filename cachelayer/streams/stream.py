@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import Sources, T
-from cachelayer.streams.epochs import Epochs, epoch_options
+from cachelayer.streams.epochwise import Epochs, Iterations
 from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
-from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.reading.chunk_plan import plan_step
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.maps import ElementMap
@@ -161,7 +160,8 @@ class Stream(Generic[T]):
         Args:
             epoch: the number of the epoch, from 0.
         """
-        options = epoch_options(self._options, integer("epoch", epoch, 0))
+        one = replace(self._options, start=0, steps=replace(self._options.steps, num_epochs=1))
+        options = Iterations(one).whole(integer("epoch", epoch, 0), 0)
         return StreamIterator(replace(self._reader, options=options))
 
     def epochs(self) -> Epochs[T]:
@@ -194,17 +194,7 @@ class Stream(Generic[T]):
 
     def __len__(self) -> int:
         """Return how many items a new iterator of this shard hands out, from ``start`` on."""
-        options = self._options
-        # Without batches a shard skips the steps that are too short to have an element for it.
-        offset = 0 if options.batched else options.shard_index
-        count = options.steps.count(options.start, offset)
-        if count is None and isinstance(options.order, WeightedOrder):
-            raise InvalidTypeError("a weighted sample has no end, and so no length: take as many batches as you need")
-        if count is None and options.steps.records >= MOST_POSITIONS:
-            raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
-        if count is None:
-            raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
-        return count
+        return self._options.item_count
 
     def __getitem__(self, step: int) -> T:
         """Return the batch of a step, counted from ``start``; the element if the stream has no batches."""

@@ -18,6 +18,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 from cachelayer.streams.order.blocks import MOST_LANES, BlockOrder, Blocks
 from cachelayer.streams.order.buckets import BucketOrder, Buckets, BucketTable
 from cachelayer.streams.order.orders import ExactOrder, Order
+from cachelayer.streams.order.weighted import WeightedOrder
 from cachelayer.streams.steps import MOST_POSITIONS, RULES, Indices, Places, Remainder, Segment, Steps
 from cachelayer.user_warnings import warn
 
@@ -87,6 +88,20 @@ class StreamOptions:
         if self.rows is not None:
             return self.rows(self.steps.rows(size))
         return np.arange(*self.steps.part(size, self.shard_index))
+
+    @property
+    def item_count(self) -> int:
+        """The number of items of this shard, from ``start`` on; an InvalidTypeError if there is no end."""
+        # Without batches a shard skips the steps that are too short to have an element for it.
+        offset = 0 if self.batched else self.shard_index
+        count = self.steps.count(self.start, offset)
+        if count is not None:
+            return count
+        if isinstance(self.order, WeightedOrder):
+            raise InvalidTypeError("a weighted sample has no end, and so no length: take as many batches as you need")
+        if self.steps.records >= MOST_POSITIONS:
+            raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
+        raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
 
     def order_of(self, segment: Segment) -> Order:
         """Return the order of the epochs of a segment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -175,7 +175,7 @@ class StepReader:
             run.run(plan, held)
             if self.convert is None:
                 return run.elements, run.error
-            _, error = context.attempt(items.extend, (self.convert(element, 1) for element in run.elements))
+            _, error = context.attempt(items.extend, map(self.convert, run.elements, repeat(1)))
             return items, run.error if error is None else error
         batches = self._mapped_batches(plan, context, held) if self.maps else self._batches(plan, held)
         for number in range(len(plan.steps)):
