@@ -1,4 +1,4 @@
-"""The values of some fields in all records of a view: in pieces, or whole columns that fit in memory."""
+"""The values of some fields in all records of a view: in pieces, or as whole columns."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Selected
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.host_memory import memory_nbytes
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
-from cachelayer.records.leaf_names import leaf_number, leaf_numbers
+from cachelayer.records.leaf_names import leaf_number, leaf_numbers, names_of_leaves
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.values import Nullable
@@ -24,26 +23,26 @@ _WARNED_NBYTES = 1 << 30
 """From so many bytes on that columns would save, a warning says so."""
 _OBJECT_NBYTES = 64
 """About what an object of Python takes besides its characters."""
-_PART_OF_MEMORY = 4
-"""A whole column takes at most this part of the memory, since the function that gets it makes others of it."""
 
 
 class FieldReader:
-    """Reads fields of one value a record from a view, without its erased records.
+    """Reads fields of one value a record from a view.
 
     Args:
-        view: the records.
+        view: the records; of stored ones nothing but the fields is read.
         call: what the user called, for messages.
+        skips_erased: whether erased records are left out; to read one is an error else.
     """
 
-    def __init__(self, view: Selected, call: str) -> None:
+    def __init__(self, view: Selected, call: str, *, skips_erased: bool = True) -> None:
         self._view = view
         self._call = call
-        self._leaves = view.stored_leaves(call)
-        self._spec = self._leaves.codec.spec
-        numbers = np.arange(len(view))
-        self.rows: Ints = np.delete(numbers, view.erased) if len(view.erased) else numbers
+        self._leaves = view.base.leaves
+        self._spec = view.element_spec if self._leaves is None else self._leaves.codec.spec
+        self.rows: Ints = np.arange(len(view))
         """The numbers of the records that are read."""
+        if skips_erased and len(view.erased):
+            self.rows = np.delete(self.rows, view.erased)
 
     def leaf(self, name: str) -> ArraySpec:
         """Return the spec of a field.
@@ -59,6 +58,8 @@ class FieldReader:
         return leaf
 
     def _narrow(self, names: Sequence[str]) -> Selected:
+        if self._leaves is None or not isinstance(self._spec, dict):
+            return self._view
         return self._view.changed(self._leaves.with_fields(leaf_numbers(self._spec, names)))
 
     def pieces(self, names: Sequence[str]) -> Iterator[Ints]:
@@ -84,29 +85,20 @@ class FieldReader:
     def read(self, numbers: Ints, names: Sequence[str]) -> dict[str, Any]:
         """Return these fields of some records, by name."""
         narrow = self._narrow(names)
-        values = tree.flatten_like(narrow.element_spec, narrow.batch(numbers))
-        return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
+        spec, keys = narrow.element_spec, None
+        if isinstance(spec, dict):
+            keys = [key for key, child in spec.items() if {*names} & {*names_of_leaves({key: child})}]
+            spec = {key: spec[key] for key in keys}
+        values = tree.flatten_like(spec, narrow.batch(numbers, keys))
+        return {name: values[leaf_number(spec, name)] for name in names}
 
     def column(self, name: str) -> Any:
-        """Return a field of all records: an array, or a :class:`cachelayer.Nullable`.
+        """Return a field of all records: an array, or a :class:`cachelayer.Nullable`."""
+        pieces = [self.read(numbers, [name])[name] for numbers in self.pieces([name])]
+        return _joined(pieces or [self.read(self.rows, [name])[name]])
 
-        Raises:
-            InvalidArgumentError: if it takes too much memory.
-        """
-        nbytes = self._column_nbytes(name)
-        most = memory_nbytes()
-        if nbytes > most // _PART_OF_MEMORY:
-            raise InvalidArgumentError(
-                f"{self._call}: the column {name!r} of {len(self.rows):,} records takes about {nbytes / 1e9:.3g} GB of "
-                f"{most / 1e9:.3g} GB of memory, and a function gets it whole: write a text such as '{name} > 0.5', "
-                "which is read in pieces; or make a mask from pieces that read() gives, and pass it to select()"
-            )
-        return _joined([self.read(numbers, [name])[name] for numbers in self.pieces([name])] or [self._empty(name)])
-
-    def _empty(self, name: str) -> Any:
-        return self.read(self.rows[:0], [name])[name]
-
-    def _column_nbytes(self, name: str) -> int:
+    def column_nbytes(self, name: str) -> int:
+        """Return about how many bytes of memory the column of a field takes."""
         dtype = self.leaf(name).dtype
         if isinstance(dtype, np.dtype):
             return dtype.itemsize * len(self.rows)
@@ -125,10 +117,11 @@ def values_of(view: Selected, names: Sequence[str], call: str) -> Iterator[tuple
     """Yield the values of fields as Python has them, for some records at a time, with the numbers of these records.
 
     Args:
-        view: the records; erased ones are left out.
+        view: the stored records; erased ones are left out.
         names: the fields; each has one value a record.
         call: what the user called, for messages.
     """
+    view.stored_leaves(call)
     reader = FieldReader(view, call)
     for name in names:
         reader.leaf(name)

@@ -13,7 +13,7 @@ import numpy as np
 
 from cachelayer.access.dataset import Selected
 from cachelayer.access.joined import Joined
-from cachelayer.access.sampling import is_one_number, leaf_of_all
+from cachelayer.access.sampling import field_of_all, is_one_number
 from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
@@ -138,7 +138,7 @@ def _total(part: Selected, by: str) -> Fraction:
 def _leaf_total(part: Selected, name: str, leaf: LeafSpec, by: str) -> Fraction:
     if by != "bytes" and is_one_number(leaf):
         # A count that users have computed, such as a column of token counts.
-        values = leaf_of_all(part, name)
+        values = field_of_all(part, name, "mix(by=)")
         if not np.isfinite(values).all() or values.min(initial=0) < 0:
             raise InvalidArgumentError(f"by={by!r}: a value of {part!r} is negative or not finite")
         return Fraction(values.sum(dtype=np.float64 if values.dtype.kind == "f" else object))

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataset import Selected
+from cachelayer.access.field_values import FieldReader
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Dataset, T
 from cachelayer.records import dtypes
-from cachelayer.records.leaf_names import leaf_number, names_of_leaves
+from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.spec import ArraySpec, LeafSpec
-from cachelayer.records.tree import Tree, flatten_like, leaves
+from cachelayer.records.tree import Tree, leaves
 from cachelayer.records.values import Nullable
 from cachelayer.streams.order.weighted import WeightedOrder, sums_of
 from cachelayer.streams.reading.step_reader import StepReader
@@ -28,9 +29,6 @@ from cachelayer.versions.view_calls import ViewCall, ViewName
 BALANCED = "balanced:"
 _ACCEPTED = 'pass an array with one number for each record, the name of a field, or "balanced:" and the name of a field'
 _DRAWN = "each position draws a record by its weight"
-# Records whose leaf is read at a time.
-_AT_ONCE = 1 << 16
-
 Floats = NDArray[np.float64]
 
 
@@ -138,7 +136,7 @@ def weights_of(view: Selected, weights: Any) -> Floats:
         return _balanced(view, name, leaf)
     if not is_one_number(leaf):
         raise InvalidArgumentError(f"{name!r} is {leaf.describe()}: a weight is one number, which is not a bool")
-    return _positive(leaf_of_all(view, name).astype(np.float64))
+    return _positive(field_of_all(view, name, "sample()").astype(np.float64))
 
 
 def _numbers(weights: Any, records: int) -> Floats:
@@ -189,32 +187,28 @@ def _balanced(view: Selected, name: str, leaf: LeafSpec) -> Floats:
         raise InvalidArgumentError(
             f"{name!r} is {leaf.describe()}: the label of a class is an integer, a string or a bool"
         )
-    labels = leaf_of_all(view, name)
+    labels = field_of_all(view, name, "sample()")
     counts = Counter(labels.tolist())
     if len(counts) == 1:
         raise InvalidArgumentError(f"all {len(labels)} records have one {name!r}: there are no classes to balance")
     return np.array([1.0 / counts[label] for label in labels.tolist()])
 
 
-def leaf_of_all(view: Selected, name: str) -> NDArray[Any]:
-    """Return a leaf of all records."""
-    spec = view.element_spec
-    # Only the key of a dict that has the leaf is read.
-    keys = None
-    if isinstance(spec, dict):
-        keys = [key for key in spec if name in names_of_leaves({key: spec[key]})]
-    part = spec if keys is None else {key: spec[key] for key in keys}
-    number, pieces = leaf_number(part, name), []
-    for first in range(0, len(view), _AT_ONCE):
-        batch = view.batch(np.arange(first, min(first + _AT_ONCE, len(view))), keys)
-        values = flatten_like(part, batch)[number]
-        if isinstance(values, Nullable):
-            missing = np.flatnonzero(~values.valid)
-            if len(missing):
-                raise InvalidArgumentError(
-                    f"record {first + int(missing[0])} has no {name!r}, it is None: exclude() the records that have "
-                    "none, or pass an array of weights"
-                )
-            values = values.values
-        pieces.append(np.asarray(values))
-    return np.concatenate(pieces)
+def field_of_all(view: Selected, name: str, call: str) -> NDArray[Any]:
+    """Return a field of all records, each of which must have it.
+
+    Args:
+        view: the records.
+        name: the field, of one value a record.
+        call: what the user called, for messages.
+    """
+    column = FieldReader(view, call, skips_erased=False).column(name)
+    if isinstance(column, Nullable):
+        missing = np.flatnonzero(~column.valid)
+        if len(missing):
+            raise InvalidArgumentError(
+                f"record {missing[0]} has no {name!r}, it is None: exclude() the records that have none, or pass an "
+                "array of weights"
+            )
+        column = column.values
+    return np.asarray(column)

@@ -23,6 +23,7 @@ from cachelayer.access.dataset import Selected
 from cachelayer.access.exact_values import NoValueError, Operand
 from cachelayer.access.field_values import FieldReader
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.host_memory import memory_nbytes
 from cachelayer.progress import Progress
 from cachelayer.records import tree
 from cachelayer.records.values import Nullable
@@ -51,6 +52,8 @@ _NODES = (
 _GRAMMAR = "names of fields, numbers, texts, comparisons, and, or, not, in, is None, + - * / // %"
 _DEEPEST = 100
 """How deep expressions may be nested: Python's own stack is the limit."""
+_PART_OF_MEMORY = 4
+"""A whole column takes at most this part of the memory, since the function that gets it makes others of it."""
 _TOKENS = re.compile(
     r"""(?P<text>[rRbBuU]{0,2}(?:'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
     |(?P<number>(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\d+)?)
@@ -286,6 +289,7 @@ def mask_of(view: Selected, condition: Condition) -> Mask:
     Raises:
         InvalidArgumentError: if a field does not exist, has more than one value a record, or a column is too large.
     """
+    view.stored_leaves("where()")
     reader = FieldReader(view, "where()")
     mask = np.zeros(len(view), np.bool_)
     if condition.names is None:
@@ -324,6 +328,12 @@ class _WholeColumns(dict[str, Any]):
         self._reader = reader
 
     def __missing__(self, name: str) -> Any:
-        self._reader.leaf(name)
+        nbytes, most = self._reader.column_nbytes(name), memory_nbytes()
+        if nbytes > most // _PART_OF_MEMORY:
+            raise InvalidArgumentError(
+                f"where(): the column {name!r} of {len(self._reader.rows):,} records takes about {nbytes / 1e9:.3g} GB "
+                f"of {most / 1e9:.3g} GB of memory, and a function gets it whole: write a text such as '{name} > 0.5', "
+                "which is read in pieces; or make a mask from pieces that read() gives, and pass it to select()"
+            )
         self[name] = self._reader.column(name)
         return self[name]

@@ -14,7 +14,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
-from cachelayer.access import field_values
+from cachelayer.access import field_values, where
 
 RECORDS = 400
 SPEC = {
@@ -315,7 +315,7 @@ def test_a_function_gets_whole_columns_once(ref: Any, storage: Storage, monkeypa
 
 
 def test_a_column_that_does_not_fit_is_refused_with_how_to_write_it(ref: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(field_values, "memory_nbytes", lambda: 10_000)
+    monkeypatch.setattr(where, "memory_nbytes", lambda: 10_000)
     assert numbers(ref.where(lambda c: c["flag"])) == list(range(0, RECORDS, 3))
     for condition in (lambda c: c["n"] > 0, lambda c: c["word"].valid):
         with pytest.raises(cachelayer.InvalidArgumentError, match=r"'(n|word)'.*in pieces"):
