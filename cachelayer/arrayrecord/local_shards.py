@@ -10,7 +10,7 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,12 @@ from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import decompress
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, is_in_memory, opened, padded
-from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
+from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, check_inside, to_logical, to_position
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.records.record_buffers import Records
 
 Verify = Literal["never", "open", "always"]
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
@@ -337,31 +337,3 @@ class LocalShards:
             wrong = index.mismatches(self._read(np.full(len(within), shard), within).unmapped(), rows["crc32c"])
             if len(wrong):
                 raise CorruptionError(f"{self._name(shard, int(within[wrong[0]]))} does not match its checksum")
-
-
-def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> ShardStats:
-    """Write the records of a shard as they are, some of them empty, so that all others keep their numbers.
-
-    Args:
-        source: the shard. Each record is compared with its checksum: damage must not get a checksum of its own.
-        erased: the numbers in the shard of the records to leave empty.
-        writer: writes the new shard, its index and its lengths.
-
-    Returns:
-        The facts about the new shard.
-
-    Raises:
-        CorruptionError: if the shard is not what was published.
-        StorageError: if the new one cannot be written.
-    """
-    try:
-        for numbers, records in LocalShards.of_file(nullcontext(source), source.stats, "always").in_order():
-            read = records.unmapped()
-            lengths = np.where(np.isin(numbers, erased), 0, read.lengths)
-            frames = Frames.of(Records(read.buffer, read.starts, lengths))
-            writer.hash(frames)
-            writer.write(frames)
-        return writer.finish(lambda: None)
-    except BaseException:
-        writer.give_up()
-        raise

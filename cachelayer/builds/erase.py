@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.local_shards import ShardFiles, write_without
-from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
+from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
 from cachelayer.builds.extensions import column_rows, put_column_file
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
@@ -25,6 +26,7 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.columns import ShardSet
 from cachelayer.versions.derive import keeping
@@ -200,3 +202,31 @@ def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTar
         lengths_path = Path(paths.lengths_of(str(path)))
         writer = ShardWriter(path, Path(paths.index_of(str(path))), compression, lengths_path, codec)
         return target.put(path, write_without(files, rows, writer))
+
+
+def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> ShardStats:
+    """Write the records of a shard as they are, some of them empty, so that all others keep their numbers.
+
+    Args:
+        source: the shard. Each record is compared with its checksum: damage must not get a checksum of its own.
+        erased: the numbers in the shard of the records to leave empty.
+        writer: writes the new shard, its index and its lengths.
+
+    Returns:
+        The facts about the new shard.
+
+    Raises:
+        CorruptionError: if the shard is not what was published.
+        StorageError: if the new one cannot be written.
+    """
+    try:
+        for numbers, records in LocalShards.of_file(nullcontext(source), source.stats, "always").in_order():
+            read = records.unmapped()
+            lengths = np.where(np.isin(numbers, erased), 0, read.lengths)
+            frames = Frames.of(Records(read.buffer, read.starts, lengths))
+            writer.hash(frames)
+            writer.write(frames)
+        return writer.finish(lambda: None)
+    except BaseException:
+        writer.give_up()
+        raise

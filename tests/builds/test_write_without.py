@@ -13,9 +13,10 @@ from array_record.python.array_record_module import ArrayRecordReader
 from cachelayer import ArraySpec, CorruptionError
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.lengths import LengthsFile
-from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles, write_without
+from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.builds.erase import write_without
 from cachelayer.records.codec import codec_for
 from cachelayer.records.record_buffers import Frames
 
