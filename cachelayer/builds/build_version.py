@@ -220,7 +220,7 @@ def _publish(
 
 def _nothing_built(new: NewVersion, plan: BuildPlan, result: PartResult) -> SourceError:
     """Return the error of a build that has no records."""
-    made_by = plan.recipe.name if callable(plan.recipe.source_of_code) else None
+    made_by = plan.recipe.name if callable(plan.recipe.made_by) else None
     of = f"a source of {plan.source.kind}" + (f", which {made_by}() made," if made_by else "")
     if result.left_out:
         return SourceError(
@@ -240,7 +240,7 @@ def _provenance(plan: BuildPlan, result: PartResult, started: float) -> dict[str
         "metadata": {**inherited, **metadata_of(plan.source), **kept["metadata"]},
         **({"left_out": {"records": left_out, "first": list(result.first_left_out)}} if left_out else {}),
         **plan.recipe.provenance,
-        **commit_of(code_file(plan.recipe.source_of_code)),
+        **commit_of(code_file(plan.recipe.made_by)),
         **provenance_of(plan.source),
         "source": plan.source.kind,
         "time": now(),

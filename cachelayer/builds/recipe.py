@@ -11,36 +11,32 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import json
 import socket
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any, Self
 
-import numpy as np
-
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.iterable_source import SequenceSource
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import Source, Table
-from cachelayer.builds.source_files import FileFacts, how_files_are_read, identity_of_files, local_files
-from cachelayer.builds.table_hashes import MOST_NBYTES, TableHashes, table_hashes, table_of
-from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.protocols import has_records, records_of
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileFacts, how_files_are_read, identity_of_files
+from cachelayer.builds.source_identity import (
+    Identity,
+    hashes_of_held_table,
+    identity_of_object,
+    identity_of_source,
+)
+from cachelayer.provenance.call_arguments import arguments_of, checked_record, in_clear, name_of
 from cachelayer.provenance.code_in_objects import code_file
 from cachelayer.provenance.function_code import PYTHON
-from cachelayer.provenance.stored_values import MARK, Wording, differences, shown, stored
-from cachelayer.provenance.walker import Account, account_of, described
+from cachelayer.provenance.stored_values import MARK, Wording, differences, stored
+from cachelayer.provenance.values import content_of
+from cachelayer.provenance.walker import Account, account_of
 from cachelayer.records import spec_json, tree
-from cachelayer.records.spec import EncodedSpec
 from cachelayer.versions.reference import AUTO
 
-_ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
-_MOST_HELD_NBYTES = 1 << 26
-"""The most bytes of a table that a function or object holds."""
 _failed: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
 """For each version whose build failed in this process, the values before and after that."""
 
@@ -50,28 +46,24 @@ class Recipe:
     """What a version is built from. Values are only in memory: hashes of them are stored.
 
     Args:
-        source: the source, or the function that makes it.
+        made_by: the function or object whose code and values count.
         name: the name of the function, or of the object's class; None if neither is known.
         is_call: whether a function that makes versions was called; else its arguments were bound before.
         values: the arguments by name.
         record: those that are stored in clear, as JSON.
         account: the code and values that make it.
-        identity: what identifies the source besides, as it is stored: its length, columns, elements or files.
+        identity: what identifies the source besides.
         options: the options that decide the records, as JSON.
-        sampled_rows: how many rows of the source were compared, if not all were; "" if all were.
-        unread: why the source could not be looked at; "" if it could.
     """
 
-    source: Any = None
+    made_by: Any = None
     name: str | None = None
     is_call: bool = False
     values: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    identity: Identity = field(default_factory=Identity)
     options: Mapping[str, Any] = field(default_factory=dict)
-    sampled_rows: str = ""
-    unread: str = ""
 
     @classmethod
     def of(cls, source: Any, options: BuildOptions, record: Iterable[str] = (), *, is_call: bool = False) -> Self:
@@ -83,27 +75,24 @@ class Recipe:
             record: the names of the arguments that are stored in clear.
             is_call: whether the function, which is partial, has all arguments of its call.
         """
-        made = source.function if isinstance(source, Sharded) else source
-        names = checked_record(record)
-        check_parameters(names, made)
-        is_known = isinstance(made, (FunctionType, MethodType, functools.partial)) or bool(code_file(made))
-        values = _arguments(made, is_call=is_call) if is_known and callable(made) else dict(how_files_are_read(made))
-        items = made if type(made) in _ITEMS and (not is_known and not options.unbatch) else None
-        identity, sampled_rows, unread = _identity_of_object(made, options)
-        account = account_of(
-            made if items is None else None, values, None if "elements" in identity else items, _hashes_of_held_table
-        )
+        made_by = source.function if isinstance(source, Sharded) else source
+        names = checked_record(record, made_by)
+        is_function = isinstance(made_by, (FunctionType, MethodType, functools.partial))
+        is_known = is_function or bool(code_file(made_by))
+        if is_known and callable(made_by):
+            values = arguments_of(made_by, is_call=is_call)
+        else:
+            values = dict(how_files_are_read(made_by))
+        identity = Identity() if is_function else identity_of_object(made_by, options)
         return cls(
-            source,
-            name_of(made if callable(made) else type(made)) if is_known else None,
+            made_by,
+            name_of(made_by if callable(made_by) else type(made_by)) if is_known else None,
             is_call,
             values,
-            {name: _in_clear(name, values) for name in sorted(names)},
-            account,
-            {**stored(account.elements), **identity},
+            in_clear(names, values),
+            account_of(made_by, values, hashes_of_held_table, identity.elements.code),
+            identity,
             _deciding_options(options),
-            sampled_rows,
-            unread,
         )
 
     def completed(self, source: Source, files: Sequence[FileFacts]) -> Self:
@@ -113,22 +102,27 @@ class Recipe:
             source: the source that was made.
             files: the files that it reads.
         """
-        identity = {**identity_of_files(files), **self.identity}
-        if source.length and not any(name == "elements" or name.startswith("column") for name in identity):
-            spec = source.element_spec
-            # Images may be files elsewhere.
-            has_files = spec is not None and any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(spec))
-            identity = {**_identity_of_source(source, 0 if has_files else MOST_NBYTES)[0], **identity}
-        return replace(self, identity=identity)
+        facts = {**identity_of_files(files), **self.identity.facts}
+        if source.length and not any(name == "elements" or name.startswith("column") for name in facts):
+            facts = {**identity_of_source(source), **facts}
+        return replace(self, identity=self.identity._replace(facts=facts))
 
     @property
     def facts(self) -> dict[str, Any]:
         """The recipe as it is stored: numbers in clear, and of everything else hashes that show a change."""
-        return {
-            **self._code(self.account.state),
-            **({"identity": dict(self.identity)} if self.identity else {}),
-            **({"options": dict(self.options)} if self.options else {}),
+        account = self.account
+        code = {
+            "functions": dict(account.functions), "constants": stored(account.constants), "state": stored(account.state)
+        }  # fmt: skip
+        arguments = {**stored(account.arguments), **self.record}
+        facts = {
+            "function": self.name,
+            "code": {**code, **({"python": PYTHON} if account.functions else {})} if any(code.values()) else None,
+            "arguments": arguments if self.name is not None or arguments else None,
+            "identity": dict(self.identity.facts) or None,
+            "options": dict(self.options) or None,
         }
+        return {name: value for name, value in facts.items() if value is not None}
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -137,15 +131,29 @@ class Recipe:
         Those show how far it has read. Call this after the build.
         """
         later = self._state_now()
-        state = {name: value for name, value in self.account.state.items() if later.get(name) == value}
-        in_part = [*self.account.in_part, *([self.sampled_rows] if self.sampled_rows else [])]
-        not_compared = [*self.account.not_compared, *self._unknown_source()]
+        unchanged = {name: value for name, value in self.account.state.items() if later.get(name) == value}
+        in_part = [*self.account.in_part, *(f"elements ({sample})" for sample in self.identity.elements.in_part)]
+        in_part += [self.identity.sampled_rows] if self.identity.sampled_rows else []
+        not_compared = [*self.not_compared, *self._unknown_source()]
         return {
-            **self.facts,
-            **self._code(state),
+            **replace(self, account=self.account._replace(state=unchanged)).facts,
             **({"compared_in_part": in_part} if in_part else {}),
             **({"not_compared": not_compared} if not_compared else {}),
         }
+
+    @property
+    def not_compared(self) -> list[str]:
+        """The values that cannot be compared, with the types that are the reason."""
+        elements = ", ".join(self.identity.elements.not_compared)
+        return [*self.account.not_compared, *([f"elements ({elements})"] if elements else [])]
+
+    def _unknown_source(self) -> list[str]:
+        """Return the name of a source of a library, of which nothing but its length is known."""
+        is_known = self.name is not None or self.account.functions
+        is_identified = set(self.identity.facts) - {"length"} or self.identity.unread
+        if self.made_by is None or is_known or is_identified:
+            return []
+        return [f"source ({type(self.made_by).__name__})"]
 
     def going_on(self, version: str) -> Self:
         """Return the recipe of a build that goes on after one that failed in this process.
@@ -170,30 +178,7 @@ class Recipe:
         """Return the values that code may have changed, as they are now."""
         if not self.account.state:
             return {}
-        return account_of(self.source_of_code, self.values, None, _hashes_of_held_table).state
-
-    @property
-    def source_of_code(self) -> Any:
-        """The function or object whose code and values count; the function of a source in parts."""
-        return self.source.function if isinstance(self.source, Sharded) else self.source
-
-    def _code(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the code and values, as they are stored."""
-        account = self.account
-        groups = {
-            "functions": dict(account.functions), "constants": stored(account.constants), "state": stored(state)
-        }  # fmt: skip
-        code = {**groups, **({"python": PYTHON} if account.functions else {})}
-        name = {} if self.name is None else {"function": self.name}
-        known = {"code": code} if any(code.values()) else {}
-        arguments = {**stored(account.arguments), **self.record}
-        return {**name, **known, **({"arguments": arguments} if name or arguments else {})}
-
-    def _unknown_source(self) -> list[str]:
-        """Return the name of a source of a library, of which nothing but its length is known."""
-        source = self.source_of_code
-        is_known = self.name is not None or self.account.functions or set(self.identity) - {"length"} or self.unread
-        return [] if source is None or is_known else [f"source ({type(source).__name__})"]
+        return account_of(self.made_by, self.values, hashes_of_held_table).state
 
     def changes(self, built: Mapping[str, Any]) -> dict[str, list[str]]:
         """Return phrases for all that differs from what a version recorded, in three groups: code, options, source."""
@@ -236,7 +221,7 @@ class Recipe:
         return phrases
 
     def _source_changes(self, built: Mapping[str, Any]) -> list[str]:
-        now = dict(self.identity)
+        now = dict(self.identity.facts)
         if built.get("host") != socket.gethostname():
             # Copies of the same files on another host have other modification times.
             now.pop("files_modified", None)
@@ -265,48 +250,6 @@ class Recipe:
         return differences(kept, state, Wording.IN_BOTH) or changed_by_building
 
 
-def _identity_of_object(obj: Any, options: BuildOptions) -> tuple[dict[str, Any], str, str]:
-    """Return what identifies an object that a user passes, the rows that were sampled, and why it cannot be read."""
-    try:
-        identity = identity_of_files(local_files(obj))
-    except CacheLayerError as error:
-        return {}, "", str(error)
-    if options.unbatch:
-        return identity, "", ""
-    if has_records(obj):
-        records = records_of(obj)
-        return {**identity, "length": len(records), "records": records.digests.elements}, "", ""
-    try:
-        table = table_of(obj, options.element_spec)
-    except (InvalidArgumentError, InvalidTypeError, ElementError) as error:
-        # It cannot be stored as it is now, so it is not what was built.
-        return {**identity, "columns": str(error), "elements": str(error)}, "", ""
-    length = table.length if table is not None else _length(obj)
-    found, sampled_rows = ({}, "") if table is None else _identity_of_source(table, MOST_NBYTES)
-    return {**identity, **({} if length is None else {"length": length}), **found}, sampled_rows, ""
-
-
-def _identity_of_source(source: Source, most_nbytes: int) -> tuple[dict[str, Any], str]:
-    """Return what identifies the elements of a source that are in memory, and the rows of it that were sampled."""
-    if isinstance(source, Table) and source.element_spec is not None:
-        hashes = table_hashes(source, most_nbytes)
-        if "elements" in hashes.columns:
-            return stored(hashes.columns), hashes.in_part
-        columns = {f"column {name}": hash_of for name, hash_of in hashes.columns.items()}
-        return {"columns": [*hashes.columns], **stored(columns)}, hashes.in_part
-    if isinstance(source, SequenceSource) and type(source.items) in _ITEMS:
-        return stored(account_of(None, {}, source.items, _hashes_of_held_table).elements), ""
-    return {}, ""
-
-
-def _hashes_of_held_table(value: Any) -> TableHashes | None:
-    """Return the hashes of a table or series that code holds; None for anything else."""
-    if hasattr(type(value), "to_frame"):
-        value = value.to_frame(name="values")
-    table = None if isinstance(value, (np.ndarray, Mapping)) else table_of(value)
-    return None if table is None else table_hashes(table, _MOST_HELD_NBYTES)
-
-
 def _deciding_options(options: BuildOptions) -> dict[str, Any]:
     """Return the options that decide which records a version has, as JSON."""
     spec = options.element_spec
@@ -326,76 +269,6 @@ def _leaves_by_path(spec: Any) -> Any:
     return leaves.get("", leaves)
 
 
-def _length(obj: Any) -> int | None:
-    try:
-        return None if isinstance(obj, Mapping) else len(obj)
-    except Exception:  # noqa: BLE001
-        # The user's code may raise anything; then the length is unknown.
-        return None
-
-
 def _hash(value: Any) -> Any:
     """Return the hash of a stored value."""
-    return value if isinstance(value, str) and value.startswith(MARK) else stored(described(value))
-
-
-def _in_clear(name: str, values: Mapping[str, Any]) -> Any:
-    try:
-        return shown(json.loads(json.dumps(values[name], allow_nan=False, sort_keys=True)))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidTypeError(f"record: argument {name!r} has no value, or JSON cannot hold it") from error
-
-
-def _without_partials(function: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return the function inside partial functions, and their arguments."""
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
-    while isinstance(function, functools.partial):
-        args, kwargs, function = (*function.args, *args), {**function.keywords, **kwargs}, function.func
-    return function, args, kwargs
-
-
-def _arguments(source: Callable[..., Any], *, is_call: bool) -> dict[str, Any]:
-    """Return the arguments that a function has, by name: those of partial functions, and defaults.
-
-    If the parameters of the function are not known, positional arguments are named by their position.
-    """
-    function, args, kwargs = _without_partials(source)
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
-    bound = (signature.bind if is_call else signature.bind_partial)(*args, **kwargs)
-    bound.apply_defaults()
-    named = dict(bound.arguments)
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            named = {**named.pop(parameter.name, {}), **named}
-    return named
-
-
-def name_of(source: Callable[..., Any]) -> str:
-    """Return the module and qualified name of a function, or of the function inside a partial one."""
-    function = _without_partials(source)[0]
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
-
-
-def checked_record(record: Iterable[str]) -> frozenset[str]:
-    """Return the names of the arguments that are stored in clear."""
-    names = None if isinstance(record, str) or not isinstance(record, Iterable) else list(record)
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise InvalidTypeError(f'record {record!r}: pass the names of arguments, as in record=("split",)')
-    return frozenset(names)
-
-
-def check_parameters(names: frozenset[str], source: Any) -> None:
-    """Raise if a source is not made by a function with parameters of these names."""
-    try:
-        known = list(inspect.signature(_without_partials(source)[0]).parameters) if names else []
-    except (TypeError, ValueError):
-        known = []
-    for name in sorted(names.difference(known)):
-        raise InvalidArgumentError(
-            f"record: {name_of(source)} has no argument {name!r}: it has {', '.join(known) or 'none'}"
-        )
+    return value if isinstance(value, str) and value.startswith(MARK) else stored(content_of(value).value)

@@ -20,10 +20,11 @@ _GENERATED = ("<string>", "<attrs generated")
 def code_file(made: object) -> str:
     """Return the user's file that defines a function, a class, or an object's class; "" if the user wrote none."""
     inner = innermost(made)
-    own = [] if inner is None else [inner.__code__.co_filename]
-    if is_kind(made, types.GeneratorType):
-        own = [made.gi_code.co_filename]
-    return next(filter(is_users, [*own, class_file(class_of(made))]), "")
+    code = made.gi_code if is_kind(made, types.GeneratorType) else inner and inner.__code__
+    if code is not None and is_users(code.co_filename):
+        return code.co_filename
+    file = class_file(class_of(made))
+    return file if is_users(file) else ""
 
 
 def innermost(function: object) -> FunctionType | None:

@@ -119,41 +119,26 @@ class ImportedCode:
         return None
 
 
-def _parents(module: str) -> Iterator[str]:
-    while module := module.rpartition(".")[0]:
-        yield module
+def _parents(module: str) -> list[str]:
+    """Return the packages around a module, from the outermost."""
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _origin(module: str) -> str | None:
     """Return the file of a module, without importing it or a package around it; None if there is none."""
-    loaded = sys.modules.get(module)
-    if loaded is not None:
-        return getattr(loaded, "__file__", None)
-    parent, _, _ = module.rpartition(".")
-    folders = None
-    if parent:
-        around = sys.modules.get(parent)
-        folders = getattr(around, "__path__", None) if around is not None else _folders(parent)
-        if folders is None:
+    file, folders = None, None
+    for name in (*_parents(module), module):
+        loaded = sys.modules.get(name)
+        if loaded is not None:
+            file, folders = getattr(loaded, "__file__", None), getattr(loaded, "__path__", None)
+            continue
+        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+        spec = next(filter(None, (find(name, folders) for find in finders if find is not None)), None)
+        if spec is None:
             return None
-    spec = _spec(module, folders)
-    return None if spec is None else spec.origin
-
-
-def _folders(package: str) -> Any:
-    parent, _, _ = package.rpartition(".")
-    folders = _folders(parent) if parent else None
-    spec = None if parent and folders is None else _spec(package, folders)
-    return None if spec is None else spec.submodule_search_locations
-
-
-def _spec(module: str, folders: Any) -> Any:
-    for finder in sys.meta_path:
-        find = getattr(finder, "find_spec", None)
-        spec = None if find is None else find(module, folders)
-        if spec is not None:
-            return spec
-    return None
+        file, folders = spec.origin, spec.submodule_search_locations
+    return file
 
 
 def _statements(file: Path | None) -> Mapping[str, list[ast.stmt]]:

@@ -9,11 +9,12 @@ from typing import Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.recipe import Recipe, check_parameters, name_of
+from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.protocols import T
+from cachelayer.provenance.call_arguments import checked_record, name_of
 from cachelayer.versions.reference import AUTO
 
 P = ParamSpec("P")
@@ -33,19 +34,20 @@ class Cacheable(Protocol):
 
 
 def cacheable(
-    cache: Cache, version: str | Callable[..., str], options: BuildOptions, record: frozenset[str]
+    cache: Cache, version: str | Callable[..., str], options: BuildOptions, record: Iterable[str]
 ) -> Cacheable:
     """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
     if version != AUTO and not _is_format(version) and not callable(version):
         paths.check_name("version", version)
+    names = checked_record(record)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
-        check_parameters(record, function)
+        checked_record(names, function)
 
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
-            recipe = Recipe.of(call, options, record, is_call=True)
+            recipe = Recipe.of(call, options, names, is_call=True)
             if version == AUTO:
                 return cache(call, _automatic(recipe), recipe)
             if callable(version):

@@ -61,22 +61,25 @@ def check_recipe(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None
         raise StaleVersionError(f"{_name(ref)} was built {what}. {_REMEDY}")
     if what:
         _warn_once(ref, f"was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
-    if recipe.unread:
-        _warn_once(ref, f"is used without comparing all of its source, because that failed: {recipe.unread}")
+    if recipe.identity.unread:
+        _warn_once(ref, f"is used without comparing all of its source, because that failed: {recipe.identity.unread}")
 
 
 def warn_of_incomparable(ref: DataRef[Any], recipe: Recipe, on_change: OnChange) -> None:
     """Warn, once in a process, of what makes a version and is not compared when it is asked for again."""
     if on_change == "ignore":
         return
-    if recipe.account.not_compared:
+    if recipe.not_compared:
         _warn_once(
             ref,
-            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.account.not_compared)}. Make "
+            f"is compared without this, so changes to it go unnoticed: {', '.join(recipe.not_compared)}. Make "
             "an object without comparable content inside the function, or pass plain values",
         )
-    if recipe.sampled_rows:
-        _warn_once(ref, f"is compared by a sample of its source, {recipe.sampled_rows}: changes to others go unnoticed")
+    if recipe.identity.sampled_rows:
+        _warn_once(
+            ref,
+            f"is compared by a sample of its source, {recipe.identity.sampled_rows}: changes to others go unnoticed",
+        )
 
 
 def warn_of_varying_values(name: str, recipe: Recipe, last: str, built: Mapping[str, Any]) -> None:

@@ -769,19 +769,18 @@ class Storage:
                 options.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.builds.recipe import checked_record
         from cachelayer.storage.cacheable import cacheable
         from cachelayer.storage.staleness import checked_on_change
 
         checked = BuildOptions.of(options, "version", "hosts", "on_change", "record")
         reference = self._catalog.parse(dataset_id, version, "template")
-        reaction, names = checked_on_change(on_change), checked_record(record)
+        reaction = checked_on_change(on_change)
 
         def cache(source: Callable[[], Any], name: str, recipe: Recipe) -> DataRef[Any]:
             name = Reference.parse(reference.dataset_id, name, "new").name
             return self._builder.call(source, reference.dataset_id, name, recipe, checked, reaction, hosts)
 
-        return cacheable(cache, reference.name, checked, names)
+        return cacheable(cache, reference.name, checked, record)
 
     def copy(
         self,

@@ -15,12 +15,13 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.recipe import Recipe, name_of
+from cachelayer.builds.recipe import Recipe
 from cachelayer.cli.this_machine import pictures
+from cachelayer.provenance.call_arguments import name_of
 from cachelayer.provenance.code_in_objects import code_file
 from cachelayer.provenance.environment import checked_out, commit_of
 from cachelayer.provenance.stored_values import Wording, differences, shown, stored
-from cachelayer.provenance.walker import described
+from cachelayer.provenance.values import content_of
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
@@ -46,10 +47,12 @@ HIDDEN = ["hunter2", "", ["hunter2"], {"a": 1}, b"hunter2", {1, "a"}, float("nan
 
 def test_numbers_are_stored_as_they_are_and_of_any_other_value_a_short_hash() -> None:
     for value in (0, -3, 0.5, True, None, [1, [2.5, None]], []):
-        assert stored(described(value)) == value
+        assert stored(content_of(value).value) == value
     for value in HIDDEN:
-        assert re.fullmatch("hash:[0-9a-f]{6}", stored(described(value)))
-        assert stored(described(value)) == stored(described(value)) != stored(described([value, "x"]))
+        assert re.fullmatch("hash:[0-9a-f]{6}", stored(content_of(value).value))
+        assert (
+            stored(content_of(value).value) == stored(content_of(value).value) != stored(content_of([value, "x"]).value)
+        )
 
 
 @pytest.mark.parametrize(

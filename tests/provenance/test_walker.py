@@ -115,7 +115,7 @@ def test_it_holds_what_the_function_uses_of_its_module_in_every_release_of_pytho
         "shown",
     }
     assert stored(found.constants) == {
-        "NAMES": "hash:2d8470",
+        "NAMES": "hash:ce0127",
         "RATIO": 0.5,
         "Reader.scale": 2,
         "SIZE": 3,

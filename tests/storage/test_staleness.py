@@ -20,7 +20,7 @@ from user_code import load_code
 import cachelayer
 from cachelayer import CacheLayerWarning, StaleVersionError, StaleVersionWarning, Storage
 from cachelayer.adapters.folders import from_files
-from cachelayer.builds import recipe
+from cachelayer.builds import source_identity
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_every_value_of_a_frame_is_compared(storage: Storage, library: str) -> N
 def test_of_a_table_that_is_too_large_rows_are_compared_and_it_is_said(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe, "MOST_NBYTES", 7_999)
+    monkeypatch.setattr(source_identity, "MOST_NBYTES", 7_999)
     with pytest.warns(CacheLayerWarning, match="sample of its source, 256 of 1,000 rows") as caught:
         refs = [storage.cache({"x": np.arange(N)}, "d", "v1", on_change="error") for _ in range(2)]
     assert len(caught) == 1

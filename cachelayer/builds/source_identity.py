@@ -1,27 +1,57 @@
-"""Hash the columns of tables, frames and arrays in memory, without copying them."""
+"""Tell what identifies a source: its length, columns, elements or files, by looking at what is in memory.
+
+Nothing of the user is called or iterated. The columns of tables, frames and arrays are hashed without copying them.
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of
-from cachelayer.builds.source import Table, adapted_source
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from cachelayer.provenance.stored_values import hashed
-from cachelayer.provenance.walker import crc32c
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.iterable_source import SequenceSource
+from cachelayer.builds.source import Source, Table, adapted_source
+from cachelayer.builds.source_files import identity_of_files, local_files
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.protocols import has_records, records_of
+from cachelayer.provenance.stored_values import hashed, stored
+from cachelayer.provenance.values import Content, crc32c, hash_of
 from cachelayer.records import spec_json, tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.layout import Column, Flat
 from cachelayer.records.leaf_names import names_of_leaves
+from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 
 MOST_NBYTES = 1 << 30
+"""The most bytes of a table that are compared in full."""
+_MOST_HELD_NBYTES = 1 << 26
+"""The same of a table that a function or object holds."""
 _ROWS_AT_ONCE = 1 << 16
 _SAMPLED_ROWS = 256
+_ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
+"""The types of sources whose elements are in memory."""
+
+
+class Identity(NamedTuple):
+    """What identifies a source.
+
+    Args:
+        facts: its length, and hashes of its columns, elements or files, as they are stored.
+        sampled_rows: how many rows were compared, if not all were; "" if all were.
+        unread: why the source could not be looked at; "" if it could.
+        elements: what its elements hold that are in memory.
+    """
+
+    facts: Mapping[str, Any] = {}
+    sampled_rows: str = ""
+    unread: str = ""
+    elements: Content = Content(None)
 
 
 class TableHashes(NamedTuple):
@@ -34,6 +64,70 @@ class TableHashes(NamedTuple):
 
     columns: Mapping[str, str]
     in_part: str = ""
+
+
+def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
+    """Return what identifies an object that a user passes."""
+    try:
+        facts = identity_of_files(local_files(obj))
+    except CacheLayerError as error:
+        return Identity(unread=str(error))
+    if options.unbatch:
+        return Identity(facts)
+    if has_records(obj):
+        records = records_of(obj)
+        return Identity({**facts, "length": len(records), "records": records.digests.elements})
+    try:
+        table = table_of(obj, options.element_spec)
+    except (InvalidArgumentError, InvalidTypeError, ElementError) as error:
+        # It cannot be stored as it is now, so it is not what was built.
+        return Identity({**facts, "columns": str(error), "elements": str(error)})
+    if table is not None:
+        content, sampled_rows = _content_of_table(table, MOST_NBYTES)
+        return Identity({**facts, "length": table.length, **content}, sampled_rows)
+    length = _length(obj)
+    facts |= {} if length is None else {"length": length}
+    if type(obj) not in _ITEMS:
+        return Identity(facts)
+    elements = hash_of(obj, hashes_of_held_table)
+    return Identity({**facts, "elements": stored(elements.value)}, elements=elements)
+
+
+def identity_of_source(source: Source) -> dict[str, Any]:
+    """Return what identifies the elements of a source that a function has made, if they are in memory."""
+    spec = source.element_spec
+    if isinstance(source, Table) and spec is not None:
+        # Images may be files elsewhere.
+        has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(spec))
+        return _content_of_table(source, 0 if has_files else MOST_NBYTES)[0]
+    if isinstance(source, SequenceSource) and type(source.items) in _ITEMS:
+        return {"elements": stored(hash_of(source.items, hashes_of_held_table).value)}
+    return {}
+
+
+def hashes_of_held_table(value: Any) -> TableHashes | None:
+    """Return the hashes of a table or series that code holds; None for anything else."""
+    if hasattr(type(value), "to_frame"):
+        value = value.to_frame(name="values")
+    table = None if isinstance(value, (np.ndarray, Mapping)) else table_of(value)
+    return None if table is None else table_hashes(table, _MOST_HELD_NBYTES)
+
+
+def _content_of_table(table: Table, most_nbytes: int) -> tuple[dict[str, Any], str]:
+    """Return the hashes of a table as they are stored, and how many rows were compared if not all were."""
+    columns, sampled_rows = table_hashes(table, most_nbytes)
+    if "elements" in columns:
+        return stored(columns), sampled_rows
+    named = {f"column {name}": hash_of_column for name, hash_of_column in columns.items()}
+    return {"columns": [*columns], **stored(named)}, sampled_rows
+
+
+def _length(obj: Any) -> int | None:
+    try:
+        return None if isinstance(obj, Mapping) else len(obj)
+    except Exception:  # noqa: BLE001
+        # The user's code may raise anything; then the length is unknown.
+        return None
 
 
 def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
