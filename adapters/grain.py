@@ -278,7 +278,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         following.set_state(state)
         if self._workers > 1:
             # Workers read the steps of their stream, which must be those of the state.
-            reader_of(self._stream).identity.position(state)
+            reader_of(self._stream).check_same_steps(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
         # Grain restores each worker separately, and skips workers that have no state. At the beginning it takes the
         # state from an undivided dataset; only there does the number of workers not matter.
@@ -341,5 +341,5 @@ class _WorkerIterator(_StreamedIterator):
             raise StopIteration
         item = self._batches.item(step)
         begin = steps.at(position) or step
-        self._iterator.set_state(reader.identity.state(steps.turn_after(begin, self._workers)))
+        self._iterator.set_state(reader.state(steps.turn_after(begin, self._workers)))
         return item

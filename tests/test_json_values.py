@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, Inval
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.json_values import sealed, unsealed
 from cachelayer.objects import paths
+from cachelayer.protocols import Digests
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_named
 from cachelayer.records.tree import leaves, namedtuple_class
-from cachelayer.streams.order.orders import ExactOrder
-from cachelayer.streams.state import FILE, StreamIdentity, read_state
-from cachelayer.streams.steps import Steps
+from cachelayer.streams.state import FILE, read_state, restore, state_of
+from cachelayer.streams.stream_options import make_options
 from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
@@ -124,14 +125,13 @@ def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
 
 
 def test_states_are_restored_or_refused() -> None:
-    identity = StreamIdentity(
-        "ab" * 32, ExactOrder(10, shuffle=True, seed=3), Steps(10, 2, 1, "keep", 1, left_out=((2, 4),))
-    )
-    for done, state in mutated(identity.state(5)):
+    digests, options = Digests.of("ab" * 32), make_options(10, 2, shuffle=True, seed=3)
+    options = replace(options, steps=options.steps.without([(2, 4)]))
+    for done, state in mutated(state_of(digests, "", options, 5)):
         for given in (state, json.dumps(state)):
             try:
                 with suppress(StateError):
-                    assert 0 <= identity.position(given) <= 2**62
+                    assert 0 <= restore(digests, "", options, given)[1] <= 2**62
             except Exception as error:
                 raise AssertionError(done) from error
 

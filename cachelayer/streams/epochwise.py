@@ -217,7 +217,7 @@ class Epochwise(Generic[T]):
 
     def _state(self, number: int, position: int) -> dict[str, Any]:
         iterator = self._iterator
-        state = self._reader.identity.state(position) if iterator is None else state_at(iterator, position)
+        state = self._reader.state(position) if iterator is None else state_at(iterator, position)
         return state_of_loops(state, position // self._reader.options.steps.records if self._is_endless else number)
 
     def set_state(self, state: Any) -> None:

@@ -214,7 +214,7 @@ class StreamIterator(Iterator[T]):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
-        return self._reader.identity.state(self.position)
+        return self._reader.state(self.position)
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was, on any number of shards.
@@ -279,7 +279,7 @@ def has_ended(iterator: StreamIterator[Any]) -> bool:
 
 def state_at(iterator: StreamIterator[Any], position: int) -> dict[str, Any]:
     """Return the state of an iterator's stream at another position."""
-    return iterator._reader.identity.state(position)
+    return iterator._reader.state(position)
 
 
 def continue_with(iterator: StreamIterator[Any], steps: Steps, position: int) -> None:
@@ -296,7 +296,7 @@ class ChunksWithStates:
 
     def chunk(self, position: int) -> Chunk[tuple[Any, dict[str, Any]]] | None:
         chunk = self._chunks.chunk(position)
-        return None if chunk is None else chunk.replaced(lambda item, after: (item, self._reader.identity.state(after)))
+        return None if chunk is None else chunk.replaced(lambda item, after: (item, self._reader.state(after)))
 
     def forget(self) -> None:
         self._chunks.forget()

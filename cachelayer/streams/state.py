@@ -7,14 +7,16 @@ import operator
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
+from cachelayer.protocols import Digests
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.orders import Order
-from cachelayer.streams.steps import MOST_POSITIONS, Segment, Steps
+from cachelayer.streams.steps import MOST_POSITIONS, Segment
+from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.temporary_files import sync_path
 from cachelayer.user_warnings import warn
 
@@ -43,128 +45,110 @@ class Changeable(Protocol):
         """Return what a state says of the order before its position, as a mapping by one name."""
 
 
-@dataclass(frozen=True)
-class StreamIdentity:
-    """The records and the order that a position refers to.
+def state_of(digests: Digests, name: str, options: StreamOptions, position: int) -> dict[str, Any]:
+    """Return the state of a sampler whose next step begins at a position.
 
     Args:
-        digest: identity of the records.
-        order: their order.
-        steps: the steps that begin at positions.
-        original: the digest that the records had before some were erased; None if none was.
+        digests: those of the records.
         name: what people call the records; it is not compared.
+        options: their order, and the steps that begin at positions.
+        position: the position.
     """
+    order, steps = options.order, options.steps
+    return {
+        "format": FORMAT,
+        **({"dataset": name} if name else {}),
+        "digest": digests.rows,
+        "records": order.records,
+        "order": {**order.described, **_past(order, position)},
+        "position": position,
+        **({} if digests.original == digests.rows else {"original": digests.original}),
+        **({"left_out": [list(ends) for ends in steps.left_out]} if steps.left_out else {}),
+        **({"segments": [list(segment) for segment in steps.earlier]} if steps.earlier else {}),
+    }
 
-    digest: str
-    order: Order
-    steps: Steps
-    original: str | None = None
-    name: str = ""
 
-    def state(self, position: int) -> dict[str, Any]:
-        """Return the state of a sampler whose next step begins at a position."""
-        return {
-            "format": FORMAT,
-            **({"dataset": self.name} if self.name else {}),
-            "digest": self.digest,
-            "records": self.order.records,
-            "order": {**self.order.described, **self._past(position)},
-            "position": position,
-            **({} if self.original in (None, self.digest) else {"original": self.original}),
-            **({"left_out": [list(ends) for ends in self.steps.left_out]} if self.steps.left_out else {}),
-            **({"segments": [list(segment) for segment in self.steps.earlier]} if self.steps.earlier else {}),
-        }
+def restore(digests: Digests, name: str, options: StreamOptions, state: Any) -> tuple[StreamOptions, int]:
+    """Return the options of what goes on from a state of the same records in the same order, and its position.
 
-    def _past(self, position: int) -> Mapping[str, Any]:
-        return self.order.past(position) if isinstance(self.order, Changeable) else {}
+    Its steps leave out what the state leaves out too, and begin with its segments, whose digests the caller checks. Its
+    order has the sizes of blocks of the state, where the user has left them open.
 
-    def position(self, state: Any) -> int:
-        """Return the position of a state of the same records in the same order, and of the same steps."""
-        restored, position = self.restored(state)
-        steps = restored.steps
-        if steps != self.steps or restored.order != self.order:
-            raise StateError(
-                "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "
-                f"pass stream.without(...) with the same steps (positions {list(steps.left_out)}), or restore it with "
-                "an iterator of the stream itself"
-            )
-        return position
+    Raises:
+        StateError: if it is none, or belongs to other records or another order.
+    """
+    state = _unpacked(_plain(state))
+    if not isinstance(state, dict) or "format" not in state or "position" not in state:
+        raise StateError(f"not a sampler state: {_shown(state)}")
+    if _whole(state["format"], 1, "format") > FORMAT:
+        raise StateError(
+            f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
+        )
+    if isinstance(options.order, BlockOrder) and isinstance(state.get("order"), dict):
+        options = replace(options, order=options.order.with_sizes_of(state["order"].get("blocks")))
+    mine = _plain(state_of(digests, name, options, 0))
+    # Records that were erased leave the numbers and the order as they are.
+    differs_in_erased = digests.rows != state.get("digest") and _original(mine) == _original(state)
+    ignored = {*_past(options.order, 0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
+    differences = _differences(mine, state, ignored)
+    if differences:
+        raise StateError(
+            f"the state belongs to another stream: {'; '.join(differences)}: pass what differs to stream(), or "
+            "restore it where it was saved"
+        )
+    position = _whole(state["position"], 0, "position")
+    if position > MOST_POSITIONS:
+        raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
+    _check_past(options.order, position, state)
+    left_out = [[_whole(end, 0, "left_out") for end in ends] for ends in _lists(state, "left_out", 2)]
+    segments = _segments_of(state, options.steps.records)
+    steps = replace(options.steps, earlier=tuple(segments)).without(left_out)
+    refusal = steps.refusal(position)
+    if refusal is not None:
+        raise StateError(f"the state cannot be continued: {refusal}")
+    if differs_in_erased:
+        warn(
+            f"the state was saved over digest {_shown(state.get('digest'))}, and is restored over {digests.rows!r}: "
+            "only erased records differ, so numbers and order are the same. An erased record raises an "
+            'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
+        )
+    return replace(options, steps=steps), position
 
-    def restored(self, state: Any) -> tuple[StreamIdentity, int]:
-        """Return the identity of what goes on from a state of the same records in the same order, and its position.
 
-        Its steps leave out what the state leaves out too, and begin with its segments, whose digests the caller checks.
-        Its order has the sizes of blocks of the state, where the user has left them open.
-        """
-        state = _unpacked(_plain(state))
-        if not isinstance(state, dict) or "format" not in state or "position" not in state:
-            raise StateError(f"not a sampler state: {_shown(state)}")
-        if _whole(state["format"], 1, "format") > FORMAT:
-            raise StateError(
-                f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
-            )
-        order = self.order
-        if isinstance(order, BlockOrder) and isinstance(state.get("order"), dict):
-            order = order.with_sizes_of(state["order"].get("blocks"))
-        mine = _plain(replace(self, order=order).state(0))
-        # Records that were erased leave the numbers and the order as they are.
-        differs_in_erased = self.digest != state.get("digest") and _original(mine) == _original(state)
-        ignored = {*self._past(0), *_NOT_COMPARED, *(["digest"] if differs_in_erased else [])}
-        differences = _differences(mine, state, ignored)
+def _past(order: Order, position: int) -> Mapping[str, Any]:
+    return order.past(position) if isinstance(order, Changeable) else {}
+
+
+def _check_past(order: Order, position: int, state: Mapping[str, Any]) -> None:
+    """Raise if a state of the same records comes from another past than its position has here."""
+    for name, mine in _past(order, position).items():
+        inner = state["order"].get(name)
+        differences = _differences(_plain(mine), inner if isinstance(inner, dict) else {})
         if differences:
             raise StateError(
-                f"the state belongs to another stream: {'; '.join(differences)}: pass what differs to stream(), or "
-                "restore it where it was saved"
+                f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
+                "what comes at that position or later may change"
             )
-        position = _whole(state["position"], 0, "position")
-        if position > MOST_POSITIONS:
-            raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
-        self._check_past(position, state)
-        steps = self._steps_of(state)
-        refusal = steps.refusal(position)
-        if refusal is not None:
-            raise StateError(f"the state cannot be continued: {refusal}")
-        if differs_in_erased:
-            warn(
-                f"the state was saved over digest {_shown(state.get('digest'))}, and is restored over {self.digest!r}: "
-                "only erased records differ, so numbers and order are the same. An erased record raises an "
-                'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
-            )
-        return replace(self, order=order, steps=steps), position
 
-    def _steps_of(self, state: Mapping[str, Any]) -> Steps:
-        """Return the steps of a state: those of this stream, without what the state leaves out, after its segments."""
-        left_out = [[_whole(position, 0, "left_out") for position in ends] for ends in _lists(state, "left_out", 2)]
-        return replace(self.steps, earlier=tuple(self._segments_of(state))).without(left_out)
 
-    def _segments_of(self, state: Mapping[str, Any]) -> list[Segment]:
-        segments: list[Segment] = []
-        for *numbers, digest in _lists(state, "segments", 5):
-            begin, records, epoch, first = (_whole(number, 0, "segments") for number in numbers)
-            if segments:
-                before = segments[-1]
-                known = before.first + before.records
-                follows = begin > before.begin and (begin - before.begin) % before.records == 0
-            else:
-                known, follows = 0, begin == 0
-            # The new records by themselves, or all that there are by then.
-            if not (follows and records and first in (0, known) and first + records >= known):
-                raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
-            segments.append(Segment(begin, records, epoch, first, str(digest)))
-        if segments and segments[-1].first + segments[-1].records != self.steps.records:
+def _segments_of(state: Mapping[str, Any], all_records: int) -> list[Segment]:
+    """Return the segments that a state has advanced through, the last of which ends with the last record of all."""
+    segments: list[Segment] = []
+    for *numbers, digest in _lists(state, "segments", 5):
+        begin, records, epoch, first = (_whole(number, 0, "segments") for number in numbers)
+        if segments:
+            before = segments[-1]
+            known = before.first + before.records
+            follows = begin > before.begin and (begin - before.begin) % before.records == 0
+        else:
+            known, follows = 0, begin == 0
+        # The new records by themselves, or all that there are by then.
+        if not (follows and records and first in (0, known) and first + records >= known):
             raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
-        return segments
-
-    def _check_past(self, position: int, state: Mapping[str, Any]) -> None:
-        """Raise if a state of the same records comes from another past than its position has here."""
-        for name, mine in self._past(position).items():
-            inner = state["order"].get(name)
-            differences = _differences(_plain(mine), inner if isinstance(inner, dict) else {})
-            if differences:
-                raise StateError(
-                    f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
-                    "what comes at that position or later may change"
-                )
+        segments.append(Segment(begin, records, epoch, first, str(digest)))
+    if segments and segments[-1].first + segments[-1].records != all_records:
+        raise StateError(f"not a sampler state: its segments are {_shown(state['segments'])}")
+    return segments
 
 
 def state_of_loops(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:

@@ -259,7 +259,7 @@ class Stream(Generic[T]):
         before = integer("step", step, 0)
         steps = self._options.steps
         position = steps.next_start(self._step(before - 1).end) if before else steps.next_start(self._options.start)
-        return self._reader.identity.state(position)
+        return self._reader.state(position)
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches."""

@@ -15,7 +15,7 @@ from samples import examples
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Buckets
 from cachelayer.streams.reading.chunk_plan import plan_chunk
-from cachelayer.streams.reading.context import ReadContext
+from cachelayer.streams.reading.failures import ReadContext
 from cachelayer.streams.stream import reader_of
 
 N, BATCH = 61, 6

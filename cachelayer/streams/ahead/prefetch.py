@@ -17,8 +17,7 @@ from cachelayer.protocols import T
 from cachelayer.streams.ahead.background import Background
 from cachelayer.streams.ahead.block_feed import BlockRows, feed_of
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk
-from cachelayer.streams.reading.context import ReadContext
-from cachelayer.streams.reading.failures import Failure, clear_callers
+from cachelayer.streams.reading.failures import Failure, ReadContext, clear_callers
 from cachelayer.streams.reading.step_reader import StepReader
 
 _CHUNK_NBYTES = 4 << 20
@@ -91,10 +90,7 @@ def read_chunk(
     at once.
     """
     context, after = ReadContext(closed), plan.after
-    read, failure = context.attempt(reader.read, plan, context, on_the_way)
-    items: list[Any] = []
-    if failure is None:
-        items, failure = read
+    items, failure = reader.read(plan, context, on_the_way)
     if failure is not None:
         clear_callers(failure)
     try:
@@ -103,7 +99,7 @@ def read_chunk(
         return Chunk(begin, after, items, failure, tuple(each for each in context.failures if each.position < last))
     finally:
         # The error's traceback holds this frame, which must not hold the error.
-        failure = read = None
+        failure = None
 
 
 class _Planned(NamedTuple, Generic[T]):

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from cachelayer.protocols import Attempted, Failed, Held, Stacker
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.reading.chunk_plan import ChunkPlan
-from cachelayer.streams.reading.context import ReadContext
-from cachelayer.streams.reading.failures import Failure, attempt, failure_of, none_left, too_many
+from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, failure_of, none_left, too_many
 from cachelayer.streams.reading.maps import Collate, Draw, ElementMap
 
 if TYPE_CHECKING:

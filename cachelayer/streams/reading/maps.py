@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Attempted, Failed, Stacker
-from cachelayer.streams.reading.context import ReadContext
-from cachelayer.streams.reading.failures import attempt, is_of_element
+from cachelayer.streams.reading.failures import ReadContext, attempt, is_of_element
 from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]

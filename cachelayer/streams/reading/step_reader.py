@@ -15,11 +15,10 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Held, Stacker, has_records, records_of
 from cachelayer.streams.order.buckets import BucketOrder
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
-from cachelayer.streams.reading.context import ReadContext
-from cachelayer.streams.reading.failures import Failure, attempt, clear_callers, too_many
+from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, too_many
 from cachelayer.streams.reading.map_run import HeldOf, MapRun
 from cachelayer.streams.reading.maps import Collate, ElementMap, returned_none
-from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.steps import Indices, Step, Steps
 from cachelayer.streams.stream_options import StreamOptions, order_over
 
@@ -54,15 +53,6 @@ class StepReader:
     warned_in: set[int] = field(default_factory=set, compare=False, repr=False)
     convert: Callable[[Any, int], Any] | None = None
 
-    @cached_property
-    def identity(self) -> StreamIdentity:
-        """The records and the order that positions of the stream refer to: only a state asks for it.
-
-        The digest of records that were chosen one by one takes a while.
-        """
-        digests, info = self.records.digests, self.records.info
-        return StreamIdentity(digests.rows, self.options.order, self.options.steps, digests.original, info.name)
-
     @property
     def share(self) -> int:
         """The number of rows that are read of a whole step."""
@@ -82,14 +72,21 @@ class StepReader:
         """Return the reader of other steps."""
         return replace(self, options=replace(self.options, steps=steps))
 
+    def state(self, position: int) -> dict[str, Any]:
+        """Return the state of a sampler whose next step begins at a position.
+
+        The first takes a while if the records were chosen one by one, which have no digest before.
+        """
+        return state_of(self.records.digests, self.records.info.name, self.options, position)
+
     def restored(self, state: Any) -> tuple[StepReader, int]:
         """Return the reader that goes on from a state, with the steps of the state, and its position.
 
         Raises:
             StateError: if it belongs to other records or another order, or lies past the end.
         """
-        restored, position = self.identity.restored(state)
-        steps = restored.steps
+        options, position = restore(self.records.digests, self.records.info.name, self.options, state)
+        steps = options.steps
         for segment in steps.earlier:
             if self.records.prefix_digest(segment.first + segment.records) != segment.digest:
                 raise StateError(
@@ -101,7 +98,18 @@ class StepReader:
                 f"position {position} of the state is past the end of this stream, {steps.end}: set it on "
                 "stream.epochs(), or pass a larger num_epochs, which a mixture does not have"
             )
-        return replace(self, options=replace(self.options, order=restored.order, steps=steps)), position
+        return replace(self, options=options), position
+
+    def check_same_steps(self, state: Any) -> None:
+        """Raise a StateError unless a state has the order and the steps of this reader, which cannot follow others."""
+        restored, _ = self.restored(state)
+        options = self.options
+        if restored.options.steps != options.steps or restored.options.order != options.order:
+            raise StateError(
+                "the state leaves out steps, or has advanced to more records, and what reads here cannot follow it: "
+                f"pass stream.without(...) with the same steps (positions {list(restored.options.steps.left_out)}), or "
+                "restore it with an iterator of the stream itself"
+            )
 
     def advanced(self, newer: Any, position: int) -> StepReader:
         """Return the reader that goes on over a newer version from the end of the epoch that a position lies in."""
@@ -161,11 +169,15 @@ class StepReader:
     def read(
         self, plan: ChunkPlan, context: ReadContext, on_the_way: RowsOnTheWay | None = None
     ) -> tuple[list[Any], BaseException | None]:
-        """Return the items of the steps of a chunk, and the error that comes in place of the one after them, if any.
-
-        An error of the first of the steps may be raised.
-        """
+        """Return the items of the steps of a chunk, and the error that comes in place of the one after them, if any."""
         items = list[Any]()
+        _, error = context.attempt(self._read_into, items, plan, context, on_the_way)
+        return items, error
+
+    def _read_into(
+        self, items: list[Any], plan: ChunkPlan, context: ReadContext, on_the_way: RowsOnTheWay | None
+    ) -> None:
+        """Append the items of the steps of a chunk to a list, which has those before an error that is raised."""
 
         def held(rows: slice) -> Held | None:
             return None if on_the_way is None else on_the_way.held(rows)
@@ -173,17 +185,12 @@ class StepReader:
         if not self.options.batched:
             run = MapRun(self, context)
             run.run(plan, held)
-            if self.convert is None:
-                return run.elements, run.error
-            _, error = context.attempt(items.extend, map(self.convert, run.elements, repeat(1)))
-            return items, run.error if error is None else error
+            items.extend(run.elements if self.convert is None else map(self.convert, run.elements, repeat(1)))
+            run.raise_error()
+            return
         batches = self._mapped_batches(plan, context, held) if self.maps else self._batches(plan, held)
-        for number in range(len(plan.steps)):
-            item, error = context.attempt(self._finished, plan, number, batches, context)
-            if error is not None:
-                return items, error
-            items.append(item)
-        return items, None
+        for number, batch in enumerate(batches):
+            items.append(self._finished(plan, number, batch, context))
 
     def _batches(self, plan: ChunkPlan, held: HeldOf) -> Iterator[Any]:
         """Yield the batch of each step, before functions of batches and the mask; all are read at once, if possible."""
@@ -236,9 +243,8 @@ class StepReader:
         run.raise_error()
         return cast(Collate, run.collate)(run.elements, 0)
 
-    def _finished(self, plan: ChunkPlan, number: int, batches: Iterator[Any], context: ReadContext) -> Any:
-        """Return what is handed out: a batch after functions of batches, with its mask."""
-        batch = next(batches)
+    def _finished(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
+        """Return what is handed out for a step: its batch after functions of batches, with its mask."""
         for function in self.batch_maps:
             context.check()
             changed = function(batch)

@@ -13,10 +13,12 @@ from samples import examples
 from test_golden import Numbered
 
 from cachelayer import Blocks, Buckets, InvalidArgumentError, StateError
+from cachelayer.protocols import Digests
 from cachelayer.streams.order.buckets import BucketOrder
-from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.stream_options import StreamOptions, make_options
 
+DIGESTS = Digests.of("0")
 SEEDS = st.none() | st.integers(0, 2**64 - 1)
 
 
@@ -68,16 +70,15 @@ def test_steps_are_those_that_the_page_specifies_and_any_is_found_at_once(
 def test_only_starts_of_steps_are_valid_positions(table: Numbered, batch: int, seed: int | None) -> None:
     options, end = options_of(table, batch, seed, num_epochs=2), 2 * sum(table.sizes)
     starts = {begin for begin, _, _ in steps_of(options)} | {end}
-    identity = StreamIdentity("0", options.order, options.steps)
     for position in range(end + 1):
-        state = identity.state(position)
+        state = state_of(DIGESTS, "", options, position)
         if position in starts:
-            assert identity.position(state) == position
+            assert restore(DIGESTS, "", options, state) == (options, position)
             continue
         before, after = max(s for s in starts if s < position), min(s for s in starts if s > position)
         named = f"position {position} lies within a step.* the nearest are {before} and {after}$"
         with pytest.raises(StateError, match=named):
-            identity.position(state)
+            restore(DIGESTS, "", options, state)
         with pytest.raises(InvalidArgumentError, match=named):
             options_of(table, batch, seed, num_epochs=2, start=position)
 
@@ -94,10 +95,10 @@ def test_only_starts_of_steps_are_valid_positions(table: Numbered, batch: int, s
 )
 def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name(options: StreamOptions, named: str) -> None:
     mine = options_of(Numbered((10, 5)), 4, 1)
-    state = StreamIdentity("0", mine.order, mine.steps).state(8)
+    state = state_of(DIGESTS, "", mine, 8)
     assert state["order"]["buckets"] == {"leaves": ["tokens"], "bounds": [1, 2], "global_batch_size": 4}
     with pytest.raises(StateError, match=named):
-        StreamIdentity("0", options.order, options.steps).position(state)
+        restore(DIGESTS, "", options, state)
 
 
 @pytest.mark.parametrize(
