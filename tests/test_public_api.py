@@ -119,7 +119,7 @@ def test_importing_it_imports_nothing_but_its_errors() -> None:
 
 
 def test_using_every_public_name_imports_no_framework() -> None:
-    heavy = sorted(OPTIONAL | {"array_record", "asyncio", "fsspec", "importlib.metadata", "tqdm", "typer", "zstandard"})
+    heavy = sorted(OPTIONAL | {"array_record", "asyncio", "fsspec", "importlib.metadata", "tqdm", "click", "zstandard"})
     code = f"import sys; from cachelayer import *; print([name for name in {heavy!r} if name in sys.modules])"
     assert printed(code) == "[]"
 

@@ -2,78 +2,78 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
-from typing import Annotated, Any
+from functools import wraps
+from typing import Any
 
-import typer
-from rich.markup import escape
-from typer.core import TyperGroup
+import click
 
 import cachelayer
 from cachelayer.cli import output
-from cachelayer.cli.options import in_options, option, parameters
 from cachelayer.cli.output import Result
+from cachelayer.cli.words import in_options
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, FormatError, StorageError
 from cachelayer.progress import harmless
 
+_PANELS = ("Build", "List", "Inspect", "Check", "Manage", "Help")
 
-class Commands(TyperGroup):
-    """The commands; one that is called `delete` in Python says what it is called here."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+class Commands(click.Group):
+    """The commands, in panels. One that is called `delete` in Python says what it is called here."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.panels: dict[str, str] = {}
+        """The panel of each command."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] == "delete":
             ctx.fail("No such command 'delete': it is called rm.")
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for panel in _PANELS:
+            names = [name for name in self.commands if self.panels[name] == panel]
+            with formatter.section(panel):
+                formatter.write_dl([(name, str(self.commands[name].short_help)) for name in names])
 
-app = typer.Typer(
+
+@click.group(
     cls=Commands,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+    invoke_without_command=True,
     epilog="Exit codes: 0 success, 1 a finding (damage, a difference), 2 a mistake in the command, 3 the storage "
     "failed or is damaged, 4 a bug in cachelayer, 130 interrupted.",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"cachelayer {cachelayer.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def about(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
-    ] = False,
-) -> None:
+@click.version_option(cachelayer.__version__, message="cachelayer %(version)s")
+@click.pass_context
+def app(context: click.Context) -> None:
     """Build, inspect and copy versioned, random-access datasets from any sequential source."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
-def command(panel: str, *examples: str) -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Make a function that returns a result a command of the same name, in a panel of the help and with examples.
+def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Result]], click.Command]:
+    """Make a function that returns a result a command, in a panel of the help and with examples.
 
     With ``--json``, all that the function prints goes to stderr, so that stdout holds only the document.
     """
 
-    def decorate(function: Callable[..., Result]) -> Callable[..., None]:
-        taken = [*parameters(function), option("as_json"), option("show_traceback")]
-        names = {one.name for one in taken}
-
+    def decorate(function: Callable[..., Result]) -> click.Command:
+        @wraps(function)
         def run(*, as_json: bool, show_traceback: bool, **given: Any) -> None:
+            context = click.get_current_context()
+            parameters = {str(one.name): one for one in context.command.params}
             with warnings.catch_warnings():
                 warnings.simplefilter("always", CacheLayerWarning)
                 warnings.showwarning = lambda message, *_, **__: output.problem(
-                    "warning", in_options(str(message), names)
+                    "warning", in_options(str(message), parameters)
                 )
                 try:
                     with redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -81,32 +81,32 @@ def command(panel: str, *examples: str) -> Callable[[Callable[..., Result]], Cal
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:
                         traceback.print_exc()
-                    code = _report(error, names)
+                    code = _report(error, parameters)
                 else:
                     code = result.code if output.write(result, as_json=as_json) else output.FAILURE
-            raise typer.Exit(code)
+            context.exit(code)
 
-        run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
-        name = function.__name__.strip("_").replace("_", "-")
-        summary = " ".join(escape(function.__doc__ or "").split())
-        lines = "\n".join(f"  $ cachelayer {name} {escape(example)}" for example in examples)
-        return app.command(
-            name,
-            help=f"{summary}\n\n\b\nExamples:\n{lines}",
-            short_help=summary.partition(". ")[0].rstrip("."),
-            rich_help_panel=panel,
-        )(run)
+        summary = " ".join((function.__doc__ or "").split())
+        lines = "\n".join(f"  $ cachelayer {name} {example}" for example in examples)
+        short = summary.partition(". ")[0].rstrip(".")
+        made = app.command(name, help=f"{summary}\n\n\b\nExamples:\n{lines}", short_help=short)(run)
+        made.params += [
+            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document, for scripts."),
+            click.Option(["--traceback", "show_traceback"], is_flag=True, help="Show where an error was raised."),
+        ]
+        app.panels[name] = panel
+        return made
 
     return decorate
 
 
-def _report(error: BaseException, options: Collection[str]) -> int:
-    """Print an error of a command with these options on stderr, and return its exit code."""
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+def _report(error: BaseException, parameters: Mapping[str, click.Parameter]) -> int:
+    """Print an error of a command with these parameters on stderr, and return its exit code."""
+    if isinstance(error, KeyboardInterrupt | click.Abort):
         output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
         return output.INTERRUPTED
     if isinstance(error, CacheLayerError):
-        output.problem("error", in_options(str(error), options))
+        output.problem("error", in_options(str(error), parameters))
         return output.FAILURE if isinstance(error, StorageError | CorruptionError | FormatError) else output.USAGE
     if isinstance(error, SystemExit):
         output.problem("error", f"the program called sys.exit({error.code!r}), which ends no build: return instead")
@@ -124,7 +124,7 @@ def main() -> None:
     try:
         app(prog_name="cachelayer")
     except OSError as error:
-        # Typer prints help by itself, and it may fail as what commands print.
+        # Click prints help by itself, and it may fail as what commands print.
         output.cannot_print(error)
         sys.exit(output.FAILURE)
     except SystemExit as end:

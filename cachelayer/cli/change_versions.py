@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.cli import options
-from cachelayer.cli.app import command
-from cachelayer.cli.options import (
+from cachelayer.cli.addresses import (
     Pairs,
     fetch_rows,
+    names_version,
     only_dataset,
     open_address,
     open_storage,
     storage_options,
     versions_of,
 )
+from cachelayer.cli.app import command
+from cachelayer.cli.functions import arguments_of, load
+from cachelayer.cli.options import argument, flag, option
 from cachelayer.cli.output import FINDING, Result, version_result
 from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
@@ -31,58 +34,76 @@ from cachelayer.versions.reference import Reference
 
 
 @command(
+    "build",
     "Build",
     "pipeline:train gs://bucket/caches/cifar10@v1",
     "pipelines/text.py:tokens cache/tokens@v3 --arg length=512",
     "pipeline:train 'cache/cifar10@size-{size}' --arg size=32",
 )
+@argument("function", "MODULE:FUNCTION", "A function that returns a source, or FILE.py:FUNCTION.")
+@options.target
+@options.call_arguments
+@options.reach
+@options.submitting
 def build(
-    function: str,
-    target: str,
-    *,
-    arg: Pairs = None,
-    record: list[str] | None = None,
-    option: Pairs = None,
-    local_cache: Any = None,
-    **submit: Any,
+    function: str, target: str, arg: Pairs, record: tuple[str, ...], option: Pairs, local_cache: Any, **submit: Any
 ) -> Result:
     """Call a function that returns a source, and publish its elements as a version.
 
     A version that exists is not built again: its arguments and code are compared.
     """
-    source = options.load(function)
-    arguments = options.arguments_of(source, arg or ())
+    source = load(function)
+    arguments = arguments_of(source, arg)
     storage, name = open_address(target, option, local_cache=local_cache)
     before = versions_of(storage, name)
-    ref = storage.cacheable(name, record=record or (), **submit)(source)(**arguments)
+    ref = storage.cacheable(name, record=record, **submit)(source)(**arguments)
     return version_result(ref, "published", before)
 
 
-@command("Build", "'train-*.parquet' gs://bucket/caches/rows@v1", "photos cache/pets@v1 --format images")
-def import_(
-    files: list[str], target: str, *, kind: Any = None, option: Pairs = None, local_cache: Any = None, **submit: Any
+@command("import", "Build", "'train-*.parquet' gs://bucket/caches/rows@v1", "photos cache/pets@v1 --format images")
+@options.several("files", "FILES...", "Paths, 'patterns' or URLs of files, or one folder.")
+@options.target
+@options.file_format
+@options.reach
+@options.submitting
+def import_files(
+    files: tuple[str, ...], target: str, kind: str | None, option: Pairs, local_cache: Any, **submit: Any
 ) -> Result:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     storage, name = open_address(target, option, local_cache=local_cache)
     before = versions_of(storage, name)
     _refuse_own_folder(files, storage)
     submitted = storage.cacheable(name, record=("kind", "files"), **submit)(named_files.imported)
-    return version_result(submitted(kind=named_files.format_of(files, kind), files=files), "published", before)
+    return version_result(
+        submitted(kind=named_files.format_of(list(files), kind), files=list(files)), "published", before
+    )
 
 
-@command("Build", "gs://b/caches/docs@v3 pipeline:quality --new v4", "cache/docs@v3 scores.parquet --new v4 --on url")
+@command(
+    "add-column",
+    "Build",
+    "gs://b/caches/docs@v3 pipeline:quality --new v4",
+    "cache/docs@v3 scores.parquet --new v4 --on url",
+)
+@options.whole_version
+@argument(
+    "columns", "COLUMNS...", "A MODULE:FUNCTION that makes a dict of an element, or tables.", nargs=-1, required=True
+)
+@option("new", "VERSION", "The name of the new version.", required=True)
+@options.reach
+@options.adding
 def add_column(
-    whole: str, columns: list[str], *, new: str, option: Pairs = None, local_cache: Any = None, **adding: Any
+    whole: str, columns: tuple[str, ...], new: str, option: Pairs, local_cache: Any, **adding: Any
 ) -> Result:
     """Publish a version with more columns: those of a function, or of a table. No record is copied."""
     storage, base = open_address(whole, option, local_cache=local_cache)
     is_function = len(columns) == 1 and ":" in Path(columns[0]).name
-    source = options.load(columns[0]) if is_function else columns
+    source = load(columns[0]) if is_function else list(columns)
     ref = storage.add_columns(base, new=new, columns=source, **adding)
     return version_result(ref, "published")
 
 
-def _refuse_own_folder(files: list[str], storage: Storage) -> None:
+def _refuse_own_folder(files: Sequence[str], storage: Storage) -> None:
     """Raise if a folder of files holds the storage: its shards would be taken for files of the dataset."""
     for place in files:
         if "://" not in place and Path(storage.url).is_relative_to(Path(place).expanduser().resolve()):
@@ -91,8 +112,12 @@ def _refuse_own_folder(files: list[str], storage: Storage) -> None:
             )
 
 
-@command("Manage", "gs://bucket/caches/cifar10@v2 best", "gs://bucket/caches/cifar10 best --delete")
-def tag(whole: str, tag: str, *, delete: bool = False, option: Pairs = None) -> Result:
+@command("tag", "Manage", "gs://bucket/caches/cifar10@v2 best", "gs://bucket/caches/cifar10 best --delete")
+@options.whole_version
+@argument("tag", "TAG", "The tag; it moves if it named another version.")
+@flag("delete", "Remove the tag; the version is then not named: STORAGE/ID.")
+@options.client_options
+def tag_version(whole: str, tag: str, delete: bool, option: Pairs) -> Result:
     """Tag a version, or remove a tag."""
     storage, text = open_address(whole, option)
     if delete:
@@ -105,19 +130,27 @@ def tag(whole: str, tag: str, *, delete: bool = False, option: Pairs = None) -> 
     return Result({"dataset_id": dataset_id, "version": name, "tag": tag}, [f"{dataset_id}@{tag} is {name}"])
 
 
-@command("Manage", "cache/cifar10@v2 gs://bucket/caches", "gs://bucket/caches/cifar10@v2 s3://other/caches/cifar@v1")
-def cp(whole: str, to: str, *, option: Pairs = None, to_option: Pairs = None) -> Result:
+@command(
+    "cp", "Manage", "cache/cifar10@v2 gs://bucket/caches", "gs://bucket/caches/cifar10@v2 s3://other/caches/cifar@v1"
+)
+@options.whole_version
+@argument("to", "STORAGE[/ID@VERSION]", "The target; by default with the same names.")
+@options.client_options
+@options.to_client_options
+def copy(whole: str, to: str, option: Pairs, to_option: Pairs) -> Result:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
     source, text = open_address(whole, option)
     to = to.rstrip("/")
-    is_storage = not options.names_version(to)
+    is_storage = not names_version(to)
     target = Storage(to, storage_options=storage_options(to_option)) if is_storage else open_address(to, to_option)[0]
     new = None if is_storage else to
     before = versions_of(target, new or text)
     return version_result(source.copy(text, to=target, new=new), "copied", before)
 
 
-@command("Manage", "gs://bucket/caches/cifar10@v2", "gs://bucket/caches/cifar10@v2 --local-cache /scratch")
+@command("mirror", "Manage", "gs://bucket/caches/cifar10@v2", "gs://bucket/caches/cifar10@v2 --local-cache /scratch")
+@options.reference
+@options.reach
 def mirror(reference: str, **reach: Any) -> Result:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
     storage, text = open_address(reference, **reach)
@@ -131,16 +164,18 @@ def mirror(reference: str, **reach: Any) -> Result:
 
 
 @command(
-    "Manage", "gs://bucket/caches/cifar10@v2 v3 --shuffle-seed 0", "cache/pets@v1 small --field image --field label"
+    "rewrite",
+    "Manage",
+    "gs://bucket/caches/cifar10@v2 v3 --shuffle-seed 0",
+    "cache/pets@v1 small --field image --field label",
 )
+@options.reference
+@argument("new", "VERSION", "The name of the new version.")
+@options.compression(default=AS_BASE)
+@options.reach
+@options.rewriting
 def rewrite(
-    reference: str,
-    new: str,
-    *,
-    compression: str = AS_BASE,
-    option: Pairs = None,
-    local_cache: Any = None,
-    **rewriting: Any,
+    reference: str, new: str, fields: tuple[str, ...], option: Pairs, local_cache: Any, **rewriting: Any
 ) -> Result:
     """Write the records of a version into shards of their own: shuffled, compressed or cut otherwise.
 
@@ -148,12 +183,17 @@ def rewrite(
     """
     storage, text = open_address(reference, option, local_cache=local_cache)
     before, base = versions_of(storage, text), fetch_rows(storage, text)
-    ref = storage.rewrite(base.dataset_id, base, new, compression=compression, **rewriting)
+    ref = storage.rewrite(base.dataset_id, base, new, fields=fields or None, **rewriting)
     return version_result(ref, "written", before)
 
 
-@command("Manage", "gs://bucket/caches/cifar10@v1", "cache/cifar10@v1 --yes --grace 0")
-def rm(whole: str, *, force: bool = False, grace: Any = "24h", yes: bool = False, option: Pairs = None) -> Result:
+@command("rm", "Manage", "gs://bucket/caches/cifar10@v1", "cache/cifar10@v1 --yes --grace 0")
+@options.whole_version
+@flag("force", "Delete a version that has tags, with its tags.")
+@options.grace(default="24h")
+@options.yes
+@options.client_options
+def remove(whole: str, force: bool, grace: float, yes: bool, option: Pairs) -> Result:
     """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
     storage, text = open_address(whole, option)
     reference = Reference.parse(text, want="name")
@@ -168,7 +208,7 @@ def _confirm(question: str, yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
-        typer.confirm(question, abort=True, err=True)
+        click.confirm(question, abort=True, err=True)
 
 
 def _not_freed(left: Sequence[Pending]) -> list[str]:
@@ -182,11 +222,18 @@ def _not_freed(left: Sequence[Pending]) -> list[str]:
 
 
 @command(
-    "Manage", "cache/users@v3 1042 77 --reason 'request 5'", "cache/users@v3 100:200 --reason 'request 6' --grace 0"
+    "erase",
+    "Manage",
+    "cache/users@v3 1042 77 --reason 'request 5'",
+    "cache/users@v3 100:200 --reason 'request 6' --grace 0",
 )
-def erase(
-    whole: str, numbers: list[range], *, reason: str, grace: Any = None, yes: bool = False, option: Pairs = None
-) -> Result:
+@options.whole_version
+@options.several("numbers", "RECORDS...", "Numbers of records, or ranges such as 100:200.", type=options.record_range)
+@option("reason", "TEXT", "Why; it is stored, and shown for the old digest.", required=True)
+@options.grace()
+@options.yes
+@options.client_options
+def erase(whole: str, numbers: tuple[range, ...], reason: str, grace: float | None, yes: bool, option: Pairs) -> Result:
     """Erase records from every version of the dataset whose shards hold them. All others keep their numbers.
 
     Without --grace, gc deletes the old files.
@@ -201,8 +248,12 @@ def erase(
     return version_result(storage.erase(text, records=records, reason=reason, grace=grace), "written", before)
 
 
-@command("Manage", "gs://bucket/caches", "cache --grace 1h", "cache --dry-run")
-def gc(storage: str, *, grace: Any = "24h", dry_run: bool = False, option: Pairs = None) -> Result:
+@command("gc", "Manage", "gs://bucket/caches", "cache --grace 1h", "cache --dry-run")
+@argument("storage", "STORAGE", "A path, or a URL such as gs://bucket/prefix.")
+@options.grace(default="24h")
+@flag("dry_run", "Delete nothing: list what would be deleted.")
+@options.client_options
+def collect_garbage(storage: str, grace: float, dry_run: bool, option: Pairs) -> Result:
     """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
     What running builds have written is not touched.

@@ -10,14 +10,17 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+import click
 import numpy as np
-import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.cli import options
+from cachelayer.cli.addresses import Pairs, fetch_rows, only_dataset, open_address, open_place, versions_of
 from cachelayer.cli.app import command
-from cachelayer.cli.options import Pairs, fetch_rows, load, only_dataset, open_address, open_place, versions_of
+from cachelayer.cli.functions import load
+from cachelayer.cli.options import argument, flag, option
 from cachelayer.cli.output import FAILURE, FINDING, SUCCESS, Result, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
 from cachelayer.errors import CacheLayerError, MissingDependencyError
@@ -30,8 +33,10 @@ from cachelayer.versions.snapshot import VersionInfo
 _SHARDS_SHOWN = 10
 
 
-@command("List", "gs://bucket/caches            # its datasets", "gs://bucket/caches/cifar10    # the versions of one")
-def ls(listed: str, *, option: Pairs = None) -> Result:
+@command("ls", "List", "gs://bucket/caches          # its datasets", "gs://bucket/caches/cifar10  # versions of one")
+@argument("listed", "STORAGE[/ID]", "A path or a URL, or a dataset in it.")
+@options.client_options
+def list_storage(listed: str, option: Pairs) -> Result:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
     storage, dataset = open_place(listed, option)
     return _list_datasets(storage) if dataset is None else _list_versions(storage, only_dataset(dataset))
@@ -67,15 +72,19 @@ def _list_versions(storage: Storage, dataset_id: str) -> Result:
     return Result(document, shown)
 
 
-@command("List", "gs://bucket/caches/cifar10")
-def log(dataset: str, *, option: Pairs = None) -> Result:
+@command("log", "List", "gs://bucket/caches/cifar10")
+@argument("dataset", "STORAGE/ID", "A dataset in a storage.")
+@options.client_options
+def log(dataset: str, option: Pairs) -> Result:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     storage, text = open_address(dataset, option)
     events = storage.history(only_dataset(text))
     return Result(events, [table(events, "sequence", "kind", "details", "time", "user", "host")])
 
 
-@command("List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
+@command("show", "List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
+@options.reference
+@options.reach
 def show(reference: str, **reach: Any) -> Result:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
     storage, text = open_address(reference, **reach)
@@ -95,29 +104,39 @@ def show(reference: str, **reach: Any) -> Result:
     )
 
 
-@command("Inspect", "cache/cifar10@v2", "cache/cifar10 -n 20 --json | jq '.[].element.label'")
-def head(reference: str, *, records: int = 5, **reach: Any) -> Result:
+@command("head", "Inspect", "cache/cifar10@v2", "cache/cifar10 -n 20 --json | jq '.[].element.label'")
+@options.reference
+@options.number_of_records(default=5)
+@options.reach
+def head(reference: str, records: int, **reach: Any) -> Result:
     """Show the first records."""
     ref = _open(reference, **reach)
     return _records(ref, list(range(min(records, len(ref)))))
 
 
-@command("Inspect", "cache/cifar10@v2", "cache/cifar10@v2 -n 20 --seed 7")
-def sample(reference: str, *, records: int = 5, seed: int = 0, **reach: Any) -> Result:
+@command("sample", "Inspect", "cache/cifar10@v2", "cache/cifar10@v2 -n 20 --seed 7")
+@options.reference
+@options.number_of_records(default=5)
+@option("seed", "N", "The seed of the draw.", type=click.IntRange(0), default=0)
+@options.reach
+def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
     ref = _open(reference, **reach)
     drawn = ref.stream(records, shuffle=True, seed=seed).records(0).tolist() if len(ref) else []
     return _records(ref, drawn)
 
 
-@command("Inspect", "gs://bucket/rows --records 10000", "cache/cifar10 --json | jq '.leaves[].numbers.mean'")
-def stats(reference: str, *, records: int | None = None, **reach: Any) -> Result:
+@command("stats", "Inspect", "gs://bucket/rows --records 10000", "cache/cifar10 --json | jq '.leaves[].numbers.mean'")
+@options.reference
+@options.number_of_records()
+@options.reach
+def stats(reference: str, records: int | None, **reach: Any) -> Result:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
     statistics = survey(_open(reference, **reach), records=records)
     return Result(statistics.to_json(), [Text(str(statistics))])
 
 
-def _open(reference: str, option: Pairs = None, **where: Any) -> DataRef[Any]:
+def _open(reference: str, option: Pairs, **where: Any) -> DataRef[Any]:
     storage, text = open_address(reference, option, **where)
     return fetch_rows(storage, text)
 
@@ -159,8 +178,10 @@ def element_json(value: Any) -> Any:
     return plain if is_json else str(plain)
 
 
-@command("Check", "gs://bucket/caches/cifar10@v2", "cache/cifar10 --json || echo damaged")
-def verify(whole: str, *, option: Pairs = None) -> Result:
+@command("verify", "Check", "gs://bucket/caches/cifar10@v2", "cache/cifar10 --json || echo damaged")
+@options.whole_version
+@options.client_options
+def verify(whole: str, option: Pairs) -> Result:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     storage, text = open_address(whole, option)
     report = storage.verify(text)
@@ -169,17 +190,25 @@ def verify(whole: str, *, option: Pairs = None) -> Result:
     return Result({"ok": report.ok, **asdict(report)}, [*report.problems, summary], SUCCESS if report.ok else FINDING)
 
 
-@command("Check", "cache/cifar10@v1 cache/cifar10@v2", "cache/cifar10@v2 gs://bucket/caches/cifar10@v2")
-def diff(reference: str, other: str, *, option: Pairs = None, to_option: Pairs = None) -> Result:
+@command("diff", "Check", "cache/cifar10@v1 cache/cifar10@v2", "cache/cifar10@v2 gs://bucket/caches/cifar10@v2")
+@options.reference
+@argument("other", "OTHER", "Another REFERENCE, also in another storage.")
+@options.client_options
+@options.to_client_options
+def diff(reference: str, other: str, option: Pairs, to_option: Pairs) -> Result:
     """Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ."""
     difference = _open(reference, option).diff(_open(other, to_option))
     return Result(difference, [str(difference)], SUCCESS if difference.same_data else FINDING)
 
 
-@command("Inspect", "cache", "gs://bucket/caches/cifar10@v2", "cache/tokens@v1 --detokenize my_tokens.py:decode")
-def view(
-    place: str, *, no_open: bool = False, detokenize: str | None = None, option: Pairs = None, **listening: Any
-) -> Result:
+@command("view", "Inspect", "cache", "gs://bucket/caches/cifar10@v2", "cache/tokens@v1 --detokenize tokens.py:decode")
+@argument("place", "STORAGE[/ID@VERSION]", "A storage, and the version to show first.")
+@flag("no_open", "Only print the URL: open no browser.")
+@option("detokenize", "MODULE:FUNCTION", "A function that turns a list of tokens into text.")
+@options.client_options
+@option("host", "ADDRESS", "Where to listen; others who know the URL can look there.", default="127.0.0.1")
+@option("port", "N", "The port; 0 for a free one.", type=click.IntRange(0), default=0)
+def view(place: str, no_open: bool, detokenize: str | None, option: Pairs, host: str, port: int) -> Result:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
     # Records are read in ranges: a look at a bucket downloads no shard.
     storage, name = open_place(place, option, local_cache_bytes=0)
@@ -192,11 +221,11 @@ def view(
     path = "/"
     if name is not None:
         path = path_of(open_versions.ref(name, None))
-    server = PageServer(open_versions, **listening)
+    server = PageServer(open_versions, host, port)
     url = server.url(path)
     # The browser shows the page, even if nobody reads the output.
     with suppress(OSError):
-        typer.echo(f"{url}\nCtrl-C ends it.")
+        click.echo(f"{url}\nCtrl-C ends it.")
     if not no_open:
         webbrowser.open(url)
     with suppress(KeyboardInterrupt):  # the usual way to end it

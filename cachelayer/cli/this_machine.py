@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 import cachelayer
+from cachelayer.cli import options
+from cachelayer.cli.addresses import Pairs, open_storage
 from cachelayer.cli.app import command
-from cachelayer.cli.options import Pairs, open_storage
+from cachelayer.cli.options import argument, flag
 from cachelayer.cli.output import FINDING, SUCCESS, Result, facts, table
 from cachelayer.errors import CacheLayerError, CorruptionError
 from cachelayer.objects.local_cache import CacheFolder, folder_of
@@ -32,8 +34,10 @@ RECORDS, BATCH, SEED, STOP_AFTER = 2_000, 64, 7, 11
 _RESUME = "import sys; from cachelayer.cli.this_machine import resume; resume(sys.argv[1])"
 
 
-@command("Manage", "", "--clear")
-def local(*, clear: bool = False, local_cache: Any = None) -> Result:
+@command("local", "Manage", "", "--clear")
+@flag("clear", "Remove all copies that no program uses.")
+@options.local_cache
+def local(clear: bool, local_cache: Path | None) -> Result:
     """List the local copies of remote shards, or remove them. They are made again when they are read."""
     copies = CacheFolder(folder_of(local_cache))
     if clear:
@@ -46,8 +50,10 @@ def local(*, clear: bool = False, local_cache: Any = None) -> Result:
     return Result(document, [*shown, f"{copies.path}: {size(total)} {state}"])
 
 
-@command("Help", "", "gs://bucket/caches")
-def doctor(storage: str | None = None, *, option: Pairs = None) -> Result:
+@command("doctor", "Help", "", "gs://bucket/caches")
+@argument("storage", "STORAGE", "A path, or a URL such as gs://bucket/prefix.", required=False)
+@options.client_options
+def doctor(storage: str | None, option: Pairs) -> Result:
     """Show versions of packages; probe a storage. Exit code 1 if it cannot be published to."""
     versions, used = {"python": platform.python_version()}, {"cachelayer"}
     # A checkout on the path is not installed.
@@ -82,8 +88,9 @@ def _probe(store: Store) -> str:
     return problem
 
 
-@command("Help", "", "demo-cache")
-def demo(folder: Path | None = None) -> Result:
+@command("demo", "Help", "", "demo-cache")
+@argument("folder", "FOLDER", "The folder of the cache; by default a new one.", type=options.folder, required=False)
+def demo(folder: Path | None) -> Result:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
     place = str(folder or tempfile.mkdtemp(prefix="cachelayer-demo-"))
     storage = Storage(place)

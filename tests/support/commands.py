@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import forks
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachelayer.cli import main
 from cachelayer.cli.app import app

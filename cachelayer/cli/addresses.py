@@ -1,0 +1,90 @@
+"""Open what the arguments of a command name: storages, datasets and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.cli.options import json_or_text, once
+from cachelayer.credentials_in_urls import without_credentials
+from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
+from cachelayer.objects.local import LocalStore
+from cachelayer.storage.storage import Storage
+from cachelayer.versions.reference import Reference
+from cachelayer.versions.snapshot import VersionInfo
+
+Pairs = Sequence[tuple[str, str]]
+
+
+def storage_options(option: Pairs) -> dict[str, Any]:
+    """Return the options of a storage's client. Values are JSON if possible, otherwise text."""
+    return {name: json_or_text(value) for name, value in once("--option", option)}
+
+
+def open_storage(url: str, option: Pairs = (), **where: Any) -> Storage:
+    """Open a storage that exists."""
+    storage = Storage(url, storage_options=storage_options(option), **where)
+    is_local = isinstance(storage._store, LocalStore)
+    if names_version(url) or (is_local and not Path(storage.url).is_dir()):
+        raise InvalidArgumentError(
+            f"{without_credentials(url)!r} is no storage: name the folder or the URL that builds publish to"
+        )
+    return storage
+
+
+def names_version(text: str) -> bool:
+    """Return whether a text names a version, and not a storage: in its last step, which is not that of an Azure URL."""
+    before, _, last = text.rstrip("/").rpartition("/")
+    return "@" in last and not before.endswith(":/")
+
+
+def open_address(text: str, option: Pairs = (), **where: Any) -> tuple[Storage, str]:
+    """Open the storage of a text such as ``gs://bucket/caches/cifar10@v2``; its methods take the text, as returned."""
+    text = text.rstrip("/")
+    url = Reference.parse(text, want="any").url
+    if not url:
+        raise InvalidArgumentError(
+            f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
+        )
+    return Storage(url, storage_options=storage_options(option), **where), text
+
+
+def fetch_rows(storage: Storage, text: str) -> DataRef[Any]:
+    """Return the version that a text names, or some of its records with all of their fields."""
+    ref: object = storage.fetch(text)
+    if not isinstance(ref, DataRef):
+        raise InvalidArgumentError(
+            f"{without_credentials(text)!r} is a {type(ref).__name__}: name a version, or records of one, by a slice, "
+            "where, select, exclude or split"
+        )
+    return ref
+
+
+def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | None]:
+    """Open what a text names: a dataset or a version, as :func:`open_address` does, or else a storage."""
+    with suppress(InvalidArgumentError, DatasetNotFoundError):
+        storage, address = open_address(text, option, **where)
+        if Reference.parse(address, want="any").name is None:
+            # It raises if there is no dataset, nor a build of one.
+            storage.builds(Reference.parse(address, want="any").dataset_id)
+        return storage, address
+    return open_storage(text, option, **where), None
+
+
+def only_dataset(text: str) -> str:
+    """Return the id of the dataset that a text names, if it names no version of it."""
+    reference = Reference.parse(text, want="any")
+    if reference.name is not None or reference.calls:
+        raise InvalidArgumentError(f"{without_credentials(text)!r} is a version: name only the dataset, STORAGE/ID")
+    return reference.dataset_id
+
+
+def versions_of(storage: Storage, text: str) -> dict[str, VersionInfo]:
+    """Return the versions of the dataset that a text names, which may have none."""
+    try:
+        return storage.versions(Reference.parse(text, want="any").dataset_id)
+    except DatasetNotFoundError:
+        return {}
