@@ -40,7 +40,7 @@ def test_a_build_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_pa
     with (
         no_threads(),
         pytest.raises(StorageError, match="no thread to show"),
-        Claims(store, "d/_builds/v1").hold(CLAIM),
+        Claims(store.folder("d/_builds/v1")).hold(CLAIM),
     ):
         pass
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

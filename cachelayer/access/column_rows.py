@@ -10,7 +10,6 @@ from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
-from cachelayer.objects.local import LocalStore
 from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.record_buffers import FetchedBlock, Records
 from cachelayer.versions.columns import BLOCK_NBYTES, ColumnFile
@@ -33,14 +32,15 @@ class ColumnRows:
         self._version = version
         self._file = file
         self._verify = verify
-        self._name = f"{version.dataset_id}/{file.name}"
+        self._name = f"{version.folder.url}/{file.name}"
+        self._local_path = version.folder.local_path(file.name)
 
     def __len__(self) -> int:
         return self._file.records
 
     @property
     def takes_requests(self) -> bool:
-        return not isinstance(self._version.store, LocalStore) and self._file.nbytes > WHOLE_NBYTES
+        return self._local_path is None and self._file.nbytes > WHOLE_NBYTES
 
     def record(self, number: int) -> bytearray:
         """Return one row; the caller may change it."""
@@ -60,16 +60,15 @@ class ColumnRows:
     @cached_property
     def _whole(self) -> Bytes:
         """The bytes of the file."""
-        store, name = self._version.store, f"{self._version.store.url}/{self._name}"
         with self._version.reporting_deletion():
-            if isinstance(store, LocalStore):
-                raw = MappedFile.open(store.path(self._name), nbytes=self._file.nbytes).buffer
+            if self._local_path is not None:
+                raw = MappedFile.open(self._local_path, nbytes=self._file.nbytes).buffer
                 checks = self._verify == "always"
             else:
-                (body,) = store.read_ranges([(self._name, 0, self._file.nbytes)])
+                (body,) = self._version.folder.read_ranges([(self._file.name, 0, self._file.nbytes)])
                 raw, checks = np.frombuffer(body, np.uint8), True
             if checks:
-                self._file.check_blocks(raw, 0, name)
+                self._file.check_blocks(raw, 0, self._name)
         return raw
 
     def _rows(self, buffer: Bytes, starts: Ints, numbers: Ints) -> Records:
@@ -89,11 +88,11 @@ class ColumnRows:
         longest = int((lasts - firsts).max(initial=0))
         if longest > 1:
             wanted = np.unique(np.concatenate([firsts + step for step in range(longest)] + [lasts]))
-        ranges = [(self._name, *self._block(number)) for number in wanted.tolist()]
+        ranges = [(self._file.name, *self._block(number)) for number in wanted.tolist()]
         with self._version.reporting_deletion():
-            bodies = self._version.store.read_ranges(ranges)
+            bodies = self._version.folder.read_ranges(ranges)
             for number, body in zip(wanted.tolist(), bodies, strict=True):
-                self._file.check_blocks(body, number, f"{self._version.store.url}/{self._name}")
+                self._file.check_blocks(body, number, self._name)
         buffer = np.frombuffer(b"".join(bodies), np.uint8)
         return self._rows(buffer, wanted.searchsorted(firsts) * BLOCK_NBYTES + begins % BLOCK_NBYTES, numbers)
 

@@ -149,7 +149,7 @@ class DataRef(View[T], Generic[T]):
         records, version = self._base, self._base.version
         table, copies = version.manifest.shards, records.local_copies
         if records.is_local:
-            return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.store.url)
+            return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.folder.url)
         if records.copies is None or copies is None:
             raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
         with Progress(f"mirror {version.name}", len(records), progress) as display:

@@ -39,16 +39,14 @@ class LocalCopies:
 
     Args:
         folder: the local cache.
-        store: the store that the shards are downloaded from.
-        dataset_id: the dataset of the version.
+        dataset: the folder of the dataset, from which the shards are downloaded.
         shards: the shards.
         verify: what to check when copies are read.
     """
 
-    def __init__(self, folder: CacheFolder, store: Store, dataset_id: str, shards: ShardTable, verify: Verify) -> None:
+    def __init__(self, folder: CacheFolder, dataset: Store, shards: ShardTable, verify: Verify) -> None:
         self._folder = folder
-        self._store = store
-        self._dataset_id = dataset_id
+        self._dataset = dataset
         self._shards = shards
         self._verify: Verify = verify
         self._is_here = np.zeros(len(shards), np.bool_)
@@ -69,7 +67,7 @@ class LocalCopies:
 
     @cached_property
     def _group(self) -> CopyGroup:
-        return self._folder.of_dataset(self._store.url, self._dataset_id)
+        return self._folder.of_dataset(self._dataset.url)
 
     def has(self, number: int) -> bool:
         """Return whether there are complete copies of a shard and of what stands beside it."""
@@ -233,9 +231,8 @@ class LocalCopies:
 
     def _fill(self, name: str, facts: FileChecksum, path: Path) -> None:
         """Download a file of a shard, and check it."""
-        source = f"{self._dataset_id}/{name}"
-        if self._store.download(source, path, facts.nbytes) != facts.crc32c:
-            raise CorruptionError(f"{self._store.url}/{source}: the downloaded bytes do not match their CRC32C")
+        if self._dataset.download(name, path, facts.nbytes) != facts.crc32c:
+            raise CorruptionError(f"{self._dataset.url}/{name}: the downloaded bytes do not match their CRC32C")
 
     def _drop_other_versions(self) -> bool:
         """Remove the copies of shards that only other versions of the dataset have; return whether there were any."""

@@ -112,7 +112,7 @@ def _built_before(home: StoredVersion) -> str | None:
     """Return the first version of the dataset, unless it has this name, as after an erasure, or the same records."""
     # No warning is worth an error.
     with suppress(StorageError):
-        versions = Log(home.store, home.dataset_id).head().versions
+        versions = Log(home.folder).head().versions
         first = next(iter(versions.values()), home.info)
         is_other = first.version != home.info.version and first.digest != home.info.digest
         return first.version if is_other else None

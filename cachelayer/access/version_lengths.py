@@ -14,7 +14,6 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.progress import Progress
 from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Bytes, Ints, splits_of
@@ -79,7 +78,7 @@ class VersionLengths:
         out = []
         for shard in shards:
             sums = self._checked(leaf, shard, parts[shard])
-            if sums is None and not isinstance(self._version.store, LocalStore):
+            if sums is None and not self._is_local:
                 # It may have been damaged on the way.
                 sums = self._checked(leaf, shard, self._fetched(leaf, [shard])[0])
             out.append(self._computed(leaf, shard) if sums is None else sums)
@@ -92,14 +91,18 @@ class VersionLengths:
         return file
 
     def _name(self, shard: int) -> str:
-        return paths.lengths_of(f"{self._version.dataset_id}/{self._shards[shard].name}")
+        return paths.lengths_of(self._shards[shard].name)
+
+    @property
+    def _is_local(self) -> bool:
+        return self._version.folder.local_path(paths.SHARDS) is not None
 
     def _copy_of(self, shard: int) -> Bytes | None:
         """Return the bytes of a file of lengths on this host, mapped; None if there is none of the right size."""
-        store = self._version.store
-        if isinstance(store, LocalStore):
+        local = self._version.folder.local_path(self._name(shard))
+        if local is not None:
             with suppress(CorruptionError):
-                return MappedFile.open(store.path(self._name(shard)), nbytes=self._file(shard).nbytes).buffer
+                return MappedFile.open(local, nbytes=self._file(shard).nbytes).buffer
             return None
         # If the folder of the copies cannot be used, reading records warns of it.
         with suppress(StorageError):
@@ -108,11 +111,11 @@ class VersionLengths:
 
     def _fetched(self, leaf: int, shards: Sequence[int]) -> list[Bytes | None]:
         """Return the bytes of a leaf's sums, read over the network; None for a file that is missing or cut short."""
-        if not shards or isinstance(self._version.store, LocalStore):
+        if not shards or self._is_local:
             return [None] * len(shards)
         ranges = [(self._name(shard), *self._file(shard).place(leaf)) for shard in shards]
         try:
-            return [np.frombuffer(raw, np.uint8) for raw in self._version.store.read_ranges(ranges)]
+            return [np.frombuffer(raw, np.uint8) for raw in self._version.folder.read_ranges(ranges)]
         except CorruptionError:
             return [None] if len(shards) == 1 else [self._fetched(leaf, [shard])[0] for shard in shards]
 
@@ -124,7 +127,7 @@ class VersionLengths:
 
     def _computed(self, leaf: int, shard: int) -> Ints:
         """Return the sums of a leaf in a shard whose file of lengths is damaged, by reading its records."""
-        name, count = f"{self._version.store.url}/{self._name(shard)}", int(self._records[shard])
+        name, count = f"{self._version.folder.url}/{self._name(shard)}", int(self._records[shard])
         with suppress(CorruptionError), self._version.reporting_deletion():
             raise CorruptionError(name)
         warn(

@@ -21,7 +21,6 @@ from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.errors import ErasedRecordError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import Buffer
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
@@ -122,7 +121,7 @@ class VersionRecords:
     @property
     def is_local(self) -> bool:
         """Whether the files are on this host, without the local copies of remote ones."""
-        return isinstance(self.version.store, LocalStore)
+        return self.version.folder.local_path(paths.SHARDS) is not None
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -149,18 +148,17 @@ class VersionRecords:
         version = self.version
         if self.copies is None or self.is_local:
             return None
-        copies = LocalCopies(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
+        copies = LocalCopies(self.copies, version.folder, version.manifest.shards, self.verify)
         copies.drop_files(version.manifest.gone)
         return copies
 
     def _shard_object(self, number: int) -> ShardObject:
         shard = self.version.manifest.shards[number]
-        name = f"{self.version.dataset_id}/{shard.name}"
-        return ShardObject(name, paths.index_of(name), shard.stats)
+        return ShardObject(shard.name, paths.index_of(shard.name), shard.stats)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         with self.version.reporting_deletion():
-            return self.version.store.read_ranges(ranges)
+            return self.version.folder.read_ranges(ranges)
 
     @contextmanager
     def _shard_files(self, number: int) -> Iterator[ShardFiles]:

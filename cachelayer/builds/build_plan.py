@@ -44,12 +44,12 @@ class NewVersion:
 
     @property
     def name(self) -> str:
-        return f"{self.log.dataset_id}@{self.version}"
+        return f"{self.log.folder.name}@{self.version}"
 
     @property
     def url(self) -> str:
         """Its name with the URL of its storage."""
-        return f"{self.log.store.url}/{self.name}"
+        return f"{self.log.folder.url}@{self.version}"
 
     @property
     def is_published(self) -> bool:

@@ -84,7 +84,7 @@ def build_once(new: NewVersion, make_plan: Callable[[], BuildPlan], hosts: Hosts
 
 def _build_in_turn(new: NewVersion, make_plan: Callable[[], BuildPlan]) -> StoredVersion | None:
     """Build the version when no other process does; return None if another has published it."""
-    claims = Claims(new.log.store, paths.builds(new.log.dataset_id, new.version))
+    claims = Claims(new.log.folder.folder(paths.builds(new.version)))
     waiting = Waiting(new.name, new.progress)
     while True:
         with claims.hold(CLAIM) as is_ours:
@@ -124,7 +124,7 @@ def _build_alone(new: NewVersion, plan: BuildPlan) -> StoredVersion:
 def _build_together(new: NewVersion, plan: BuildPlan, parts: Parts, hosts: Hosts) -> StoredVersion | None:
     """Build parts that no other host builds, and publish the version if no other does; return None if one has."""
     started, notes = time.monotonic(), _notes(new, plan)
-    with Claims(new.log.store, notes.folder).hold(hosts.claim):
+    with Claims(notes.folder).hold(hosts.claim):
         join_hosts(plan, new, notes)
         finished = _finished(new, plan, notes)
         with _working(new, plan, f"{new.name} (host {hosts.index})", None) as (target, progress):
@@ -146,7 +146,7 @@ def _working(
     copies = None if plan.extension.is_put_again else new.copies
     log = new.log
     with (
-        shard_target(log.store, copies, log.dataset_id, log.head().generation) as target,
+        shard_target(log.folder, copies, log.head().generation) as target,
         marking_children(target.folder),
         Progress(title, length, new.progress) as progress,
     ):
@@ -156,7 +156,7 @@ def _working(
 def _notes(new: NewVersion, plan: BuildPlan) -> Notes:
     # A build that nobody may resume shares its notes with nobody.
     facts = plan.facts if plan.options.resume else {**plan.facts, _NOT_RESUMABLE: uuid.uuid4().hex}
-    return Notes(new.log.store, new.log.dataset_id, new.version, facts)
+    return Notes(new.log.folder, new.version, facts)
 
 
 def _finished(new: NewVersion, plan: BuildPlan, notes: Notes) -> dict[int, PartResult]:

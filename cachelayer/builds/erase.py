@@ -42,7 +42,6 @@ class Erasure:
     """Erases records of a version, and of all versions of the dataset that share their shards.
 
     Args:
-        log: the log of the dataset.
         version: the version.
         records: the numbers of the records among those of its shards.
         reason: why; it is stored and shown.
@@ -51,12 +50,12 @@ class Erasure:
     """
 
     def __init__(
-        self, log: Log, version: VersionInfo, records: Ints, reason: str, grace: float, progress: bool | None = None
+        self, version: StoredVersion, records: Ints, reason: str, grace: float, progress: bool | None = None
     ) -> None:
-        self._log = log
-        self._store = log.store
-        self._dataset_id = log.dataset_id
-        self._version = version
+        self._log = Log(version.folder)
+        self._dataset = version.folder
+        self._name = version.name
+        self._version = version.info
         self._records = np.unique(records)
         self._reason = reason
         self._grace = grace
@@ -67,12 +66,12 @@ class Erasure:
     def erase(self) -> StoredVersion:
         """Erase the records, and return what the version is now."""
         name = self._version.version
-        claims = Claims(self._store, paths.builds(self._dataset_id, name))
-        title, generation = f"erase {self._dataset_id}@{name}", self._log.head().generation
+        claims = Claims(self._dataset.folder(paths.builds(name)))
+        title, generation = f"erase {self._name}", self._log.head().generation
         with (
             Progress(title, None, self._progress) as progress,
             claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"),
-            shard_target(self._store, None, self._dataset_id, generation) as target,
+            shard_target(self._dataset, None, generation) as target,
         ):
 
             def decide(head: Snapshot) -> Snapshot:
@@ -81,7 +80,7 @@ class Erasure:
                 return self._without(head, rows, target, progress) if rows else head
 
             entry = self._log.change(decide)
-        return StoredVersion(self._store, self._dataset_id, entry.versions[name])
+        return StoredVersion(self._dataset, entry.versions[name])
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
         """Raise unless the version is there as it was read, or without more records: these keep their numbers."""
@@ -90,12 +89,11 @@ class Erasure:
         if found is None or found.digest not in known:
             what = "deleted" if found is None else "deleted and published anew"
             raise VersionNotFoundError(
-                f"{self._dataset_id}@{self._version.version} was {what} meanwhile, so nothing was erased: look "
-                "again which records are meant"
+                f"{self._name} was {what} meanwhile, so nothing was erased: look again which records are meant"
             )
 
     def _manifest(self, info: VersionInfo) -> Manifest:
-        return StoredVersion(self._store, self._dataset_id, info).manifest
+        return StoredVersion(self._dataset, info).manifest
 
     def _rows(self, manifest: Manifest) -> dict[str, Ints]:
         """Return the rows to erase of each shard of the version, by what it holds; without those that are erased."""
@@ -116,7 +114,7 @@ class Erasure:
         for info in head.versions.values():
             manifest = self._manifest(info)
             if any(shard.content in rows for shard in manifest.shards):
-                version = StoredVersion(self._store, self._dataset_id, info)
+                version = StoredVersion(self._dataset, info)
                 shards = self._write(version, rows, head, target, progress)
                 infos.append(self._put(head, version, shards, rows, target))
         held = [each for each in head.deleted if self._holds(each.info, rows)]

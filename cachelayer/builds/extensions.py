@@ -152,7 +152,7 @@ class Appending:
                 f"{self.base.name}: its field {twice!r} was replaced, so records cannot be appended: storage.rewrite() "
                 "makes a version with the new field alone"
             )
-        new = StoredVersion.with_manifest(self.base.store, self.base.dataset_id, self.base.info, manifest)
+        new = StoredVersion.with_manifest(self.base.folder, self.base.info, manifest)
         spec = self._widened(before.element_spec, new)
         rows = write_shards(self._taken(new, spec), spec, target, options)
         groups = [self._longer(number, group, new, target, options) for number, group in enumerate(before.columns)]
@@ -267,7 +267,7 @@ class AddingColumns:
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Put columns of fixed size that were built as shards into one file."""
         base = self.base
-        new = StoredVersion.with_manifest(base.store, base.dataset_id, base.info, _manifest(built, {}))
+        new = StoredVersion.with_manifest(base.folder, base.info, _manifest(built, {}))
         rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(new))
         return put_column_file(target, spec, base.manifest.shard_records, rows)
 
@@ -328,7 +328,7 @@ def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterabl
             yield some
 
     file = write_column_file(path, spec, records, rows_with_room(), target.generation)
-    target.put_files({path: file.name})
+    target.dataset.move_in({path: file.name})
     return file
 
 
@@ -349,9 +349,9 @@ def records_in_order(version: StoredVersion) -> Iterator[Records]:
 
 def column_rows(group: StoredVersion, file: ColumnFile) -> Iterator[Bytes]:
     """Yield the rows of a column file that is there, checked."""
-    name = f"{group.dataset_id}/{file.name}"
-    raw = np.frombuffer(group.store.read(name) or b"", np.uint8)
+    name = f"{group.folder.url}/{file.name}"
+    raw = np.frombuffer(group.folder.read(file.name) or b"", np.uint8)
     if len(raw) != file.nbytes:
-        raise CorruptionError(f"{group.store.url}/{name}: expected {file.nbytes} bytes, found {len(raw)}")
-    file.check_blocks(raw, 0, f"{group.store.url}/{name}")
+        raise CorruptionError(f"{name}: expected {file.nbytes} bytes, found {len(raw)}")
+    file.check_blocks(raw, 0, name)
     yield raw[file.begin :].reshape(file.records, file.record_nbytes)

@@ -41,9 +41,8 @@ class PartTask:
         is_shared: whether other hosts build parts too.
     """
 
-    store: Store
+    dataset: Store
     copies: CacheFolder | None
-    dataset_id: str
     version: str
     plan: Mapping[str, Any]
     generation: int
@@ -53,11 +52,11 @@ class PartTask:
 
     def __call__(self, number: int) -> PartResult | None:
         """Build a part and note it; return None if another process is building it."""
-        notes = Notes(self.store, self.dataset_id, self.version, self.plan)
+        notes = Notes(self.dataset, self.version, self.plan)
         try:
             if not self.is_shared:
                 return self._build(notes, number)
-            with Claims(self.store, notes.folder).hold(part_claim(number)) as is_ours:
+            with Claims(notes.folder).hold(part_claim(number)) as is_ours:
                 return self._build(notes, number) if is_ours and not self._is_noted(notes, number) else None
         except StorageError as error:
             raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error
@@ -67,7 +66,7 @@ class PartTask:
 
     def _is_noted(self, notes: Notes, number: int) -> bool:
         """Return whether another process has built a part since the parts were listed."""
-        part, log = read_part(self.store, notes.folder, number), Log(self.store, self.dataset_id)
+        part, log = read_part(notes.folder, number), Log(self.dataset)
         if part is None:
             return False
         return not lost_files((shard.file for shard in part.shards), log, log.head()) | absent_files(part.shards, log)
@@ -79,7 +78,7 @@ class PartTask:
             notes.add(number, part)
             done.append(part)
 
-        with shard_target(self.store, self.copies, self.dataset_id, self.generation) as target:
+        with shard_target(self.dataset, self.copies, self.generation) as target:
             write_parts(self.parts, [number], target, self.options, current(), note)
         return done[0]
 
@@ -194,13 +193,13 @@ def parts_together(
     Returns:
         The results of all parts, whoever has built them; None if another host has published the version.
     """
-    found, claims = dict(finished), Claims(new.log.store, notes.folder)
+    found, claims = dict(finished), Claims(notes.folder)
     waiting, engine = Waiting(new.name, new.progress), plan.engine or engine_of(None, 1)
     task, order = _task(plan, parts, new, notes, target.generation, is_shared=True), hosts.in_order(parts.count)
 
     def unclaimed(numbers: Sequence[int]) -> list[int]:
         """Return the parts that nobody is building, as far as a listing of the claims tells."""
-        claimed = set(new.log.store.names(notes.folder))
+        claimed = set(notes.folder.names(""))
         return [each for each in numbers if part_claim(each) not in claimed or not claims.is_busy(part_claim(each))]
 
     while missing := [number for number in order if number not in found]:
@@ -226,9 +225,7 @@ def _task(
     lean = plan.options.lean(workers=plan.options.workers if plan.engine is None else 1)
     copies = None if plan.extension.is_put_again else new.copies
     log = new.log
-    return PartTask(
-        log.store, copies, log.dataset_id, new.version, notes.plan, generation, parts, lean, is_shared=is_shared
-    )
+    return PartTask(log.folder, copies, new.version, notes.plan, generation, parts, lean, is_shared=is_shared)
 
 
 def _not_built(new: NewVersion, parts: Parts, number: int) -> SourceError:
@@ -245,10 +242,10 @@ def join_hosts(plan: BuildPlan, new: NewVersion, notes: Notes) -> None:
             "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
         )
     notes.begin(plan.options.element_spec)
-    store = new.log.store
-    for folder, facts in notes.others().items():
-        claims = Claims(store, folder)
-        if any(claims.is_alive(name) for name in store.names(folder) if name.endswith(CLAIM)):
+    for plan_hash, facts in notes.others().items():
+        folder = notes.version_folder.folder(plan_hash)
+        claims = Claims(folder)
+        if any(claims.is_alive(name) for name in folder.names("") if name.endswith(CLAIM)):
             differ = "; ".join(differences(facts, plan.facts, Wording.AMONG_HOSTS))
             raise InvalidArgumentError(
                 f"{new.name}: another host builds something else: {differ}. Pass the same source, made by the "

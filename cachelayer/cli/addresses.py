@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli.options import json_or_text, once
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
-from cachelayer.objects.local import LocalStore
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
@@ -27,8 +25,8 @@ def storage_options(option: Pairs) -> dict[str, Any]:
 def open_storage(url: str, option: Pairs = (), **where: Any) -> Storage:
     """Open a storage that exists."""
     storage = Storage(url, storage_options=storage_options(option), **where)
-    is_local = isinstance(storage._store, LocalStore)
-    if names_version(url) or (is_local and not Path(storage.url).is_dir()):
+    folder = storage._store.local_path("")
+    if names_version(url) or (folder is not None and not folder.is_dir()):
         raise InvalidArgumentError(
             f"{without_credentials(url)!r} is no storage: name the folder or the URL that builds publish to"
         )

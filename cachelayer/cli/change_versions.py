@@ -29,7 +29,7 @@ from cachelayer.drawing.text import counted, duration
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.progress import size
 from cachelayer.storage.storage import AS_BASE, Storage
-from cachelayer.versions.gc import Pending, pending
+from cachelayer.versions.gc import Pending, pending, pending_of
 from cachelayer.versions.reference import Reference
 
 
@@ -200,7 +200,7 @@ def remove(whole: str, force: bool, grace: float, yes: bool, option: Pairs) -> R
     name = f"{reference.dataset_id}@{reference.name}"
     _confirm(f"Delete {name} from {storage.url}?", yes)
     storage.delete(text, force=force, grace=grace)
-    left = pending(storage._store, reference.dataset_id)
+    left = pending_of(storage._catalog.dataset(reference.dataset_id))
     return Result({"deleted": name, "not_freed": left}, [f"{name} is deleted", *_not_freed(left)])
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import google_crc32c
 
@@ -20,6 +20,7 @@ from cachelayer.objects.file_systems import FileSystem, file_system, forget, in_
 from cachelayer.objects.local import in_place, open_file, storage_errors
 from cachelayer.objects.ranges import Span, coalesce, cut, pieces
 from cachelayer.objects.store import KINDS, Buffer
+from cachelayer.temporary_files import scratch_folder
 
 GAP = 64 * 1024
 """Two ranges with fewer bytes between them are fetched by one request."""
@@ -53,6 +54,19 @@ class BucketStore:
     @property
     def url(self) -> str:
         return f"{self.scheme}://{self.root}"
+
+    @property
+    def name(self) -> str:
+        return self.root.rpartition("/")[2]
+
+    def folder(self, name: str) -> Self:
+        return replace(self, root=f"{self.root}/{name}")
+
+    def local_path(self, name: str) -> None:  # noqa: ARG002
+        return None
+
+    def working_folder(self) -> None:
+        return None
 
     def read(self, name: str) -> bytes | None:
         with self._opened("read", name) as (fs, path):
@@ -154,7 +168,9 @@ class BucketStore:
         return sorted({name for name in below if name})
 
     def upload(self, path: Path, name: str) -> None:
-        nbytes, checksum = _checked(path)
+        nbytes, crc32c = _checked(path)
+        # As Google writes it.
+        checksum = b64encode(crc32c.to_bytes(4, "big")).decode()
 
         def attempt(seconds: float) -> None:
             try:
@@ -170,6 +186,18 @@ class BucketStore:
 
         with self._opened("write", name) as (fs, target):
             retried(attempt, self.timeout, nbytes)
+
+    def receive(self, name: str, fill: Callable[[Path], object]) -> None:
+        with scratch_folder() as folder:
+            fill(folder / "file")
+            self.upload(folder / "file", name)
+
+    def move_in(self, files: Mapping[Path, str]) -> None:
+        for file, name in files.items():
+            # What is there in all its bytes, as after an interrupted build, crosses no network again.
+            stored = self.crc32c(name)
+            if stored is None or stored != _checked(file)[1]:
+                self.upload(file, name)
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
         with self._opened("read", name) as (fs, source):
@@ -290,13 +318,13 @@ def _short(url: str, nbytes: int | None, expected: int) -> CorruptionError:
     return CorruptionError(f"{url}: {found}, expected {expected}: restore it, or build again")
 
 
-def _checked(path: Path) -> tuple[int, str]:
-    """Return the size of a file and its CRC32C, as Google writes it."""
-    checksum = google_crc32c.Checksum()
+def _checked(path: Path) -> tuple[int, int]:
+    """Return the size of a file and its CRC32C."""
+    checksum = 0
     with storage_errors("read", path), open_file(path) as file:
         while chunk := file.read(_CHUNK):
-            checksum.update(chunk)
-        return file.tell(), b64encode(checksum.digest()).decode()
+            checksum = google_crc32c.extend(checksum, chunk)
+        return file.tell(), checksum
 
 
 def _write(path: Path, bodies: Iterator[Buffer]) -> int:

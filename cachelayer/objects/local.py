@@ -11,15 +11,16 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import google_crc32c
 
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
-from cachelayer.objects.paths import parent_of
+from cachelayer.objects.paths import WORKING, parent_of
 from cachelayer.objects.store import Buffer
 from cachelayer.temporary_files import sync_path
 
@@ -48,20 +49,30 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        # Whether this is a folder of a store, in which no link is followed.
+        self._is_below = False
 
     @property
     def url(self) -> str:
         return str(self.root)
 
-    def path(self, name: str) -> Path:
-        """Return the file of an object."""
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    def folder(self, name: str) -> Self:
+        folder = copy(self)
+        folder.root, folder._is_below = self.local_path(name), True
+        return folder
+
+    def local_path(self, name: str) -> Path:
         path = self.root
         for depth, step in enumerate(name.split("/") if name else ()):
             if step in ("", ".", "..") or "\0" in step:
                 raise StorageError(f"{self.root}: {name[:_SHOWN]!r} is not the name of an object")
             path /= step
             # Unlike Path.is_symlink this returns False without permission to look; the next step then raises the error.
-            if depth and os.path.islink(path):  # noqa: PTH114
+            if (depth or self._is_below) and os.path.islink(path):  # noqa: PTH114
                 raise StorageError(
                     f"{path} is a link, and none below the folder of a dataset is followed: put there what it leads "
                     "to, or make a link of the whole folder of the dataset"
@@ -69,7 +80,7 @@ class LocalStore:
         return path
 
     def read(self, name: str) -> bytes | None:
-        path = self.path(name)
+        path = self.local_path(name)
         try:
             with open_file(path) as file:
                 return file.read()
@@ -81,7 +92,7 @@ class LocalStore:
             raise storage_error("read", path, error) from error
 
     def exists(self, name: str) -> bool:
-        path = self.path(name)
+        path = self.local_path(name)
         with storage_errors("read", path):
             return path.exists()
 
@@ -90,7 +101,7 @@ class LocalStore:
         return None if status is None else status.st_size
 
     def crc32c(self, name: str) -> int | None:
-        path = self.path(name)
+        path = self.local_path(name)
         with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
             checksum = 0
             while chunk := file.read(_CHUNK):
@@ -103,7 +114,7 @@ class LocalStore:
         return None if status is None else status.st_mtime
 
     def _status(self, name: str) -> os.stat_result | None:
-        path = self.path(name)
+        path = self.local_path(name)
         with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError):
             return path.stat()
         return None
@@ -117,14 +128,8 @@ class LocalStore:
         self.receive(name, lambda target: shutil.copyfile(path, target))
 
     def receive(self, name: str, fill: Callable[[Path], object]) -> None:
-        """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
-
-        Args:
-            name: the object.
-            fill: writes the file at the path that it is given; if it raises, the object stays as it was.
-        """
         with self._durable(name, fill) as temporary:
-            temporary.replace(self.path(name))
+            temporary.replace(self.local_path(name))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         try:
@@ -138,35 +143,33 @@ class LocalStore:
     def _put_if_absent(self, name: str, data: bytes) -> bool:
         with self._durable(name, lambda path: _write(path, data)) as temporary:
             try:
-                _link(temporary, self.path(name))
+                _link(temporary, self.local_path(name))
             except FileExistsError:
                 # A network file system may have made the link and lost the reply.
                 return self.read(name) == data
         return True
 
-    def move_into(self, path: Path, name: str) -> None:
-        """Make a durable file of this file system the object, in place of one that may be there.
+    def working_folder(self) -> Path:
+        return self._make_folder(WORKING)
 
-        The name is durable after :meth:`sync`.
-        """
-        target = self.path(name)
-        with storage_errors("write", target):
-            path.replace(target)
-
-    def sync(self, folder: str) -> None:
-        """Make the names in a folder durable, if the folder exists."""
-        path = self.path(folder)
-        with storage_errors("write", path), suppress(FileNotFoundError):
-            sync_path(path)
+    def move_in(self, files: Mapping[Path, str]) -> None:
+        for file, name in files.items():
+            target = self.local_path(name)
+            self._make_folder(parent_of(name))
+            with storage_errors("write", target):
+                file.replace(target)
+        for parent in {self.local_path(parent_of(name)) for name in files.values()}:
+            with storage_errors("write", parent):
+                sync_path(parent)
 
     @contextmanager
     def _durable(self, name: str, fill: Callable[[Path], object]) -> Iterator[Path]:
         """Yield a durable file beside the object; the caller gives it the name, then the folder is synced."""
-        target = self.path(name)
+        target = self.local_path(name)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
         try:
             with storage_errors("write", target):
-                self.make_folder(parent_of(name))
+                self._make_folder(parent_of(name))
                 fill(temporary)
                 sync_path(temporary)
                 yield temporary
@@ -178,9 +181,9 @@ class LocalStore:
     def download(self, name: str, path: Path, nbytes: int) -> int:
         size = self.size(name)
         if size != nbytes:
-            raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
-        with storage_errors("read", self.path(name)):
-            opened = open_file(self.path(name))
+            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
+        with storage_errors("read", self.local_path(name)):
+            opened = open_file(self.local_path(name))
         with opened as source, storage_errors("write", path), in_place(path) as file:
             checksum = _copy(source, file)
             file.truncate(nbytes)
@@ -193,22 +196,22 @@ class LocalStore:
         if start == stop:
             return b""
         try:
-            with open_file(self.path(name)) as file:
+            with open_file(self.local_path(name)) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(start)
                 # Check the end first: reading would allocate memory for all of a range that the file does not have.
                 found = file.read(stop - start) if stop <= size else b""
         except (FileNotFoundError, NotADirectoryError):
-            raise CorruptionError(f"{self.path(name)}: {_found(None)}: {_MEND}") from None
+            raise CorruptionError(f"{self.local_path(name)}: {_found(None)}: {_MEND}") from None
         except OSError as error:
-            raise storage_error("read", self.path(name), error) from error
+            raise storage_error("read", self.local_path(name), error) from error
         if len(found) != stop - start:
-            raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {stop} at least: {_MEND}")
+            raise CorruptionError(f"{self.local_path(name)}: {_found(size)}, expected {stop} at least: {_MEND}")
         return found
 
-    def make_folder(self, name: str) -> Path:
+    def _make_folder(self, name: str) -> Path:
         """Return the folder of this name, made durably if it does not exist."""
-        folder = made = self.path(name)
+        folder = made = self.local_path(name)
         missing = []
         try:
             while not folder.is_dir():
@@ -224,23 +227,26 @@ class LocalStore:
     def names(self, folder: str) -> list[str]:
         try:
             # A link below the folder of a dataset is no object.
-            return sorted(path.name for path in self.path(folder).iterdir() if not folder or not path.is_symlink())
+            holds_links = not (folder or self._is_below)
+            return sorted(
+                path.name for path in self.local_path(folder).iterdir() if holds_links or not path.is_symlink()
+            )
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise storage_error("read", self.path(folder), error) from error
+            raise storage_error("read", self.local_path(folder), error) from error
 
     def delete(self, name: str) -> None:
-        path = self.path(name)
+        path = self.local_path(name)
         with storage_errors("delete", path), suppress(NotADirectoryError):
             path.unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
-        path = self.path(folder)
+        path = self.local_path(folder)
         with storage_errors("delete", path):
             while path.exists():
                 try:
-                    shutil.rmtree(self.path(folder))
+                    shutil.rmtree(self.local_path(folder))
                 except OSError as error:
                     # Others that delete or write here at this time make files vanish or appear meanwhile.
                     if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):

@@ -62,9 +62,9 @@ class CacheFolder:
         group.note_url(url)
         return group
 
-    def of_dataset(self, url: str, dataset_id: str) -> CopyGroup:
-        """Return the copies of the shards of a dataset in a storage; see :meth:`group`."""
-        return self.group(f"{url}/{dataset_id}/{paths.SHARDS}")
+    def of_dataset(self, url: str) -> CopyGroup:
+        """Return the copies of the shards of the dataset at a URL; see :meth:`group`."""
+        return self.group(f"{url}/{paths.SHARDS}")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

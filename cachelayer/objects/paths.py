@@ -1,4 +1,4 @@
-"""The names of all objects in a storage, and the grammar of the names that users choose.
+"""The names of all objects of a dataset, and the grammar of the names that users choose.
 
 ::
 
@@ -13,8 +13,8 @@
     <root>/<dataset id>/_builds/<version>/              what builds of a version have finished, and who is at work
     <root>/<dataset id>/_tmp/                           shards that are being written, on a file system
 
-``<file>`` is ``<hash of the content>-<generation>``: names tell what files hold, and when they were put. Names begin
-with the dataset's id here and use ``/``; the log and manifests hold names relative to the dataset.
+``<file>`` is ``<hash of the content>-<generation>``: names tell what files hold, and when they were put. A
+dataset is a folder: all names here, in the log and in manifests are relative to it, and use ``/``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _IN_DATASET = re.compile(
 """A path of a file of a dataset: the folder of the dataset, and what follows."""
 SHARDS, MANIFESTS, PACKS, BUILDS = "shards", "manifests", "packs", "_builds"
 LOG, WORKING = "_log", "_tmp"
+LOG_HEAD = f"{LOG}/head"
+"""The object with the number of the last entry of the log, or of an earlier one."""
 
 
 def check_name(kind: str, name: object) -> str:
@@ -72,21 +74,12 @@ def dataset_folder(path: str) -> str | None:
     return None if match is None else match[1]
 
 
-def log(dataset_id: str) -> str:
-    return f"{dataset_id}/{LOG}"
-
-
-def log_entry(dataset_id: str, sequence: int) -> str:
-    return f"{log(dataset_id)}/{sequence:010}.json"
-
-
-def log_head(dataset_id: str) -> str:
-    """Return the object with the number of the last entry of the log, or of an earlier one."""
-    return f"{log(dataset_id)}/head"
+def log_entry(sequence: int) -> str:
+    return f"{LOG}/{sequence:010}.json"
 
 
 def file(folder: str, content: str, generation: int) -> str:
-    """Return the name of a file without its suffix, relative to the dataset.
+    """Return the name of a file without its suffix.
 
     Args:
         folder: ``shards`` or ``manifests``.
@@ -143,24 +136,14 @@ def indices(name: str) -> str:
     return f"{name}.indices"
 
 
-def packs(dataset_id: str, version_digest: str = "") -> str:
-    """Return the folder of the plans of packs of a version, by its digest; without one, that of all versions."""
-    return f"{dataset_id}/{PACKS}/{version_digest[:32]}".rstrip("/")
+def plan(version_digest: str, digest: str) -> str:
+    """Return the plan with this digest of packs of a version, by the digest of the version."""
+    return f"{PACKS}/{version_digest[:32]}/{digest[:32]}.packs"
 
 
-def plan(dataset_id: str, version_digest: str, digest: str) -> str:
-    """Return the plan with this digest of packs of a version."""
-    return f"{packs(dataset_id, version_digest)}/{digest[:32]}.packs"
-
-
-def builds(dataset_id: str, version: str = "") -> str:
-    """Return the folder of the builds of a version; without one, that of all versions."""
-    return f"{dataset_id}/{BUILDS}/{version}".rstrip("/")
-
-
-def temporary(dataset_id: str) -> str:
-    """Return the folder of what is being written, on a file system."""
-    return f"{dataset_id}/{WORKING}"
+def builds(version: str) -> str:
+    """Return the folder of the builds of a version."""
+    return f"{BUILDS}/{version}"
 
 
 def parent_of(name: str) -> str:

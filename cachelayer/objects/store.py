@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 Buffer = bytes | memoryview
 """Bytes that came from a store; the caller's own."""
@@ -15,6 +15,8 @@ KINDS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "az": "azure", "abf
 class Store(Protocol):
     """A flat space of named objects. Names use ``/``; many threads may use a store at once, and it can be pickled.
 
+    A folder of a store is a store too: a dataset is a folder of its storage, and names its objects relative to itself.
+
     Every method raises StorageError if the store does not answer or does not allow it: an object counts as absent only
     if the store says so.
     """
@@ -22,6 +24,19 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """The URL of the store, without credentials."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL: of the folder of a dataset, the dataset's id."""
+
+    def folder(self, name: str) -> Self:
+        """Return the objects below a folder as a store. This makes no request."""
+
+    def local_path(self, name: str) -> Path | None:
+        """Return the file of an object, whether or not it exists; None if the store is not on this machine."""
+
+    def working_folder(self) -> Path | None:
+        """Return a folder, made if need be, from which :meth:`move_in` only renames files; None if there is none."""
 
     def read(self, name: str) -> bytes | None:
         """Return the object's bytes, or None if there is no such object."""
@@ -63,6 +78,21 @@ class Store(Protocol):
 
     def upload(self, path: Path, name: str) -> None:
         """Copy a local file to an object, whole, replacing one that may exist; check its size."""
+
+    def receive(self, name: str, fill: Callable[[Path], object]) -> None:
+        """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
+
+        Args:
+            name: the object.
+            fill: writes the file at the path that it is given; if it raises, the object stays as it was.
+        """
+
+    def move_in(self, files: Mapping[Path, str]) -> None:
+        """Make durable local files objects, in their order, in place of those that may be there; they may be gone then.
+
+        Args:
+            files: the name of the object for each file.
+        """
 
     def download(self, name: str, path: Path, nbytes: int) -> int:
         """Copy an object of known size to a local file, and return the CRC32C of what was copied.

@@ -124,7 +124,7 @@ class OpenVersions:
         """Return a version, or the view of it that calls make, which are written as in a reference."""
         catalog = self.storage._catalog
         if not calls:
-            return catalog.open(StoredVersion(catalog.store, dataset_id, info))
+            return catalog.open(StoredVersion(catalog.dataset(dataset_id), info))
         found = Reference.parse(f"{dataset_id}@{info.version}{calls}").view_of(self._open(dataset_id, info, ""))
         if not isinstance(found, DataRef):
             raise InvalidArgumentError(

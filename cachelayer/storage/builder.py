@@ -42,7 +42,7 @@ class Builder:
         extension: Extension = NEW_RECORDS,
     ) -> DataRef[Any]:
         """Build a version and publish it, even if others build it too: an extension of another, if there is one."""
-        new = NewVersion(Log(self.catalog.store, dataset_id), version, self.catalog.copies, options.progress)
+        new = NewVersion(Log(self.catalog.dataset(dataset_id)), version, self.catalog.copies, options.progress)
         with self._resuming(new, recipe) as resumed:
             return self.catalog.open(submit(new, partial(BuildPlan.of, source, resumed, options, extension)))
 
@@ -61,7 +61,7 @@ class Builder:
         Args:
             recipe: returns what it is built from; with ``on_change="ignore"`` this is not looked at.
         """
-        log = Log(self.catalog.store, dataset_id)
+        log = Log(self.catalog.dataset(dataset_id))
         known = self.catalog.find(log, version) if on_change == "ignore" else None
         if known is not None:
             return known
@@ -101,10 +101,10 @@ class Builder:
 
     def _warn_of_varying_values(self, dataset_id: str, version: str, recipe: Recipe) -> None:
         """Warn if a new version differs from the last one that was named by its recipe in a value alone."""
-        head = Log(self.catalog.store, dataset_id).head()
+        head = Log(self.catalog.dataset(dataset_id)).head()
         automatic = [name for name in head.versions if name.startswith(f"{AUTO}-")]
         if version not in head.versions and automatic:
-            last = StoredVersion(self.catalog.store, dataset_id, head.versions[automatic[-1]])
+            last = StoredVersion(self.catalog.dataset(dataset_id), head.versions[automatic[-1]])
             warn_of_varying_values(f"{dataset_id}@{version}", recipe, last.name, last.manifest.provenance)
 
     def find_or_build(
@@ -118,7 +118,7 @@ class Builder:
         extension: Extension = NEW_RECORDS,
     ) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
-        new = NewVersion(Log(self.catalog.store, dataset_id), version, self.catalog.copies, options.progress)
+        new = NewVersion(Log(self.catalog.dataset(dataset_id)), version, self.catalog.copies, options.progress)
         checked = None if hosts is None else Hosts.checked(hosts)
         while (ref := self.catalog.find(new.log, version)) is None:
             try:

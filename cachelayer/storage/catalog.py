@@ -69,6 +69,10 @@ class Catalog:
             return self.parse(text, None, want, argument)
         return self.parse(reference.dataset_id, text, want, argument)
 
+    def dataset(self, dataset_id: str) -> Store:
+        """Return the folder of a dataset, whether or not it exists."""
+        return self.store.folder(paths.check_name("dataset id", dataset_id))
+
     def head(self, log: Log) -> Snapshot:
         """Return the newest snapshot in a log.
 
@@ -78,20 +82,21 @@ class Catalog:
         snapshot = log.head()
         if snapshot.sequence == 0:
             # Names alone: what each folder holds would take requests for every dataset of the storage.
-            known = [name for name in self._names() if name != log.dataset_id]
-            near = get_close_matches(log.dataset_id, known, 3)
+            dataset_id = log.folder.name
+            known = [name for name in self._names() if name != dataset_id]
+            near = get_close_matches(dataset_id, known, 3)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             shown = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
-            raise DatasetNotFoundError(f"no dataset {log.dataset_id!r} in {self.store.url}: {hint}{shown}")
+            raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.store.url}: {hint}{shown}")
         return snapshot
 
     def snapshot(self, dataset_id: str) -> Snapshot:
         """Return the newest snapshot of a dataset; see :meth:`head`."""
-        return self.head(Log(self.store, paths.check_name("dataset id", dataset_id)))
+        return self.head(Log(self.dataset(dataset_id)))
 
     def change(self, dataset_id: str, decide: Callable[[Snapshot], Snapshot]) -> None:
         """Append what a function makes of the newest snapshot of a dataset; if others come first, decide again."""
-        log = Log(self.store, dataset_id)
+        log = Log(self.dataset(dataset_id))
         self.head(log)
         log.change(decide)
 
@@ -100,7 +105,7 @@ class Catalog:
         head = log.head()
         info = head.versions.get(head.tags.get(version, version))
         try:
-            return None if info is None else self.open(StoredVersion(self.store, log.dataset_id, info))
+            return None if info is None else self.open(StoredVersion(log.folder, info))
         except VersionNotFoundError:
             return None
 
@@ -111,8 +116,8 @@ class Catalog:
             DatasetNotFoundError, VersionNotFoundError: if there is none.
             CorruptionError: if it has another digest.
         """
-        info = reference.resolve(self.head(Log(self.store, reference.dataset_id)))
-        return StoredVersion(self.store, reference.dataset_id, info)
+        dataset = self.store.folder(reference.dataset_id)
+        return StoredVersion(dataset, reference.resolve(self.head(Log(dataset))))
 
     def open(self, version: StoredVersion) -> DataRef[Any]:
         """Return the DataRef of a version.
@@ -150,7 +155,8 @@ class Catalog:
 
     def _has_versions(self, dataset_id: str) -> bool | StorageError:
         try:
-            return has_log(self.store, dataset_id) and bool(Log(self.store, dataset_id).head().versions)
+            dataset = self.store.folder(dataset_id)
+            return has_log(dataset) and bool(Log(dataset).head().versions)
         except (CorruptionError, FormatError):
             # List a damaged dataset: opening it says what is wrong.
             return True

@@ -40,7 +40,7 @@ def rewrite(
     catalog, name = builder.catalog, f"{dataset_id}@{version}"
     is_alone = hosts is None and (options.engine in (None, "processes") or isinstance(options.engine, Processes))
     records = StoredRecords.of(view, fields, reads_copies=is_alone)
-    if any((base.store.url, base.name) == (catalog.store.url, name) for base in records.versions):
+    if any(f"{base.folder.url}@{base.info.version}" == f"{catalog.store.url}/{name}" for base in records.versions):
         raise InvalidArgumentError(f"{name} cannot be written again under its own name: versions never change")
     if not len(view) and len(view._records.base):
         raise InvalidArgumentError(f"{name}: the view has no records")

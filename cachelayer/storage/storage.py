@@ -19,7 +19,6 @@ from cachelayer.builds.shard_cuts import DEFAULT_SHARD_BYTES
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
@@ -30,7 +29,7 @@ from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
-from cachelayer.versions.log import Log, LogEvent, history
+from cachelayer.versions.log import LogEvent, history
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -94,7 +93,7 @@ class Storage:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
         limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
         store = open_store(url, storage_options)
-        has_copies = limit != 0 and not isinstance(store, LocalStore)
+        has_copies = limit != 0 and store.local_path("") is None
         # A local storage needs no folder of the user, whom the machine may not know.
         folder = folder_of(local_cache) if has_copies or local_cache is not None else None
         copies = CacheFolder(folder, limit) if has_copies and folder is not None else None
@@ -164,7 +163,7 @@ class Storage:
             DatasetNotFoundError: if there is no such dataset.
             CorruptionError: if an entry of its log is missing or damaged.
         """
-        return history(self._store, dataset_id, self._catalog.snapshot(dataset_id).sequence)
+        return history(self._catalog.dataset(dataset_id), self._catalog.snapshot(dataset_id).sequence)
 
     def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
         """Return the builds of a dataset that are running or were interrupted, the oldest first.
@@ -174,7 +173,7 @@ class Storage:
         Raises:
             DatasetNotFoundError: if there is no such dataset, and no build of it.
         """
-        builds = unpublished(self._store, paths.check_name("dataset id", dataset_id))
+        builds = unpublished(self._catalog.dataset(dataset_id))
         if not builds:
             self._catalog.snapshot(dataset_id)
         return builds
@@ -248,7 +247,7 @@ class Storage:
 
         self._catalog.change(named.dataset_id, decide)
         if grace == 0:
-            gc.collect_deleted(self._store, named.dataset_id)
+            gc.collect_deleted(self._catalog.dataset(named.dataset_id))
 
     def erase(
         self,
@@ -295,11 +294,10 @@ class Storage:
         seconds = 0.0 if grace is None else gc.checked_grace(grace)
         ref = self._fetch(reference)
         numbers = ref._records.selection.select(records)
-        log, info = Log(self._store, ref.dataset_id), ref._base.version.info
         rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
-        erased = Erasure(log, info, rows, reason, seconds, progress).erase()
+        erased = Erasure(ref._base.version, rows, reason, seconds, progress).erase()
         if grace == 0:
-            gc.collect_erased(self._store, ref.dataset_id)
+            gc.collect_erased(erased.folder)
         return self._catalog.open(erased)
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
@@ -818,8 +816,9 @@ class Storage:
         target = to if isinstance(to, Storage) else Storage(required("to", to))
         source = self._catalog.resolve(reference)
         there = target._catalog.sibling(reference, source.info.version if new is None else new, "new", "new")
-        copied = VersionCopy(source, target._store, there.dataset_id, there.name, progress).copy()
-        return target._catalog.open(StoredVersion(target._store, there.dataset_id, copied))
+        dataset = target._catalog.dataset(there.dataset_id)
+        copied = VersionCopy(source, dataset, there.name, progress).copy()
+        return target._catalog.open(StoredVersion(dataset, copied))
 
 
 def open(reference: str, **storage_options: Any) -> DataRef[Any]:

@@ -51,10 +51,9 @@ def expiry() -> float:
 
 
 class Claims:
-    """The claims below one folder of a store."""
+    """The claims in one folder."""
 
-    def __init__(self, store: Store, folder: str) -> None:
-        self._store = store
+    def __init__(self, folder: Store) -> None:
         self._folder = folder
         self._seen: dict[str, tuple[bytes, float]] = {}
         """The last beat of each claim, and when this process first saw it, in seconds of the monotonic clock."""
@@ -62,7 +61,7 @@ class Claims:
     @contextmanager
     def hold(self, claim: str) -> Iterator[bool]:
         """Hold a claim, unless another holds it; yield whether it is held. A forked child leaves it to its parent."""
-        name, holder, token, stopped = f"{self._folder}/{claim}", os.getpid(), uuid.uuid4().hex, threading.Event()
+        holder, token, stopped = os.getpid(), uuid.uuid4().hex, threading.Event()
         pause = expiry() / _BEATS_PER_EXPIRY
 
         def beat(number: int) -> bytes:
@@ -74,13 +73,13 @@ class Claims:
                 number += 1
                 # If the store is away for a while, go on; if that lasts, others take over.
                 with suppress(StorageError):
-                    self._store.put(name, beat(number))
+                    self._folder.put(claim, beat(number))
 
         thread = threading.Thread(target=beat_on, name="cachelayer-claim", daemon=True)
         _held.add(token)
         is_ours = False
         try:
-            is_ours = self._store.put_if_absent(name, beat(0))
+            is_ours = self._folder.put_if_absent(claim, beat(0))
             if is_ours:
                 start(thread, "to show that the build is at work")
             yield is_ours
@@ -91,19 +90,19 @@ class Claims:
                 if thread.ident is not None:
                     thread.join()
                 with suppress(StorageError):
-                    if token.encode() in (self._store.read(name) or b""):
-                        self._store.delete(name)
+                    if token.encode() in (self._folder.read(claim) or b""):
+                        self._folder.delete(claim)
 
     def is_busy(self, claim: str) -> bool:
         """Return whether another may hold a claim. Repeated calls find a dead holder out, and remove its claim."""
         # The read may be slow: measure from the moment of the request.
-        asked, name = time.monotonic(), f"{self._folder}/{claim}"
-        beat = self._store.read(name)
+        asked = time.monotonic()
+        beat = self._folder.read(claim)
         if beat is None:
             return False
         before, since = self._seen.get(claim, (None, asked))
         if _is_of_nobody(beat) or (beat == before and asked - since >= expiry()):
-            self._store.delete(name)
+            self._folder.delete(claim)
             return False
         if beat != before:
             self._seen[claim] = (beat, time.monotonic())
@@ -129,15 +128,15 @@ class Claims:
         time.sleep(expiry() / _POLLS_PER_EXPIRY)
 
 
-def glance(store: Store, name: str, idle: float) -> tuple[State, str]:
+def glance(folder: Store, claim: str, idle: float) -> tuple[State, str]:
     """Return whether the holder of a claim is at work, without waiting to be sure, and who it is.
 
     Args:
-        store: the store.
-        name: the claim.
+        folder: where the claim is.
+        claim: the claim.
         idle: the seconds since it was written.
     """
-    beat = store.read(name)
+    beat = folder.read(claim)
     if beat is None or _is_of_nobody(beat):
         return "interrupted", ""
     return "running" if idle < expiry() else "unknown", _holder(beat)
@@ -154,23 +153,22 @@ def _is_of_nobody(beat: bytes) -> bool:
     return token not in _held if holder == process_name() else has_ended(holder)
 
 
-def is_at_work(store: Store, dataset_id: str, age: Callable[[str], float]) -> bool:
+def is_at_work(folder: Store, age: Callable[[str], float]) -> bool:
     """Return whether somebody may build a version of a dataset.
 
     Args:
-        store, dataset_id: the dataset.
+        folder: that of the dataset.
         age: returns the seconds since an object was written, by the clock of the store.
     """
-    folders = [paths.builds(dataset_id, version) for version in store.names(paths.builds(dataset_id))]
-    return any(
-        glance(store, name, age(name))[0] == "running" for folder in folders for name in claims_in(store, folder)
-    )
+    return any(glance(folder, claim, age(claim))[0] == "running" for claim in _claims_of(folder))
 
 
-def claims_in(store: Store, folder: str) -> Iterator[str]:
-    """Yield the names of the claims in the folder of the builds of a version, and in those of its plans."""
-    for name in store.names(folder):
-        if name.endswith(CLAIM):
-            yield f"{folder}/{name}"
-        else:
-            yield from (f"{folder}/{name}/{one}" for one in store.names(f"{folder}/{name}") if one.endswith(CLAIM))
+def _claims_of(folder: Store) -> Iterator[str]:
+    """Yield the claims of the builds of all versions of a dataset, and of the plans of these builds."""
+    for version in folder.names(paths.BUILDS):
+        for name in folder.names(paths.builds(version)):
+            place = f"{paths.builds(version)}/{name}"
+            if name.endswith(CLAIM):
+                yield place
+            else:
+                yield from (f"{place}/{claim}" for claim in folder.names(place) if claim.endswith(CLAIM))

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from concurrent.futures import Future, as_completed
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from cachelayer.errors import (
     AlreadyExistsError,
@@ -17,12 +16,10 @@ from cachelayer.errors import (
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.system_threads import Pool
-from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.columns import ColumnFile
 from cachelayer.versions.derive import stored_numbers
@@ -44,25 +41,24 @@ class VersionCopy:
 
     Args:
         source: the version.
-        to: the destination.
-        dataset_id, version: its names there.
+        to: the folder of the dataset that the copy belongs to.
+        version: its name there.
         progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
             so from the start; False shows nothing.
     """
 
-    def __init__(self, source: StoredVersion, to: Store, dataset_id: str, version: str, progress: bool | None) -> None:
+    def __init__(self, source: StoredVersion, to: Store, version: str, progress: bool | None) -> None:
         self._source = source
         self._to = to
-        self._dataset_id = dataset_id
         self._version = version
-        self._log = Log(to, dataset_id)
+        self._log = Log(to)
         self._shows = progress
 
     def copy(self) -> VersionInfo:
         """Copy the version; if the destination has it already with this digest, only what is damaged there."""
         found = self._existing(self._log.head())
         title, records = f"copy {self._source.name}", self._source.manifest.shard_records
-        claims = Claims(self._to, paths.builds(self._dataset_id, self._version))
+        claims = Claims(self._to.folder(paths.builds(self._version)))
         try:
             # Each copy has a claim of its own, which shows gc that it is at work.
             with Progress(title, records, self._shows) as progress, claims.hold(f"{uuid.uuid4().hex}.{CLAIM}"):
@@ -84,7 +80,7 @@ class VersionCopy:
             raise
 
     def _existing(self, head: Snapshot) -> VersionInfo | None:
-        name = f"{self._to.url}/{self._dataset_id}@{self._version}"
+        name = f"{self._to.url}@{self._version}"
         if self._version in head.tags:
             raise AlreadyExistsError(f"{name} is a tag: choose another version")
         found = head.versions.get(self._version)
@@ -99,7 +95,7 @@ class VersionCopy:
 
     def _replaced(self, found: VersionInfo | None) -> tuple[str, str] | None:
         """Return the digest of the version there and why records were erased, if the source is what is left of it."""
-        log = Log(self._source.store, self._source.dataset_id)
+        log = Log(self._source.folder)
         gone = None if found is None else log.head().successor(found.digest)
         if found is None or gone is None or gone.digest != self._source.info.digest:
             return None
@@ -107,10 +103,10 @@ class VersionCopy:
 
     def _mend(self, found: VersionInfo, progress: Progress) -> VersionInfo:
         """Copy again what is damaged of a version that is there."""
-        self._copy_files(StoredVersion(self._to, self._dataset_id, found).manifest.files, progress)
+        self._copy_files(StoredVersion(self._to, found).manifest.files, progress)
         kept = self._source.manifest.kept
         if kept is not None and kept.has_file:
-            name, numbers = f"{self._dataset_id}/{paths.kept(found.file)}", stored_numbers(self._source.kept)
+            name, numbers = paths.kept(found.file), stored_numbers(self._source.kept)
             if self._to.read(name) != numbers:
                 self._to.put(name, numbers)
         return found
@@ -140,7 +136,7 @@ class VersionCopy:
 
     def _generations_there(self) -> dict[str, int]:
         """Return the last generation of each shard that is there and good, by what it holds."""
-        names = self._to.names(f"{self._dataset_id}/{paths.SHARDS}")
+        names = self._to.names(paths.SHARDS)
         files = {f"{paths.SHARDS}/{name.removesuffix('.array_record').removesuffix('.npy')}" for name in names}
         found = set(filter(paths.is_file, files))
         good = found - lost_files(found, self._log, self._log.head())
@@ -155,34 +151,28 @@ class VersionCopy:
             return False
         if source is None:
             raise CorruptionError(
-                f"{self._to.url}/{self._dataset_id}/{copy.name}: it is damaged, and {self._source.name} has its "
+                f"{self._to.url}/{copy.name}: it is damaged, and {self._source.name} has its "
                 "records in other files: delete the version there, and copy again"
             )
         for (name, facts), new_name in zip(source.files.items(), copy.files, strict=True):
-            self._copy_file(f"{self._source.dataset_id}/{name}", facts, f"{self._dataset_id}/{new_name}")
+            self._copy_file(name, facts, new_name)
         return True
 
     def _copy_file(self, name: str, facts: FileChecksum, target: str) -> None:
-        store = self._source.store
+        source = self._source.folder
+        local = source.local_path(name)
 
         def check(checksum: int | None) -> None:
             if checksum != facts.crc32c:
                 raise CorruptionError(
-                    f"{store.url}/{name}: what was read does not match its checksum: restore it, or build again"
+                    f"{source.url}/{name}: what was read does not match its checksum: restore it, or build again"
                 )
 
-        def fetch(path: Path) -> None:
-            check(store.download(name, path, facts.nbytes))
-
-        if isinstance(self._to, LocalStore):
-            self._to.receive(target, fetch)
-        elif isinstance(store, LocalStore):
-            check(store.crc32c(name))
-            self._to.upload(store.path(name), target)
+        if local is None:
+            self._to.receive(target, lambda path: check(source.download(name, path, facts.nbytes)))
         else:
-            with scratch_folder() as folder:
-                fetch(folder / "file")
-                self._to.upload(folder / "file", target)
+            check(source.crc32c(name))
+            self._to.upload(local, target)
 
     def _publish(self, manifest: Manifest) -> VersionInfo:
         source = self._source
@@ -198,8 +188,8 @@ class VersionCopy:
     def _check_source(self, error: CacheLayerError) -> None:
         """Raise if the source was deleted meanwhile: that explains missing files."""
         with suppress(StorageError):
-            head = Log(self._source.store, self._source.dataset_id).head()
+            head = Log(self._source.folder).head()
             if head.versions.get(self._source.info.version) != self._source.info:
                 raise VersionNotFoundError(
-                    f"{self._source.name} in {self._source.store.url} was deleted while it was copied"
+                    f"{self._source.folder.url}@{self._source.info.version} was deleted while it was copied"
                 ) from error

@@ -38,7 +38,7 @@ def derive(
         description, metadata: stored with the version; the metadata updates that of the base.
         where: the conditions by which the records were chosen.
     """
-    log = Log(base.store, base.dataset_id)
+    log = Log(base.folder)
     refuse_if_taken(log, version)
     provenance = {
         "description": description,

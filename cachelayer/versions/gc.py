@@ -20,7 +20,6 @@ from typing import Any
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event
@@ -29,7 +28,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, is_at_work
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.notes import PLAN_HASH
-from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
 GRACE_SECONDS = 24 * 3600.0
@@ -126,12 +125,12 @@ def garbage(listing: Listing, needs: Needs, age: Age, grace: float, left_over: C
     return dict(sorted(reasons.items()))
 
 
-def list_objects(store: Store, dataset_id: str) -> dict[str, list[str]]:
+def list_objects(dataset: Store) -> dict[str, list[str]]:
     """Return the objects of a dataset, but for its log: see :data:`Listing`."""
     found: dict[str, list[str]] = {}
 
     def names(folder: str) -> list[str]:
-        return [f"{folder}/{name}" for name in store.names(f"{dataset_id}/{folder}")]
+        return [f"{folder}/{name}" for name in dataset.names(folder)]
 
     for folder in (paths.SHARDS, paths.MANIFESTS):
         for name in names(folder):
@@ -156,65 +155,63 @@ def list_objects(store: Store, dataset_id: str) -> dict[str, list[str]]:
     return {name: objects for name, objects in found.items() if objects}
 
 
-def needs_of(store: Store, dataset_id: str, head: Snapshot, age: Age) -> Needs:
+def needs_of(dataset: Store, head: Snapshot, age: Age) -> Needs:
     """Return what the versions of a head need.
 
     Raises:
         CorruptionError, FormatError: if a manifest is damaged, so that nobody knows what its version needs.
         VersionNotFoundError: if a version was deleted meanwhile.
     """
-    over = [each for each in head.deleted if each.grace == 0 or age(_entry_of(each)) >= each.grace]
+    over = [each for each in head.deleted if each.grace == 0 or age(paths.log_entry(each.sequence)) >= each.grace]
     left = head.without_deletions(over)
-    named = {file for info in left.with_files for file in _objects_of(store, dataset_id, info)}
+    named = {file for info in left.with_files for file in _objects_of(dataset, info)}
     released: dict[str, tuple[Collection[str], str]] = {}
     for each in over:
         try:
-            objects = _objects_of(store, dataset_id, each.info)
+            objects = _objects_of(dataset, each.info)
         except _UNREADABLE:
             objects = {each.info.file: _objects_of_manifest(each.info)}
         released |= {file: (of_file, each.info.version) for file, of_file in objects.items() if file not in named}
     return Needs(left, frozenset(named), released)
 
 
-def collect(
-    store: Store, dataset_id: str, grace: float, *, dry_run: bool = False, only_deleted: bool = False
-) -> list[Collected]:
+def collect(dataset: Store, grace: float, *, dry_run: bool = False, only_deleted: bool = False) -> list[Collected]:
     """Delete what no version of a dataset needs, and return it.
 
     While somebody may be building a version of it, only what deleted versions had to themselves goes.
 
     Args:
-        store, dataset_id: the dataset.
+        dataset: the folder of the dataset.
         grace: the age, in seconds, at which garbage is collected.
         dry_run: delete and write nothing.
         only_deleted: delete only what deleted versions had to themselves.
     """
-    age, log = _ages(store, dataset_id, dry_run=dry_run), Log(store, dataset_id)
+    age = _ages(dataset, dry_run=dry_run)
     # In this order: what is listed and unnamed by a later head belongs to no version of that head.
-    listing: Listing = {} if only_deleted else list_objects(store, dataset_id)
-    ended = _left_over(store, dataset_id) if listing else []
-    if listing and is_at_work(store, dataset_id, lambda name: age(name.removeprefix(f"{dataset_id}/"))):
+    listing: Listing = {} if only_deleted else list_objects(dataset)
+    ended = _left_over(dataset) if listing else []
+    if listing and is_at_work(dataset, age):
         listing = {}
     needs, reasons = Needs(Snapshot(), frozenset(), {}), dict[str, str]()
 
     def decide(head: Snapshot) -> Snapshot:
         nonlocal needs, reasons
-        needs = needs_of(store, dataset_id, head, age)
+        needs = needs_of(dataset, head, age)
         reasons = garbage(listing, needs, age, grace, ended)
         swept = list(filter(paths.is_file, reasons))
         if dry_run or (not swept and needs.head.deleted == head.deleted):
             return head
         return needs.head.sweeping(swept, event("collect", files=len(swept)))
 
-    log.change(decide)
+    Log(dataset).change(decide)
     objects = {**listing, **{file: of_file for file, (of_file, _) in needs.released.items()}}
     for name in reasons if not dry_run else ():
         if _is_folder(name):
-            store.delete_folder(f"{dataset_id}/{name}")
+            dataset.delete_folder(name)
         else:
             for each in objects[name]:
-                store.delete(f"{dataset_id}/{each}")
-    return [Collected(f"{dataset_id}/{name}", reason) for name, reason in reasons.items()]
+                dataset.delete(each)
+    return [Collected(f"{dataset.name}/{name}", reason) for name, reason in reasons.items()]
 
 
 def _is_folder(name: str) -> bool:
@@ -222,16 +219,15 @@ def _is_folder(name: str) -> bool:
     return folder in {paths.PACKS, paths.WORKING} or (folder == paths.BUILDS and PLAN_HASH.fullmatch(last) is not None)
 
 
-def _left_over(store: Store, dataset_id: str) -> list[str]:
+def _left_over(dataset: Store) -> list[str]:
     """Return the working folders of processes of this host that have ended."""
-    if not isinstance(store, LocalStore):
-        return []
-    return [f"{paths.WORKING}/{folder.name}" for folder in left_over(store.path(paths.temporary(dataset_id)))]
+    working = dataset.local_path(paths.WORKING)
+    return [] if working is None else [f"{paths.WORKING}/{folder.name}" for folder in left_over(working)]
 
 
-def _objects_of(store: Store, dataset_id: str, info: VersionInfo) -> dict[str, list[str]]:
+def _objects_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:
     """Return the objects of a version, by their names without suffixes."""
-    manifest = StoredVersion(store, dataset_id, info).manifest
+    manifest = StoredVersion(dataset, info).manifest
     return {info.file: _objects_of_manifest(info), **{file.file: list(file.files) for file in manifest.files}}
 
 
@@ -239,63 +235,62 @@ def _objects_of_manifest(info: VersionInfo) -> list[str]:
     return [info.manifest, paths.kept(info.file), paths.indices(info.file)]
 
 
-def _entry_of(deletion: Deletion) -> str:
-    """Return the entry of the log that deleted a version, relative to the dataset."""
-    return paths.log_entry("", deletion.sequence).removeprefix("/")
-
-
-def _ages(store: Store, dataset_id: str, *, dry_run: bool) -> Age:
+def _ages(dataset: Store, *, dry_run: bool) -> Age:
     """Return what tells the ages of objects, by the clock of the store; by that of this host in a dry run."""
 
     @cache
     def now() -> float:
-        return time.time() if isinstance(store, LocalStore) or dry_run else _time_of(store, dataset_id)
+        is_local = dataset.local_path(paths.LOG) is not None
+        return time.time() if is_local or dry_run else _time_of(dataset)
 
     def age(name: str) -> float:
-        written = store.modified(f"{dataset_id}/{name}")
+        written = dataset.modified(name)
         return math.inf if written is None else now() - written
 
     return age
 
 
-def _time_of(store: Store, dataset_id: str) -> float:
+def _time_of(dataset: Store) -> float:
     """Return the time of the store, whose clock may differ from that of this host."""
-    probe = f"{paths.builds(dataset_id)}/{_PROBE}{uuid.uuid4().hex}"
-    store.put(probe, b"")
+    probe = paths.builds(f"{_PROBE}{uuid.uuid4().hex}")
+    dataset.put(probe, b"")
     try:
-        return store.modified(probe) or time.time()
+        return dataset.modified(probe) or time.time()
     finally:
-        store.delete(probe)
+        dataset.delete(probe)
 
 
-def _pending_of(store: Store, dataset_id: str) -> list[Pending]:
-    """Return what :func:`pending` says; a file of several versions counts for the one that keeps it longest."""
-    head, age = Log(store, dataset_id).head(), _ages(store, dataset_id, dry_run=True)
-    left = [(max(0.0, each.grace - age(_entry_of(each))), each) for each in head.deleted]
-    known = {file for info in head.versions.values() for file in _sizes_of(store, dataset_id, info)} if left else set()
+def pending_of(dataset: Store) -> list[Pending]:
+    """Return the deleted versions of a dataset whose files are not deleted yet.
+
+    A file of several versions counts for the one that keeps it longest.
+    """
+    head, age = Log(dataset).head(), _ages(dataset, dry_run=True)
+    left = [(max(0.0, each.grace - age(paths.log_entry(each.sequence))), each) for each in head.deleted]
+    known = {file for info in head.versions.values() for file in _sizes_of(dataset, info)} if left else set()
     found = []
     for seconds, each in sorted(left, key=lambda one: -one[0]):
-        sizes = _sizes_of(store, dataset_id, each.info)
+        sizes = _sizes_of(dataset, each.info)
         nbytes = sum(size for file, size in sizes.items() if file not in known)
         known |= set(sizes)
-        found.append(Pending(dataset_id, each.info.version, nbytes, seconds))
+        found.append(Pending(dataset.name, each.info.version, nbytes, seconds))
     return found
 
 
-def _sizes_of(store: Store, dataset_id: str, info: VersionInfo) -> dict[str, int]:
+def _sizes_of(dataset: Store, info: VersionInfo) -> dict[str, int]:
     """Return the bytes of the shards and columns of a version, by name; none if its manifest is damaged."""
     with suppress(*_UNREADABLE):
-        files = StoredVersion(store, dataset_id, info).manifest.files
+        files = StoredVersion(dataset, info).manifest.files
         return {file.file: sum(facts.nbytes for facts in file.files.values()) for file in files}
     return {}
 
 
-def pending(store: Store, dataset_id: str | None = None) -> list[Pending]:
-    """Return the deleted versions, of one dataset or all that can be read, whose files are not deleted yet."""
+def pending(store: Store) -> list[Pending]:
+    """Return what :func:`pending_of` says of all datasets of a storage that can be read."""
     found = []
-    for name in filter(paths.is_dataset_id, store.names("")) if dataset_id is None else [dataset_id]:
+    for dataset in map(store.folder, filter(paths.is_dataset_id, store.names(""))):
         with suppress(*_UNREADABLE):
-            found += _pending_of(store, name) if has_log(store, name) else []
+            found += pending_of(dataset) if has_log(dataset) else []
     return found
 
 
@@ -306,24 +301,24 @@ def checked_grace(grace: Any) -> float:
         raise InvalidArgumentError(f"{error}: pass a number of seconds, 0 or more") from None
 
 
-def collect_deleted(store: Store, dataset_id: str) -> None:
+def collect_deleted(dataset: Store) -> None:
     """Delete what only deleted versions had whose grace is over; nothing, with a warning, if one is damaged."""
     try:
-        collect(store, dataset_id, 0.0, only_deleted=True)
+        collect(dataset, 0.0, only_deleted=True)
     except _UNREADABLE as error:
-        warn(f"nothing of {dataset_id!r} is collected: {error}")
+        warn(f"nothing of {dataset.name!r} is collected: {error}")
 
 
-def collect_erased(store: Store, dataset_id: str) -> None:
+def collect_erased(dataset: Store) -> None:
     """Delete at once all that may hold records that were erased: also what no version names, however new it is."""
     try:
-        collect(store, dataset_id, 0.0)
+        collect(dataset, 0.0)
     except _UNREADABLE as error:
-        warn(f"nothing of {dataset_id!r} is collected: {error}")
-    if is_at_work(store, dataset_id, lambda name: time.time() - (store.modified(name) or 0.0)):
+        warn(f"nothing of {dataset.name!r} is collected: {error}")
+    if is_at_work(dataset, lambda name: time.time() - (dataset.modified(name) or 0.0)):
         warn(
-            f"a build of {dataset_id!r} is at work, so files that no version names stay, and may hold what was erased: "
-            "call gc(grace=0) when it has ended"
+            f"a build of {dataset.name!r} is at work, so files that no version names stay, and may hold what was "
+            "erased: call gc(grace=0) when it has ended"
         )
 
 
@@ -344,28 +339,28 @@ def collect_all(store: Store, *, grace: float, dry_run: bool = False, progress: 
     failed: list[StorageError] = []
     names = list(filter(paths.is_dataset_id, store.names("")))
     with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
-        for dataset_id in names:
+        for dataset in map(store.folder, names):
             try:
-                if _is_ours(store, dataset_id):
-                    collected += collect(store, dataset_id, grace, dry_run=dry_run)
+                if _is_ours(dataset):
+                    collected += collect(dataset, grace, dry_run=dry_run)
             except (*_UNREADABLE, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
                     failed.append(error)
-                warn(f"nothing of {dataset_id!r} is collected: {error}")
+                warn(f"nothing of {dataset.name!r} is collected: {error}")
             shown.update(1, 0)
     if failed and len(failed) == len(names):
         raise failed[0]
     return collected
 
 
-def _is_ours(store: Store, dataset_id: str) -> bool:
+def _is_ours(dataset: Store) -> bool:
     """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log."""
-    if has_log(store, dataset_id):
+    if has_log(dataset):
         return True
-    left = set(store.names(dataset_id))
+    left = set(dataset.names(""))
     if paths.MANIFESTS in left and left <= _FOLDERS:
         warn(
-            f"nothing of {dataset_id!r} is collected: it has manifests and no log. If its log was lost, restore it; if "
-            "its first build was killed, build it again, and collect then"
+            f"nothing of {dataset.name!r} is collected: it has manifests and no log. If its log was lost, restore it; "
+            "if its first build was killed, build it again, and collect then"
         )
     return bool(left) and left <= _FOLDERS - {paths.MANIFESTS}

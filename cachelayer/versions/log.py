@@ -19,7 +19,6 @@ from typing import Any, Self
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, FormatError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
@@ -34,13 +33,11 @@ class Log:
     """The log of one dataset. This object remembers the newest entry that it has seen, and searches on from there.
 
     Args:
-        store: the store that holds it.
-        dataset_id: the dataset.
+        folder: the folder of the dataset.
     """
 
-    def __init__(self, store: Store, dataset_id: str) -> None:
-        self.store = store
-        self.dataset_id = dataset_id
+    def __init__(self, folder: Store) -> None:
+        self.folder = folder
         self._seen: Snapshot | None = None
         self._swept: dict[int, frozenset[str]] = {}
 
@@ -58,7 +55,7 @@ class Log:
                 last = self._last(0)
                 head = self._entry(last)
                 warn(
-                    f"{self.store.url}/{paths.log_head(self.dataset_id)} names entry {pointed} of the log, and the "
+                    f"{self.folder.url}/{paths.LOG_HEAD} names entry {pointed} of the log, and the "
                     f"newest that is there is {last}: versions that later entries published are missing here. If the "
                     "storage was copied by other means, copy it again; the next entry that is written ends this warning"
                 )
@@ -69,7 +66,7 @@ class Log:
 
     def _newest(self, pointed: int) -> tuple[int, Snapshot | None]:
         """Return the number of the newest entry, given that of an entry, and the newest entry if it is there."""
-        if isinstance(self.store, LocalStore):
+        if self.folder.local_path(paths.LOG) is not None:
             last = self._last(pointed)
             return last, self._entry(last)
         with Pool(1, "cachelayer-log") as thread:
@@ -80,23 +77,23 @@ class Log:
 
     def _last(self, sequence: int) -> int:
         """Return the number of the newest entry, given that of an entry. The entries between may be damaged."""
-        while self.store.exists(paths.log_entry(self.dataset_id, sequence + 1)):
+        while self.folder.exists(paths.log_entry(sequence + 1)):
             sequence += 1
         return sequence
 
     def _pointer(self) -> int:
         """Return the number of an entry, from which the newest one is found soon; 0 if it is missing or damaged."""
-        raw = self.store.read(paths.log_head(self.dataset_id))
-        with suppress(CorruptionError, FormatError), json_values.decoding(paths.log_head(self.dataset_id), "pointer"):
+        raw = self.folder.read(paths.LOG_HEAD)
+        with suppress(CorruptionError, FormatError), json_values.decoding(paths.LOG_HEAD, "pointer"):
             return json_values.whole("sequence", json_values.unsealed(raw or b"")["sequence"])
         return 0
 
     def _entry(self, sequence: int) -> Snapshot | None:
         if sequence == 0:
             return Snapshot()
-        name = paths.log_entry(self.dataset_id, sequence)
-        raw = self.store.read(name)
-        return None if raw is None else Snapshot.decode(raw, f"{self.store.url}/{name}", sequence)
+        name = paths.log_entry(sequence)
+        raw = self.folder.read(name)
+        return None if raw is None else Snapshot.decode(raw, f"{self.folder.url}/{name}", sequence)
 
     def deleted_since(self, head: Snapshot, generation: int) -> frozenset[str]:
         """Return the files that were deleted from the end of a generation up to a head.
@@ -112,8 +109,8 @@ class Log:
         return frozenset().union(*(self._swept[sequence] for sequence in head.sweeps[generation:]))
 
     def _missing(self, sequence: int) -> CorruptionError:
-        name = paths.log_entry(self.dataset_id, sequence)
-        return CorruptionError(f"{self.store.url}/{name}: an entry of the log is missing")
+        name = paths.log_entry(sequence)
+        return CorruptionError(f"{self.folder.url}/{name}: an entry of the log is missing")
 
     def change(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
         """Put what a function makes of the newest snapshot as the next entry, and return it.
@@ -128,7 +125,7 @@ class Log:
                 raises VersionNotFoundError because another has deleted a version meanwhile, it decides again.
         """
         until = time.monotonic() + _PATIENCE
-        if self._seen is not None and not self.store.exists(paths.log_entry(self.dataset_id, self._seen.sequence)):
+        if self._seen is not None and not self.folder.exists(paths.log_entry(self._seen.sequence)):
             # The dataset was removed by other means.
             self._seen = None
         for number in count():
@@ -147,7 +144,7 @@ class Log:
             # Random, so that writers that lost together do not meet again; no secret depends on it.
             time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311
         raise StorageError(
-            f"{self.store.url}/{paths.log(self.dataset_id)}: for {_PATIENCE:g} s, other writers added every "
+            f"{self.folder.url}/{paths.LOG}: for {_PATIENCE:g} s, other writers added every "
             f"next entry first, up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? "
             "Try again later"
         )
@@ -158,20 +155,20 @@ class Log:
         # What an entry deleted stands in that entry alone.
         swept = decided.swept if decided.sweeps[-1:] == (sequence,) else frozenset[str]()
         entry = replace(decided, sequence=sequence, swept=swept)
-        raw, name = entry.encode(uuid.uuid4().hex), paths.log_entry(self.dataset_id, sequence)
-        if not (self.store.put_if_absent(name, raw) or self.store.read(name) == raw):
+        raw, name = entry.encode(uuid.uuid4().hex), paths.log_entry(sequence)
+        if not (self.folder.put_if_absent(name, raw) or self.folder.read(name) == raw):
             return None
         self._seen = entry
         # The entry is there: a pointer that cannot be written must not look like a failure.
         with suppress(StorageError):
-            self.store.put(paths.log_head(self.dataset_id), json_values.sealed({"sequence": sequence}))
+            self.folder.put(paths.LOG_HEAD, json_values.sealed({"sequence": sequence}))
         return entry
 
 
-def has_log(store: Store, dataset_id: str) -> bool:
+def has_log(folder: Store) -> bool:
     """Return whether a folder has our log; False for a folder that this user may not read."""
     try:
-        return store.exists(paths.log_entry(dataset_id, 1))
+        return folder.exists(paths.log_entry(1))
     except StorageError as error:
         # Any other error is a failure of the store itself.
         if isinstance(error.__cause__, PermissionError):
@@ -220,9 +217,9 @@ class LogEvent:
         return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join([self.kind, *what])}"
 
 
-def history(store: Store, dataset_id: str, last: int) -> list[LogEvent]:
+def history(folder: Store, last: int) -> list[LogEvent]:
     """Return the events of the first ``last`` entries of a log, oldest first."""
-    log = Log(store, dataset_id)
+    log = Log(folder)
 
     def event(sequence: int) -> LogEvent:
         entry = log._entry(sequence)

@@ -84,32 +84,31 @@ class Notes:
     """The notes of the builds of a version with one plan.
 
     Args:
-        store: the store.
-        dataset_id, version: the version.
+        dataset: the folder of the dataset.
+        version: the version.
         plan: what is built and how, as JSON values.
     """
 
-    def __init__(self, store: Store, dataset_id: str, version: str, plan: Mapping[str, Any]) -> None:
-        self.store = store
-        self.version_folder = paths.builds(dataset_id, version)
+    def __init__(self, dataset: Store, version: str, plan: Mapping[str, Any]) -> None:
         self.plan = plan
-        self.folder = f"{self.version_folder}/{hashlib.sha256(canonical_json(plan)).hexdigest()[:32]}"
+        self.version_folder = dataset.folder(paths.builds(version))
+        self.folder = self.version_folder.folder(hashlib.sha256(canonical_json(plan)).hexdigest()[:32])
 
     def begin(self, spec: Tree | None) -> None:
         """Note the plan, with the spec of the elements."""
         document = {"plan": self.plan, "element_spec": None if spec is None else spec_json.to_json(spec)}
-        self.store.put(f"{self.folder}/{_PLAN}", json_values.sealed(document))
+        self.folder.put(_PLAN, json_values.sealed(document))
 
     def spec(self) -> Tree | None:
         """Return the spec of the elements that was noted; None if none was."""
-        document = _plan(self.store, self.folder)
+        document = _plan(self.folder)
         return None if document is None else document[1]
 
     def add(self, number: int, part: PartResult) -> None:
         """Note a finished part."""
         document = json_values.encoded(replace(part, shards=()))
         document["shards"] = ShardTable(part.shards).to_json()
-        self.store.put(_note(self.folder, number), json_values.sealed(document))
+        self.folder.put(_note(number), json_values.sealed(document))
 
     def finished(self, log: Log, known: Mapping[int, PartResult] | None = None) -> dict[int, PartResult]:
         """Return the finished parts whose files are good, by number.
@@ -119,12 +118,12 @@ class Notes:
             known: parts that need not be read again.
         """
         known = known or {}
-        if _plan(self.store, self.folder) is None:
+        if _plan(self.folder) is None:
             # Nobody can tell what these notes are of.
             return dict(known)
         with Pool(_AT_ONCE, "cachelayer-notes") as threads:
-            numbers = sorted(noted_numbers(self.store, self.folder) - known.keys())
-            read = dict(zip(numbers, threads.map(partial(read_part, self.store, self.folder), numbers), strict=True))
+            numbers = sorted(noted_numbers(self.folder) - known.keys())
+            read = dict(zip(numbers, threads.map(partial(read_part, self.folder), numbers), strict=True))
         noted = {number: part for number, part in read.items() if part is not None}
         parts, head = {**known, **noted}, log.head()
         lost = lost_files((shard.file for part in parts.values() for shard in part.shards), log, head)
@@ -134,28 +133,26 @@ class Notes:
     def others(self) -> dict[str, Mapping[str, Any]]:
         """Return the plans of other builds of the version, by the names of their folders."""
         found = {}
-        for name in filter(PLAN_HASH.fullmatch, self.store.names(self.version_folder)):
-            folder = f"{self.version_folder}/{name}"
-            plan = _plan(self.store, folder)
-            if folder != self.folder and plan is not None:
-                found[folder] = plan[0]
+        for name in filter(PLAN_HASH.fullmatch, self.version_folder.names("")):
+            plan = _plan(self.version_folder.folder(name))
+            if name != self.folder.name and plan is not None:
+                found[name] = plan[0]
         return found
 
     def forget(self) -> None:
         """Delete the notes of all builds of the version, which is published."""
         try:
-            for name in filter(PLAN_HASH.fullmatch, self.store.names(self.version_folder)):
-                self.store.delete_folder(f"{self.version_folder}/{name}")
+            for name in filter(PLAN_HASH.fullmatch, self.version_folder.names("")):
+                self.version_folder.delete_folder(name)
         except StorageError as error:
-            warn(f"notes are left in {self.store.url}/{self.version_folder}, until gc deletes them: {error}")
+            warn(f"notes are left in {self.version_folder.url}, until gc deletes them: {error}")
 
 
-def read_part(store: Store, folder: str, number: int) -> PartResult | None:
+def read_part(folder: Store, number: int) -> PartResult | None:
     """Return a finished part of the build that has its notes in a folder; None if it has no note that can be read."""
-    name = _note(folder, number)
-    raw = store.read(name)
+    raw = folder.read(_note(number))
     try:
-        with json_values.decoding(f"{store.url}/{name}", "note of a part"):
+        with json_values.decoding(f"{folder.url}/{_note(number)}", "note of a part"):
             if raw is None:
                 return None
             document = json_values.unsealed(raw)
@@ -166,20 +163,20 @@ def read_part(store: Store, folder: str, number: int) -> PartResult | None:
         return None
 
 
-def noted_numbers(store: Store, folder: str) -> set[int]:
+def noted_numbers(folder: Store) -> set[int]:
     """Return the numbers of the finished parts of the build that has its notes in a folder."""
-    return {int(match[1]) for name in store.names(folder) if (match := _NOTE.fullmatch(name))}
+    return {int(match[1]) for name in folder.names("") if (match := _NOTE.fullmatch(name))}
 
 
-def _note(folder: str, number: int) -> str:
-    return f"{folder}/{number:05}.json"
+def _note(number: int) -> str:
+    return f"{number:05}.json"
 
 
-def _plan(store: Store, folder: str) -> tuple[Mapping[str, Any], Tree | None] | None:
+def _plan(folder: Store) -> tuple[Mapping[str, Any], Tree | None] | None:
     """Return the plan of the build with its notes in a folder, and the spec of its elements; None if there is none."""
-    raw = store.read(f"{folder}/{_PLAN}")
+    raw = folder.read(_PLAN)
     try:
-        with json_values.decoding(f"{store.url}/{folder}/{_PLAN}", "plan of a build"):
+        with json_values.decoding(f"{folder.url}/{_PLAN}", "plan of a build"):
             if raw is None:
                 return None
             document = json_values.unsealed(raw)

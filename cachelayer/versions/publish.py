@@ -77,7 +77,7 @@ def publish(
         return head.with_version(info, change)
 
     entry = log.change(decide)
-    return StoredVersion.with_manifest(log.store, log.dataset_id, entry.versions[version], stored)
+    return StoredVersion.with_manifest(log.folder, entry.versions[version], stored)
 
 
 def _check_files(log: Log, version: str, manifest: Manifest, base: StoredVersion | None) -> None:
@@ -86,8 +86,8 @@ def _check_files(log: Log, version: str, manifest: Manifest, base: StoredVersion
     absent = absent_files((file for file in manifest.files if file.file not in shared), log)
     if absent:
         raise BuildRevokedError(
-            f"{log.dataset_id}@{version}: {len(absent)} of its files are not there as they were put, such as "
-            f"{log.store.url}/{log.dataset_id}/{min(absent)}: is there a rule that deletes old objects? Build again"
+            f"{log.folder.name}@{version}: {len(absent)} of its files are not there as they were put, such as "
+            f"{log.folder.url}/{min(absent)}: is there a rule that deletes old objects? Build again"
         )
 
 
@@ -100,8 +100,8 @@ def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: s
         version: the new version.
         needs_files: whether the new version has the files of the one that was read.
     """
-    is_here = (read.store.url, read.dataset_id) == (log.store.url, log.dataset_id)
-    there = head if is_here else Log(read.store, read.dataset_id).head()
+    is_here = read.folder.url == log.folder.url
+    there = head if is_here else Log(read.folder).head()
     found = there.versions.get(read.info.version)
     if found == read.info or (found is not None and found.digest == read.info.digest and not needs_files):
         return
@@ -121,8 +121,8 @@ def _check(log: Log, head: Snapshot, version: str, manifest: Manifest) -> None:
     lost = lost_files((file.file for file in manifest.files) if is_swept else (), log, head)
     if lost:
         raise BuildRevokedError(
-            f"{log.dataset_id}@{version}: {len(lost)} of its shards were collected as garbage before it was published, "
-            f"such as {min(lost)}: build again, and collect with a longer grace"
+            f"{log.folder.name}@{version}: {len(lost)} of its shards were collected as garbage before it was "
+            f"published, such as {min(lost)}: build again, and collect with a longer grace"
         )
 
 
@@ -139,15 +139,14 @@ def absent_files(files: Iterable[ShardFile | ColumnFile], log: Log) -> set[str]:
     """Return those of some files that the store does not have with their sizes."""
     owners = {name: (file.file, facts.nbytes) for file in files for name, facts in file.files.items()}
     with Pool(_AT_ONCE, "cachelayer-files") as threads:
-        sizes = threads.map(lambda name: log.store.size(f"{log.dataset_id}/{name}"), owners)
+        sizes = threads.map(lambda name: log.folder.size(name), owners)
         return {file for (file, nbytes), size in zip(owners.values(), sizes, strict=True) if size != nbytes}
 
 
 def is_stored(file: ShardFile | ColumnFile, log: Log) -> bool:
     """Return whether the store has all files of a shard, or a column file, with all bytes that were published."""
     return all(
-        log.store.size(f"{log.dataset_id}/{name}") == facts.nbytes
-        and log.store.crc32c(f"{log.dataset_id}/{name}") == facts.crc32c
+        log.folder.size(name) == facts.nbytes and log.folder.crc32c(name) == facts.crc32c
         for name, facts in file.files.items()
     )
 
@@ -160,13 +159,12 @@ def put_manifest(
         return info
     placed = VersionInfo(**{**vars(info), "generation": head.generation})
     if numbers is not None:
-        log.store.put(f"{log.dataset_id}/{paths.kept(placed.file)}", numbers)
-    indices = StoredVersion.with_manifest(log.store, log.dataset_id, placed, manifest).indices
+        log.folder.put(paths.kept(placed.file), numbers)
+    indices = StoredVersion.with_manifest(log.folder, placed, manifest).indices
     if indices is not None:
-        names = [paths.index_of(f"{log.dataset_id}/{shard.name}") for shard in manifest.shards]
-        ranges = [(name, 0, shard.stats.index_nbytes) for name, shard in zip(names, manifest.shards, strict=True)]
-        log.store.put(indices, b"".join(log.store.read_ranges(ranges)))
-    log.store.put(f"{log.dataset_id}/{placed.manifest}", raw)
+        ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in manifest.shards]
+        log.folder.put(indices, b"".join(log.folder.read_ranges(ranges)))
+    log.folder.put(placed.manifest, raw)
     return placed
 
 
@@ -175,4 +173,4 @@ def refuse_if_taken(log: Log, version: str) -> None:
     head = log.head()
     if version in head.versions or version in head.tags:
         what = "is published" if version in head.versions else "is a tag"
-        raise AlreadyExistsError(f"{log.dataset_id}@{version} {what} already: choose another version")
+        raise AlreadyExistsError(f"{log.folder.name}@{version} {what} already: choose another version")

@@ -14,7 +14,6 @@ import numpy as np
 from cachelayer.errors import CorruptionError, FormatError, VersionNotFoundError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.records.selection import Selection
 from cachelayer.temporary_files import scratch_folder
@@ -31,26 +30,28 @@ class StoredVersion:
     """A published version as it is stored. Reads its manifest when it is first used, and again after unpickling.
 
     Args:
-        store: the store that holds it.
-        dataset_id: the dataset.
+        folder: the folder of the dataset.
         info: what the log says of it.
         group: the number of a group of added columns, whose version this is; None for the version of the records.
     """
 
-    store: Store
-    dataset_id: str
+    folder: Store
     info: VersionInfo
     group: int | None = None
 
     @classmethod
-    def with_manifest(cls, store: Store, dataset_id: str, info: VersionInfo, manifest: Manifest) -> Self:
+    def with_manifest(cls, folder: Store, info: VersionInfo, manifest: Manifest) -> Self:
         """Return a version with the manifest that was just written, so that it need not be read."""
-        made = cls(store, dataset_id, info)
+        made = cls(folder, info)
         made.__dict__["manifest"] = manifest
         return made
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def dataset_id(self) -> str:
+        return self.folder.name
 
     @property
     def name(self) -> str:
@@ -59,22 +60,22 @@ class StoredVersion:
     @property
     def reference(self) -> str:
         """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
-        return f"{self.store.url}/{self.name}@sha256:{self.info.digest}"
+        return f"{self.folder.url}@{self.info.version}@sha256:{self.info.digest}"
 
     @cached_property
     def manifest(self) -> Manifest:
         """The manifest, checked against the log."""
         if self.group is not None:
             return replace(self, group=None).manifest.of_group(self.group)
-        name = f"{self.dataset_id}/{self.info.manifest}"
-        raw = self.store.read(name)
+        name = f"{self.folder.url}/{self.info.manifest}"
+        raw = self.folder.read(self.info.manifest)
         if raw is None:
             with self.reporting_deletion():
-                raise CorruptionError(f"{self.store.url}/{name}: the manifest of a published version is missing")
-        changed = CorruptionError(f"{self.store.url}/{name}: changed after version {self.info.version!r} was published")
+                raise CorruptionError(f"{name}: the manifest of a published version is missing")
+        changed = CorruptionError(f"{name}: changed after version {self.info.version!r} was published")
         if hashlib.sha256(raw).hexdigest() != self.info.manifest_sha256:
             raise changed
-        manifest = Manifest.decode(raw, f"{self.store.url}/{name}")
+        manifest = Manifest.decode(raw, name)
         if manifest.digest != self.info.digest:
             raise changed
         return manifest
@@ -99,8 +100,8 @@ class StoredVersion:
             return Selection.all(records)
         if kept.start is not None and kept.step is not None:
             return Selection(range(kept.start, kept.start + kept.step * kept.records, kept.step))
-        name = f"{self.store.url}/{self.dataset_id}/{paths.kept(self.info.file)}"
-        raw = self.store.read(f"{self.dataset_id}/{paths.kept(self.info.file)}")
+        name = f"{self.folder.url}/{paths.kept(self.info.file)}"
+        raw = self.folder.read(paths.kept(self.info.file))
         if raw is None or len(raw) != 8 * kept.records:
             with self.reporting_deletion():
                 raise CorruptionError(f"{name}: not the numbers of {kept.records} records")
@@ -120,9 +121,9 @@ class StoredVersion:
         a storage was copied by other means.
         """
         shards = self.manifest.shards
-        is_remote = self.group is None and not isinstance(self.store, LocalStore)
+        is_remote = self.group is None and self.folder.local_path(paths.MANIFESTS) is None
         has_one = is_remote and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
-        return f"{self.dataset_id}/{paths.indices(self.info.file)}" if has_one else None
+        return paths.indices(self.info.file) if has_one else None
 
     @contextmanager
     def reporting_deletion(self) -> Iterator[None]:
@@ -130,7 +131,7 @@ class StoredVersion:
         try:
             yield
         except CorruptionError as error:
-            head = Log(self.store, self.dataset_id).head()
+            head = Log(self.folder).head()
             gone = head.successor(self.info.digest)
             if gone is not None:
                 raise VersionNotFoundError(
@@ -148,15 +149,16 @@ class StoredVersion:
     def shard_file(self, number: int) -> Iterator[Path]:
         """Yield the file of a shard, with what is beside it; if the store is not local, a temporary copy of all."""
         shard = self.manifest.shards[number]
-        if isinstance(self.store, LocalStore):
-            yield self.store.path(f"{self.dataset_id}/{shard.name}")
+        local = self.folder.local_path(shard.name)
+        if local is not None:
+            yield local
             return
         with scratch_folder() as folder:
             for name, facts in shard.files.items():
-                self.store.download(f"{self.dataset_id}/{name}", folder / Path(name).name, facts.nbytes)
+                self.folder.download(name, folder / Path(name).name, facts.nbytes)
             try:
                 yield folder / Path(shard.name).name
             except (CorruptionError, FormatError) as error:
                 # The copy is gone soon: the object is what is damaged.
-                place = f"{self.store.url}/{self.dataset_id}/{paths.SHARDS}"
+                place = f"{self.folder.url}/{paths.SHARDS}"
                 raise type(error)(str(error).replace(str(folder), place)) from error

@@ -49,42 +49,47 @@ class UnpublishedBuild:
 
 
 def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
-    """Return the builds of the datasets that have no version yet, by dataset; ``published`` are the others.
+    """Return the builds of the datasets of a storage that have no version yet, by dataset.
 
     A folder that cannot be read is left out, with a warning that names it.
+
+    Args:
+        store: the storage.
+        published: the datasets that have versions.
     """
     found = {}
     for name in (name for name in store.names("") if paths.is_dataset_id(name) and name not in published):
         try:
-            found[name] = unpublished(store, name)
+            found[name] = unpublished(store.folder(name))
         except StorageError as error:
             warn(f"{name} cannot be read: {error}")
     return {name: builds for name, builds in found.items() if builds}
 
 
-def unpublished(store: Store, dataset_id: str) -> list[UnpublishedBuild]:
+def unpublished(folder: Store) -> list[UnpublishedBuild]:
     """Return the builds of a dataset that are not published, by version. This waits for nothing and writes nothing."""
-    head = Log(store, dataset_id).head()
+    versions = Log(folder).head().versions
     found = []
-    for version in store.names(paths.builds(dataset_id)):
-        names = store.names(paths.builds(dataset_id, version)) if version not in head.versions else []
+    for version in folder.names(paths.BUILDS):
+        builds = folder.folder(paths.builds(version))
+        names = builds.names("") if version not in versions else []
         plans = [name for name in names if PLAN_HASH.fullmatch(name)]
-        found += [_build(store, dataset_id, version, plan) for plan in plans or [""] * (CLAIM in names)]
+        found += [_build(builds, plan) for plan in plans or [""] * (CLAIM in names)]
     return found
 
 
-def _build(store: Store, dataset_id: str, version: str, plan: str) -> UnpublishedBuild:
-    folder = paths.builds(dataset_id, version)
-    notes = f"{folder}/{plan}".rstrip("/")
-    numbers = sorted(noted_numbers(store, notes)) if plan else []
-    parts = [part for number in numbers if (part := read_part(store, notes, number)) is not None]
+def _build(builds: Store, plan: str) -> UnpublishedBuild:
+    """Return what one plan of the builds of a version has finished; with no plan, the build that has only begun."""
+    notes = builds.folder(plan) if plan else builds
+    parts = [part for number in sorted(noted_numbers(notes)) if (part := read_part(notes, number)) is not None]
     # The claim of the version, and those of the hosts and parts of this plan.
-    names, now = {f"{folder}/{CLAIM}", *(f"{notes}/{name}" for name in store.names(notes))}, time.time()
-    ages = {name: now - when for name in names if (when := store.modified(name)) is not None}
-    claims = [glance(store, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
+    objects = {CLAIM, *(f"{plan}/{name}" for name in notes.names("") if plan)}
+    now = time.time()
+    ages = {name: now - when for name in objects if (when := builds.modified(name)) is not None}
+    claims = [glance(builds, name, ages[name]) for name in sorted(ages) if name.endswith(CLAIM)]
     state, status = next((each for each in claims if each[0] != "interrupted"), ("interrupted", ""))
     return UnpublishedBuild(
-        version,
+        builds.name,
         plan,
         state,
         shards=sum(len(part.shards) for part in parts),

@@ -95,11 +95,11 @@ def _problems_of_columns(version: StoredVersion, group: ShardSet) -> Iterator[st
         except (CacheLayerError, OSError) as error:
             yield str(error)
     if group.array is not None:
-        name = f"{version.dataset_id}/{group.array.name}"
+        name = group.array.name
         try:
-            raw = version.store.read(name) or b""
+            raw = version.folder.read(name) or b""
             if hashlib.sha256(raw).hexdigest() != group.array.sha256:
-                yield f"{version.store.url}/{name}: missing, or not the column file that was published"
+                yield f"{version.folder.url}/{name}: missing, or not the column file that was published"
         except (CacheLayerError, OSError) as error:
             yield str(error)
 

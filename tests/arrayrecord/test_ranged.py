@@ -34,7 +34,7 @@ class Reads:
     """
 
     def __init__(self, published: VersionRecords) -> None:
-        self._store = published.version.store
+        self._store = published.version.folder
         self.calls: list[Sequence[Range]] = []
         self.changed: dict[str, bytes] = {}
 

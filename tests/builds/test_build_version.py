@@ -104,7 +104,7 @@ def test_an_entry_that_cannot_be_put_is_an_error_and_publishes_nothing(
     with pytest.raises(StorageError, match=bucket.proxy.endpoint.removeprefix("http://")):
         submit(bucket.open(timeout=1))
     bucket.proxy.clear()
-    assert Log(bucket.store, "rows").head().versions == {}
+    assert Log(bucket.store.folder("rows")).head().versions == {}
     submit(bucket.open())
     bucket.check_whole()
 
@@ -148,20 +148,24 @@ class ArrivesLate(LocalStore):
     """The first entry of the log arrives when its builder has given up, or has looked whether it is there."""
 
     gives_up = False
-    late: tuple[str, bytes] | None = None
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        # Shared by the stores of its folders.
+        self.late: list[tuple[str, bytes]] = []
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        if ENTRY not in name or self.late is not None:
+        if name != ENTRY or self.late:
             return super().put_if_absent(name, data)
-        self.late = name, data
+        self.late.append((name, data))
         if self.gives_up:
             raise StorageError("no answer; it may be there")
         return False
 
     def read(self, name: str) -> bytes | None:
         found = super().read(name)
-        if self.late is not None and name == self.late[0] and found is None:
-            super().put_if_absent(*self.late)
+        if self.late and name == ENTRY and found is None:
+            super().put_if_absent(*self.late[0])
         return found
 
 
@@ -174,8 +178,7 @@ def test_an_entry_that_arrives_late_publishes_a_whole_version_once(tmp_path: Pat
         with pytest.raises(StorageError, match="no answer"):
             storage.submit([1, 2], "d", "v1")
         assert Storage(tmp_path).datasets() == []
-        assert store.late is not None
-        LocalStore.put_if_absent(store, *store.late)
+        LocalStore(tmp_path / "d").put_if_absent(*store.late[0])
     else:
         assert storage.submit([1, 2], "d", "v1").read([1]).tolist() == [2]
     assert Storage(tmp_path).cache([1, 2], "d", "v1").read([1]).tolist() == [2]

@@ -25,11 +25,12 @@ class LosesReply(LocalStore):
         super().__init__(root)
         self.lost = lost
         self.meanwhile = meanwhile
-        self.writes = 0
+        # Shared by the stores of its folders.
+        self.writes: list[None] = []
 
     def _answered(self) -> None:
-        self.writes += 1
-        if self.writes == self.lost:
+        self.writes.append(None)
+        if len(self.writes) == self.lost:
             self.meanwhile()
             raise cachelayer.StorageError("the reply was lost")
 

@@ -238,7 +238,7 @@ def test_shards_are_durable_before_their_version_is_published(
     monkeypatch.setattr(os, "fsync", watched)
     ref = cache(storage, Listed())
     root = Path(storage.url)
-    published = root / paths.log_entry("rows", len(storage.history("rows")))
+    published = root / "rows" / paths.log_entry(len(storage.history("rows")))
     before = synced[: synced.index(published.stat().st_ino)]
     files = [name for shard in ref._base.version.manifest.shards for name in shard.files]
     for name in (paths.SHARDS, paths.MANIFESTS, *files):

@@ -113,7 +113,7 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
     s3: Server, here: Path
 ) -> None:
     url = s3.url(new_bucket(s3), "caches")
-    notes = paths.builds("d", "v1")
+    notes = f"d/{paths.builds('v1')}"
     store = open_store(url, s3.storage_options())
     with fault_proxy(s3.endpoint) as proxy:
         # Who waited for the upload that is stalled would wait for ever.

@@ -136,7 +136,7 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
 def test_local_copies_are_listed_and_cleared(tmp_path: Path) -> None:
     folder = tmp_path / "copies"
     assert document("local", "--local-cache", folder)["nbytes"] == 0
-    used = CacheFolder(folder).of_dataset("gs://bucket/caches", "d")
+    used = CacheFolder(folder).of_dataset("gs://bucket/caches/d")
     used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
     listed = invoke("local", "--local-cache", folder).stdout
     assert all(text in listed for text in ("gs://bucket/caches/d ", "2.0 kB"))

@@ -116,12 +116,12 @@ USES = {
     "receive": lambda store, name: store.receive(name, lambda path: path.touch()),
     "download": lambda store, name: store.download(name, Path("/nowhere/file"), 5),
     "read ranges": lambda store, name: store.read_ranges([(name, 0, 1)]),
-    "make a folder": lambda store, name: store.make_folder(name),
+    "move in": lambda store, name: store.move_in({Path("/nowhere/file"): name}),
     "names": lambda store, name: store.names(name),
-    "sync": lambda store, name: store.sync(name),
+    "folder": lambda store, name: store.folder(name),
     "delete": lambda store, name: store.delete(name),
     "delete a folder": lambda store, name: store.delete_folder(name),
-    "path": lambda store, name: store.path(name),
+    "local path": lambda store, name: store.local_path(name),
 }
 
 
@@ -153,6 +153,9 @@ def test_no_link_and_no_name_leads_out_of_the_folder(tmp_path: Path, use: str) -
     for name in [*links, "d/_builds/gone", "d/_builds/inside/_builds", *names]:
         with pytest.raises(cachelayer.StorageError, match=r"is a link|is not the name"):
             USES[use](store, name)
+    for name in [*links, "d/_builds/gone", "d/_builds/inside/_builds"]:
+        with pytest.raises(cachelayer.StorageError, match="is a link"):
+            USES[use](store.folder("d"), name.removeprefix("d/"))
     assert contents(tmp_path) == before
     assert store.names("d/_builds") == []
 

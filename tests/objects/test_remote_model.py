@@ -138,12 +138,12 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, arrives=arrives)
-        new = NewVersion(Log(store, "d"), version, None, progress=None)
+        new = NewVersion(Log(store.folder("d")), version, None, progress=None)
         with suppress(Killed):
             (submit if how == "submit" else build_once)(
                 new, partial(BuildPlan.of, numbers, Recipe(), BuildOptions.checked(), NEW_RECORDS)
             )
-        if version in Log(self.store, "d").head().versions:
+        if version in Log(self.store.folder("d")).head().versions:
             assert [what for what in store.done if what.startswith("write d/_log/0")]
             self.versions[version] = numbers
         else:
@@ -197,22 +197,22 @@ class Machine(RuleBasedStateMachine):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "nothing of 'd' is collected: it has manifests and no log")
             self.clients[client].gc(grace=0.0)
-        if not has_log(self.store, "d"):
+        if not has_log(self.store.folder("d")):
             # A build that was killed before the first entry of the log leaves what a dataset without its log has.
             return
-        head = Log(self.store, "d").head()
+        head = Log(self.store.folder("d")).head()
         manifests = {name.partition(".")[0] for name in self.store.names(f"d/{paths.MANIFESTS}")}
         assert {f"{paths.MANIFESTS}/{name}" for name in manifests} == {info.file for info in head.versions.values()}
         shards = {
             shard.file
             for info in head.versions.values()
-            for shard in StoredVersion(self.store, "d", info).manifest.shards
+            for shard in StoredVersion(self.store.folder("d"), info).manifest.shards
         }
         assert {f"{paths.SHARDS}/{name.partition('.')[0]}" for name in self.store.names(f"d/{paths.SHARDS}")} == shards
 
     @invariant()
     def all_see_the_same(self) -> None:
-        head = Log(self.store, "d").head()
+        head = Log(self.store.folder("d")).head()
         assert list(head.versions) == list(self.versions)
         assert head.tags == self.tags
 

@@ -137,11 +137,13 @@ class Meanwhile(LocalStore):
 
     def __init__(self, root: Path, number: int, happens: Callable[[], object]) -> None:
         super().__init__(root)
-        self.left, self.happens = number, happens
+        # Shared by the stores of its folders.
+        self.writes: list[None] = []
+        self.number, self.happens = number, happens
 
     def _count(self) -> None:
-        self.left -= 1
-        if self.left == 0:
+        self.writes.append(None)
+        if len(self.writes) == self.number:
             self.happens()
 
     def put(self, name: str, data: bytes) -> None:
@@ -191,7 +193,7 @@ def test_whatever_happens_to_the_base_meanwhile_a_whole_version_is_made_or_none(
             left = [each for each in expected(name) if each["number"] != 3 or not (knows or len(made.erased))]
             assert plain(made.exclude(made.erased)) == plain(left)
         assert_only_versions_are_left(other, "d")
-        if store.left > 0:
+        if len(store.writes) < store.number:
             break
         shutil.rmtree(folder)
 
@@ -216,7 +218,7 @@ def test_records_are_erased_from_the_version_whose_numbers_were_passed_or_from_n
         storage._catalog.store = store = Meanwhile(folder, number, partial(replace_base, other))
         with suppress(VersionNotFoundError):
             storage.erase("d@v1", records=[3], reason="asked to", grace=0, progress=False)
-        if store.left > 0:
+        if len(store.writes) < store.number:
             break
         assert plain(other.fetch("d@v1")) == plain(rows(100, 160))
         assert_only_versions_are_left(other, "d")

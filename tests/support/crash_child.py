@@ -63,7 +63,7 @@ def die_before(folder: str, step: int) -> None:
 
 def _die_before_write(storage: cachelayer.Storage, number: int) -> None:
     """Kill this process before it writes something to the store for the n-th time."""
-    store, left = storage._store, number
+    store, left = type(storage._store), number
 
     def before(write: Any) -> Any:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -76,7 +76,7 @@ def _die_before_write(storage: cachelayer.Storage, number: int) -> None:
         return wrapped
 
     for name in ("put", "put_if_absent", "upload"):
-        object.__setattr__(store, name, before(getattr(store, name)))
+        setattr(store, name, before(getattr(store, name)))
 
 
 def main(folder: str, version: str, records: int, step: int | None = None) -> None:

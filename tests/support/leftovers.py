@@ -7,7 +7,6 @@ import time
 
 import cachelayer
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 
@@ -15,8 +14,8 @@ from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
 def files_below(storage: cachelayer.Storage, folder: str) -> set[str]:
     """Return the names of all files below a folder, relative to it."""
     store = storage._store
-    if isinstance(store, LocalStore):
-        root = store.path(folder)
+    root = store.local_path(folder)
+    if root is not None:
         return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     below = {name: files_below(storage, f"{folder}/{name}") for name in store.names(folder)}
     return {f"{name}/{each}" if each else name for name, found in below.items() for each in found or {""}}
@@ -31,7 +30,7 @@ def stored_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]
 def named_files(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
     """Return the files that its versions name, relative to the dataset."""
     named: set[str] = set()
-    for version in Log(storage._store, dataset_id).head().versions:
+    for version in Log(storage._store.folder(dataset_id)).head().versions:
         found = storage.fetch(dataset_id, version)._base.version
         named |= {name for file in found.manifest.files for name in file.files} | {found.info.manifest}
         if found.indices is not None:
@@ -45,21 +44,21 @@ def collect_all(storage: cachelayer.Storage, dataset_id: str) -> None:
     """Collect garbage, as soon as the claims of those that were killed count as dead."""
     until, pause = time.monotonic() + 60, threading.Event()
     storage.gc(grace=0.0)
-    while files_below(storage, paths.builds(dataset_id)) and time.monotonic() < until:
+    while files_below(storage, f"{dataset_id}/{paths.BUILDS}") and time.monotonic() < until:
         pause.wait(0.1)
         storage.gc(grace=0.0)
 
 
 def notes(storage: cachelayer.Storage, dataset_id: str = "d") -> set[str]:
     """Return the notes and claims of builds."""
-    return files_below(storage, paths.builds(dataset_id))
+    return files_below(storage, f"{dataset_id}/{paths.BUILDS}")
 
 
 def noted_shards(storage: cachelayer.Storage, dataset_id: str, version: str) -> list[str]:
     """Return the shards that an unpublished build has noted as finished."""
-    store, folder = storage._store, paths.builds(dataset_id, version)
-    plans = [f"{folder}/{name}" for name in store.names(folder) if PLAN_HASH.fullmatch(name)]
-    parts = [read_part(store, plan, number) for plan in plans for number in sorted(noted_numbers(store, plan))]
+    builds = storage._store.folder(dataset_id).folder(paths.builds(version))
+    plans = [builds.folder(name) for name in builds.names("") if PLAN_HASH.fullmatch(name)]
+    parts = [read_part(plan, number) for plan in plans for number in sorted(noted_numbers(plan))]
     return [shard.name for part in parts if part is not None for shard in part.shards]
 
 
@@ -68,13 +67,13 @@ def assert_nothing_is_left(storage: cachelayer.Storage, dataset_id: str) -> None
     # What a killed process was writing, under a temporary name, is collected after an hour, whatever the grace is.
     whole = {name for name in stored_files(storage, dataset_id) if not name.endswith(".tmp")}
     assert whole == named_files(storage, dataset_id)
-    for folder in (paths.builds(dataset_id), paths.temporary(dataset_id)):
-        assert not files_below(storage, folder)
+    for folder in (paths.BUILDS, paths.WORKING):
+        assert not files_below(storage, f"{dataset_id}/{folder}")
 
 
 def assert_only_versions_are_left(storage: cachelayer.Storage, dataset_id: str) -> None:
     """Raise unless all versions of a dataset are whole and, after a collection, there is nothing else of it."""
     collect_all(storage, dataset_id)
-    versions = Log(storage._store, dataset_id).head().versions
+    versions = Log(storage._store.folder(dataset_id)).head().versions
     assert all(storage.verify(dataset_id, version, progress=False) for version in versions)
     assert_nothing_is_left(storage, dataset_id)

@@ -21,7 +21,7 @@ from cachelayer.objects.store import Store
 from cachelayer.temporary_files import process_name
 from cachelayer.versions.claims import CLAIM, EXPIRY, Claims, expiry, glance, is_at_work
 
-FOLDER = paths.builds("d", "v1")
+FOLDER = paths.builds("v1")
 NAME = f"{FOLDER}/{CLAIM}"
 HOST = process_name().rpartition("-")[0]
 DEAD = b"other-host-1 token 1"
@@ -47,7 +47,7 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
     together = threading.Barrier(8)
 
     def hold(_: int) -> bool:
-        claims = Claims(store, FOLDER)
+        claims = Claims(store.folder(FOLDER))
         together.wait(60)
         with claims.hold(CLAIM) as is_ours:
             assert claims.is_busy(CLAIM)
@@ -57,7 +57,7 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert sorted(threads.map(hold, range(8))) == [False] * 7 + [True]
-    claims = Claims(store, FOLDER)
+    claims = Claims(store.folder(FOLDER))
     assert not claims.is_busy(CLAIM)
     assert not claims.is_alive(CLAIM)
     assert glance(store, NAME, 0.0)[0] == "interrupted"
@@ -66,7 +66,7 @@ def test_a_claim_has_one_holder_and_leaves_nothing_behind(store: Store) -> None:
 
 def test_the_claim_of_a_dead_process_is_free(store: Store) -> None:
     store.put(NAME, DEAD)
-    claims = Claims(store, FOLDER)
+    claims = Claims(store.folder(FOLDER))
     while claims.is_busy(CLAIM):
         claims.pause()
     with claims.hold(CLAIM) as is_ours:
@@ -74,7 +74,7 @@ def test_the_claim_of_a_dead_process_is_free(store: Store) -> None:
 
 
 def test_a_claim_tells_who_and_nothing_that_a_terminal_obeys(bucket: BucketStore) -> None:
-    claims = Claims(bucket, FOLDER)
+    claims = Claims(bucket.folder(FOLDER))
     assert claims.holder(CLAIM).startswith("another process")
     with claims.hold(CLAIM):
         assert claims.is_busy(CLAIM)
@@ -99,17 +99,17 @@ def test_a_process_of_this_host_that_is_gone_or_was_interrupted_is_not_waited_fo
     child.start()
     child.join()
     store.put(NAME, f"{HOST}-{os.getpid() if is_this_one else child.pid} token 1".encode())
-    assert not is_at_work(store, "d", lambda _: 0.0)
+    assert not is_at_work(store, lambda _: 0.0)
     assert glance(store, NAME, 0.0)[0] == "interrupted"
-    with Claims(store, FOLDER).hold(CLAIM) as is_ours:
+    with Claims(store.folder(FOLDER)).hold(CLAIM) as is_ours:
         assert not is_ours
-    assert not Claims(store, FOLDER).is_busy(CLAIM)
-    with Claims(store, FOLDER).hold(CLAIM) as is_ours:
+    assert not Claims(store.folder(FOLDER)).is_busy(CLAIM)
+    with Claims(store.folder(FOLDER)).hold(CLAIM) as is_ours:
         assert is_ours
 
 
 def test_a_forked_child_leaves_the_claim_to_its_parent(store: Store) -> None:
-    claims = Claims(store, FOLDER)
+    claims = Claims(store.folder(FOLDER))
     with claims.hold(CLAIM):
         with beside_threads():
             child = os.fork()
@@ -135,15 +135,15 @@ class IsAway(BucketStore):
 
 
 def test_beats_go_on_after_a_store_was_away(bucket: BucketStore) -> None:
-    with Claims(IsAway("memory", bucket.root), FOLDER).hold(CLAIM):
+    with Claims(IsAway("memory", bucket.root).folder(FOLDER)).hold(CLAIM):
         IsAway.away.set()
         assert IsAway.missed.acquire(timeout=60)
         IsAway.away.clear()
-        assert Claims(bucket, FOLDER).is_alive(CLAIM)
+        assert Claims(bucket.folder(FOLDER)).is_alive(CLAIM)
 
 
 def test_who_was_taken_for_dead_leaves_the_claim_to_its_successor(bucket: BucketStore) -> None:
-    with Claims(IsAway("memory", bucket.root), FOLDER).hold(CLAIM):
+    with Claims(IsAway("memory", bucket.root).folder(FOLDER)).hold(CLAIM):
         IsAway.away.set()
         assert IsAway.missed.acquire(timeout=60)
         bucket.delete(NAME)
@@ -167,8 +167,8 @@ def test_somebody_is_at_work_while_a_claim_beats(
     bucket: BucketStore, claim: str, seconds: float, expected: bool
 ) -> None:
     bucket.put(f"d/_builds/{claim}", DEAD)
-    assert is_at_work(bucket, "d", lambda _: seconds) is expected
-    assert not is_at_work(bucket, "e", lambda _: 0.0)
+    assert is_at_work(bucket.folder("d"), lambda _: seconds) is expected
+    assert not is_at_work(bucket.folder("e"), lambda _: 0.0)
 
 
 @pytest.mark.parametrize("told", ["", "soon", "0", "nan", "inf"])

@@ -34,7 +34,7 @@ class Foreign:
         storage.derive("d", "all", "v1", keep=[3, 1, 4, 1, 5])
         self.info = storage.versions("d")["v1"]
         self.document = json.loads((self.root / "d" / self.info.manifest).read_bytes())
-        self.entry = self.root / paths.log_entry("d", 2)
+        self.entry = self.root / "d" / paths.log_entry(2)
         self.logged = unsealed(self.entry.read_bytes())
 
     def publish(self) -> None:
@@ -84,7 +84,7 @@ def test_an_entry_names_no_file_elsewhere(foreign: Foreign, change: dict[str, An
     before = foreign.outside()
     foreign.logged["versions"]["v1"].update(change)
     foreign.entry.write_bytes(sealed({**foreign.logged, "swept": [f"shards/{UP}thesis"]}))
-    (foreign.root / paths.log_head("d")).unlink()
+    (foreign.root / "d" / paths.LOG_HEAD).unlink()
     with pytest.raises(CorruptionError, match="not a whole entry"):
         Storage(foreign.root).fetch("d", "all")
     with pytest.warns(cachelayer.CacheLayerWarning, match="'d'"):
@@ -142,11 +142,11 @@ def test_a_well_formed_lie_is_an_error_of_ours_too(foreign: Foreign, name: str) 
 
 
 def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_missing(foreign: Foreign) -> None:
-    store = LocalStore(foreign.root)
+    store = LocalStore(foreign.root / "e")
     far = 10**17
-    store.put(paths.log_entry("e", far), Snapshot(far).encode("theirs"))
-    store.put(paths.log_head("e"), sealed({"sequence": far}))
-    assert Log(store, "e").head().sequence == far
+    store.put(paths.log_entry(far), Snapshot(far).encode("theirs"))
+    store.put(paths.LOG_HEAD, sealed({"sequence": far}))
+    assert Log(store).head().sequence == far
     with pytest.raises(CorruptionError, match="an entry of the log is missing"):
         Storage(foreign.root).history("e")
 

@@ -23,6 +23,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.temporary_files import process_name
 from cachelayer.versions.gc import Collected, collect
 from cachelayer.versions.log import Log
+from cachelayer.versions.stored_version import StoredVersion
 
 JUNK = paths.file(paths.SHARDS, "ab" * 32, 0)
 
@@ -55,7 +56,7 @@ def test_a_build_whose_files_were_taken_for_garbage_publishes_nothing_and_is_bui
     def source() -> Iterator[Any]:
         yield from range(3000)
         # It is paused for longer than its claim lasts, and than the grace.
-        (tmp_path / paths.builds("d", "v1") / "claim").unlink()
+        (tmp_path / "d" / paths.builds("v1") / "claim").unlink()
         before = {name: (tmp_path / "d" / name).read_bytes() for name in stored_files(storage)}
         assert len(storage.gc(grace=0.0)) > 1
         for name, raw in before.items() if is_put_again else ():
@@ -83,7 +84,7 @@ def test_what_a_collector_that_died_left_is_never_used_and_goes_with_the_next(st
     before = stored_files(storage)
     storage._catalog.change("d", lambda head: head.without_version("v1", {}, force=False, grace=0.0))
     with pytest.raises(KeyboardInterrupt):
-        collect(DiesBeforeDeleting(tmp_path), "d", 0.0)
+        collect(DiesBeforeDeleting(tmp_path / "d"), 0.0)
     assert stored_files(storage) == before
     # The same shard, whose old file is still there, is put under another name.
     again = storage.submit(range(100), "d", "v1")
@@ -242,10 +243,10 @@ def test_a_reader_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(sto
     assert storage.gc(grace=0) == []
     assert reader[40] == 40
     gone = {f"d/{name.partition('.')[0]}" for name in stored_files(storage) - named_files(storage)}
-    age(tmp_path / paths.log_entry("d", Log(LocalStore(tmp_path), "d").head().sequence), 3601)
+    age(tmp_path / "d" / paths.log_entry(Log(LocalStore(tmp_path / "d")).head().sequence), 3601)
     assert names(storage.gc()) == gone
     assert stored_files(storage) == named_files(storage)
-    assert Log(LocalStore(tmp_path), "d").head().deleted == ()
+    assert Log(LocalStore(tmp_path / "d")).head().deleted == ()
     for late in (reader, ref):
         with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1 was deleted"):
             late.read([-1])
@@ -261,7 +262,7 @@ def test_a_name_can_be_built_again_within_the_grace_and_the_old_files_go_after_i
     assert storage.cache(source, "d", "v1").read([0]).tolist() == source
     assert old.read([0]).tolist() == [1]
     assert storage.gc(grace=0) == []
-    age(tmp_path / paths.log_entry("d", 2), 61)
+    age(tmp_path / "d" / paths.log_entry(2), 61)
     gone = {f"d/{name.partition('.')[0]}" for name in before - named_files(storage)}
     assert names(storage.gc()) == gone
     assert len(gone) == (1 if source == [1] else 2)
@@ -286,12 +287,13 @@ class DeletesMeanwhile(LocalStore):
 
     def __init__(self, root: Path, version: str) -> None:
         super().__init__(root)
-        self.version: str | None = version
+        self.storage = root
+        # Shared by the stores of its folders.
+        self.versions = [version]
 
     def read(self, name: str) -> bytes | None:
-        if "/manifests/" in name and self.version is not None:
-            version, self.version = self.version, None
-            Storage(self.root).delete("d", version, grace=0)
+        if name.startswith(f"{paths.MANIFESTS}/") and self.versions:
+            Storage(self.storage).delete("d", self.versions.pop(), grace=0)
         return super().read(name)
 
 
@@ -318,9 +320,9 @@ def test_a_version_that_another_process_deletes_meanwhile_stops_no_erasure(stora
         storage.submit([number, number], "d", f"v{number}")
     # The manifest of v1 is read when it is opened: the next one that is read is that of another version.
     again = Storage(tmp_path)
-    ref = again.fetch("d", "v1")
-    again._catalog.store = DeletesMeanwhile(tmp_path, "v2")
-    erased = Erasure(Log(again._store, "d"), ref._base.version.info, np.array([1]), "asked to", 0.0, False).erase()
+    read = again.fetch("d", "v1")._base.version
+    version = StoredVersion.with_manifest(DeletesMeanwhile(tmp_path, "v2").folder("d"), read.info, read.manifest)
+    erased = Erasure(version, np.array([1]), "asked to", 0.0, False).erase()
     assert erased.manifest.erased == (1,)
     assert list(storage.versions("d")) == ["v1", "v3"]
 

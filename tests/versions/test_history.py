@@ -35,7 +35,7 @@ def test_every_change_is_an_event_the_oldest_first_and_a_lost_one_is_named(stora
     assert {(event.user, event.host, event.pid) for event in events} == {who}
     times = [datetime.fromisoformat(event.time) for event in events]
     assert [before, *times] == sorted([before, *times])
-    (tmp_path / paths.log_entry("d", 2)).unlink()
+    (tmp_path / "d" / paths.log_entry(2)).unlink()
     with pytest.raises(CorruptionError, match=r"d/_log/0000000002\.json"):
         storage.history("d")
 
@@ -58,11 +58,16 @@ def test_the_hint_for_a_name_with_a_typing_error_reads_no_other_dataset(
 ) -> None:
     for number in range(20):
         storage.submit([1], f"digits{number}", "v1")
-    seen: set[str] = set()
-    path = LocalStore.path
-    monkeypatch.setattr(LocalStore, "path", lambda store, name: seen.add(name) or path(store, name))
+    seen: set[tuple[str, ...]] = set()
+    local_path, root = LocalStore.local_path, Path(storage.url)
+
+    def noting(store: LocalStore, name: str) -> Path:
+        seen.add((store.root / name).relative_to(root).parts[:1])
+        return local_path(store, name)
+
+    monkeypatch.setattr(LocalStore, "local_path", noting)
     for wrong in ("digit7", "digits20@v1"):
         with pytest.raises(DatasetNotFoundError, match="'digits"):
             storage.fetch(wrong)
-        assert {name.partition("/")[0] for name in seen} == {"", wrong.partition("@")[0]}
+        assert seen == {(), (wrong.partition("@")[0],)}
         seen.clear()

@@ -81,7 +81,7 @@ def test_a_digest_that_supersedes_itself_is_refused() -> None:
 
 
 def test_a_file_is_lost_if_an_entry_since_the_generation_in_its_name_deleted_it(tmp_path: Path) -> None:
-    log, (a, b) = Log(LocalStore(tmp_path), "d"), ("a" * 32, "b" * 32)
+    log, (a, b) = Log(LocalStore(tmp_path / "d")), ("a" * 32, "b" * 32)
 
     def files(content: str, *generations: int) -> set[str]:
         return {paths.file(paths.SHARDS, content, generation) for generation in generations}
@@ -90,12 +90,12 @@ def test_a_file_is_lost_if_an_entry_since_the_generation_in_its_name_deleted_it(
         log.change(lambda head, swept=swept: head.sweeping(swept, {}))
     assert (log.head().generation, log.head().sweeps) == (3, (1, 3, 5))
     # What each entry deleted stands in that entry alone.
-    assert json.loads((tmp_path / paths.log_entry("d", 4)).read_bytes())["swept"] == []
+    assert json.loads((tmp_path / "d" / paths.log_entry(4)).read_bytes())["swept"] == []
     every = files(a, 0, 1, 2, 3) | files(b, 0, 1, 2, 3)
-    for known in (log, Log(LocalStore(tmp_path), "d")):
+    for known in (log, Log(LocalStore(tmp_path / "d"))):
         assert lost_files(every, known, known.head()) == files(a, 0, 2) | files(b, 0, 1)
-    (tmp_path / paths.log_entry("d", 3)).unlink()
-    again = Log(LocalStore(tmp_path), "d")
+    (tmp_path / "d" / paths.log_entry(3)).unlink()
+    again = Log(LocalStore(tmp_path / "d"))
     assert lost_files(files(a, 2), again, log.head()) == files(a, 2)
     with pytest.raises(CorruptionError, match=r"0000000003\.json"):
         lost_files(every, again, log.head())
@@ -106,26 +106,26 @@ def tag(log: Log, name: str) -> int:
 
 
 def test_the_head_is_found_whatever_the_hint_says_and_no_other_entry_is_read(tmp_path: Path) -> None:
-    log = Log(LocalStore(tmp_path), "d")
+    log = Log(LocalStore(tmp_path / "d"))
     for number in range(12):
         tag(log, str(number))
-    entries = [(tmp_path / paths.log_entry("d", number)).read_bytes() for number in range(1, 13)]
+    entries = [(tmp_path / "d" / paths.log_entry(number)).read_bytes() for number in range(1, 13)]
     for number in range(1, 12):
-        (tmp_path / paths.log_entry("d", number)).write_bytes(b"damaged")
-    hint, chance = tmp_path / paths.log_head("d"), random.Random(0)
+        (tmp_path / "d" / paths.log_entry(number)).write_bytes(b"damaged")
+    hint, chance = tmp_path / "d" / paths.LOG_HEAD, random.Random(0)
     pointers = [sealed({"sequence": number}) for number in (0, 1, 11, 12, -1)]
     hints = [b"", b"0", b"-1", b"7", b"13", b"9" * 5000, "²".encode(), b"nonsense", b"\0" * 8, *entries, *pointers]
     for raw in [*hints, *(chance.randbytes(3) for _ in range(20))]:
         hint.write_bytes(raw)
-        assert Log(LocalStore(tmp_path), "d").head().sequence == 12
+        assert Log(LocalStore(tmp_path / "d")).head().sequence == 12
     for beyond in (14, 10**17):
         hint.write_bytes(sealed({"sequence": beyond}))
         with pytest.warns(
             CacheLayerWarning, match=f"names entry {beyond} of the log, and the newest that is there is 12"
         ):
-            assert Log(LocalStore(tmp_path), "d").head().sequence == 12
+            assert Log(LocalStore(tmp_path / "d")).head().sequence == 12
     hint.unlink()
-    assert tag(Log(LocalStore(tmp_path), "d"), "next") == 13
+    assert tag(Log(LocalStore(tmp_path / "d")), "next") == 13
     assert hint.read_bytes() == sealed({"sequence": 13})
 
 
@@ -146,32 +146,32 @@ class LosesReplies(LocalStore):
 
 @pytest.mark.parametrize("store", [WithoutHints, LosesReplies])
 def test_a_lost_reply_and_a_hint_that_cannot_be_written_fail_no_commit(tmp_path: Path, store: type[LocalStore]) -> None:
-    log = Log(store(tmp_path), "d")
+    log = Log(store(tmp_path / "d"))
     assert [tag(log, name) for name in "abc"] == [1, 2, 3]
     assert sorted(log.head().tags) == list("abc")
 
 
 def test_a_lost_entry_is_an_error_and_no_older_head(tmp_path: Path) -> None:
-    log = Log(LocalStore(tmp_path), "d")
+    log = Log(LocalStore(tmp_path / "d"))
     for name in "abc":
         tag(log, name)
-    (tmp_path / paths.log_entry("d", 3)).write_bytes(b"")
-    (tmp_path / paths.log_head("d")).unlink()
+    (tmp_path / "d" / paths.log_entry(3)).write_bytes(b"")
+    (tmp_path / "d" / paths.LOG_HEAD).unlink()
     for use in (lambda log: log.head(), lambda log: tag(log, "d")):
         with pytest.raises(CorruptionError, match=r"0000000003\.json"):
-            use(Log(LocalStore(tmp_path), "d"))
+            use(Log(LocalStore(tmp_path / "d")))
 
 
 @pytest.mark.parametrize("said", [1, 3, 10**18])
 def test_an_entry_that_says_another_number_than_its_name_is_refused_at_once(tmp_path: Path, said: int) -> None:
-    store = LocalStore(tmp_path)
-    log = Log(store, "d")
+    store = LocalStore(tmp_path / "d")
+    log = Log(store)
     tag(log, "a")
-    store.put(paths.log_entry("d", 2), Snapshot(said).encode("token"))
-    for use in (lambda: Log(store, "d").head(), lambda: tag(Log(store, "d"), "b"), lambda: tag(log, "b")):
+    store.put(paths.log_entry(2), Snapshot(said).encode("token"))
+    for use in (lambda: Log(store).head(), lambda: tag(Log(store), "b"), lambda: tag(log, "b")):
         with pytest.raises(CorruptionError, match=rf"0002\.json.* {said}"):
             use()
-    assert store.names("d/_log") == ["0000000001.json", "0000000002.json", "head"]
+    assert store.names("_log") == ["0000000001.json", "0000000002.json", "head"]
 
 
 class AlwaysLost(LocalStore):
@@ -190,7 +190,7 @@ def test_a_writer_that_loses_again_and_again_pauses_and_gives_up(
     clock = iter(range(1000))
     monkeypatch.setattr("time.monotonic", lambda: 10.0 * next(clock))
     with pytest.raises(StorageError, match="for 300 s, other writers added every next entry first, up to 31"):
-        tag(Log(AlwaysLost(tmp_path), "d"), "a")
+        tag(Log(AlwaysLost(tmp_path / "d")), "a")
     assert len(pauses) == 30
     assert max(pauses) <= 2.0
     assert max(pauses[:4]) <= 0.08
@@ -198,12 +198,12 @@ def test_a_writer_that_loses_again_and_again_pauses_and_gives_up(
 
 
 def test_nobody_trusts_a_pointer_to_an_entry_that_is_not_there(tmp_path: Path) -> None:
-    log = Log(LocalStore(tmp_path), "d")
+    log = Log(LocalStore(tmp_path / "d"))
     for name in "abc":
         tag(log, name)
     # A copy of the storage that was made while entry 3 was written.
-    (tmp_path / paths.log_entry("d", 3)).unlink()
-    again = Log(LocalStore(tmp_path), "d")
+    (tmp_path / "d" / paths.log_entry(3)).unlink()
+    again = Log(LocalStore(tmp_path / "d"))
     with pytest.warns(CacheLayerWarning, match="names entry 3 of the log"):
         assert again.head().sequence == 2
     assert tag(again, "d") == 3

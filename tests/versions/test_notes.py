@@ -28,7 +28,7 @@ SPEC = {"x": ArraySpec("int8", (None,))}
 
 
 def notes_of(folder: Path, **plan: Any) -> Notes:
-    return Notes(LocalStore(folder), "d", "v1", plan)
+    return Notes(LocalStore(folder / "d"), "v1", plan)
 
 
 @pytest.fixture
@@ -40,29 +40,36 @@ def notes(tmp_path: Path) -> Notes:
     return made
 
 
+def dataset(notes: Notes) -> LocalStore:
+    """Return the folder of the dataset."""
+    root = notes.folder.local_path("")
+    assert root is not None
+    return LocalStore(root.parents[2])
+
+
 def add(notes: Notes, number: int, part: PartResult) -> None:
     """Note a part whose files are there."""
     for name, facts in part.shards[0].files.items():
-        notes.store.put(f"d/{name}", bytes(facts.nbytes))
+        dataset(notes).put(name, bytes(facts.nbytes))
     notes.add(number, part)
 
 
 def test_what_is_noted_is_read_again_by_builds_with_the_same_plan(notes: Notes, tmp_path: Path) -> None:
-    again, log = notes_of(tmp_path, shard_bytes=1), Log(notes.store, "d")
+    again, log = notes_of(tmp_path, shard_bytes=1), Log(dataset(notes))
     assert (again.spec(), again.finished(log)) == (SPEC, PARTS)
-    assert noted_numbers(again.store, again.folder) == set(PARTS)
-    assert [read_part(again.store, again.folder, number) for number in (0, 1)] == [PARTS[0], None]
+    assert noted_numbers(again.folder) == set(PARTS)
+    assert [read_part(again.folder, number) for number in (0, 1)] == [PARTS[0], None]
     assert (PARTS[0].records, PARTS[0].nbytes) == (4, 300)
     other = notes_of(tmp_path, shard_bytes=2)
     assert other.finished(log) == {}
-    assert other.others() == {notes.folder: {"shard_bytes": 1}}
+    assert other.others() == {notes.folder.name: {"shard_bytes": 1}}
     assert again.others() == {}
     other.forget()
     assert again.finished(log) == {}
 
 
 def test_notes_whose_files_were_deleted_do_not_count(notes: Notes) -> None:
-    log = Log(notes.store, "d")
+    log = Log(dataset(notes))
     files = {number: part.shards[0].file for number, part in PARTS.items()}
     log.change(lambda head: head.sweeping({files[0]}, {}))
     assert notes.finished(log).keys() == notes.finished(log, PARTS).keys() == {2, 100_000}
@@ -76,24 +83,24 @@ def test_notes_whose_files_were_deleted_do_not_count(notes: Notes) -> None:
 
 
 def test_notes_whose_files_are_not_there_do_not_count(notes: Notes) -> None:
-    log, names = Log(notes.store, "d"), [*PARTS[0].shards[0].files, *PARTS[2].shards[0].files]
-    notes.store.delete(f"d/{names[0]}")
+    log, names = Log(dataset(notes)), [*PARTS[0].shards[0].files, *PARTS[2].shards[0].files]
+    dataset(notes).delete(names[0])
     assert notes.finished(log).keys() == {2, 100_000}
-    notes.store.put(f"d/{names[-1]}", b"cut")
+    dataset(notes).put(names[-1], b"cut")
     assert notes.finished(log).keys() == {100_000}
 
 
 @pytest.mark.sampled
 def test_damaged_notes_are_read_as_none(notes: Notes, tmp_path: Path) -> None:
-    log = Log(notes.store, "d")
+    log = Log(dataset(notes))
     other = notes_of(tmp_path, shard_bytes=2)
     for name in ("plan.json", "00002.json"):
-        raw = notes.store.read(f"{notes.folder}/{name}") or b""
+        raw = notes.folder.read(name) or b""
         # Somebody who can write there may seal anything.
         others = [json_values.sealed(document) for _, document in some(list(mutated(json_values.unsealed(raw))))]
         flipped = [raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :] for place in some(range(len(raw)))]
         for each in (b"", raw[:-1], b"\xff", b"[" * 100_000, *flipped, *others):
-            notes.store.put(f"{notes.folder}/{name}", each)
+            notes.folder.put(name, each)
             found = notes.finished(log)
             assert found.get(0) in (PARTS[0], None)
             left = () if name == "plan.json" else (0, 100_000)
@@ -105,5 +112,5 @@ def test_damaged_notes_are_read_as_none(notes: Notes, tmp_path: Path) -> None:
             other.others()
             with suppress(CorruptionError, FormatError):
                 notes.spec()
-        notes.store.put(f"{notes.folder}/{name}", raw)
+        notes.folder.put(name, raw)
     assert notes.finished(log) == PARTS

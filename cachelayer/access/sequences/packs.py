@@ -23,7 +23,6 @@ from cachelayer.arrayrecord.pack_plan import PIECE, Plan, read_plan, write_plan
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.streams.stream_options import check_seed
@@ -127,7 +126,7 @@ def _plan_of(rows: PackRows, digest: str) -> Plan:
     """
     version = rows.documents.home
     if version is not None:
-        store, name = version.store, paths.plan(version.dataset_id, version.info.digest, digest)
+        store, name = version.folder, paths.plan(version.info.digest, digest)
         try:
             if store.exists(name):
                 return _read(rows, store, name, digest)
@@ -143,8 +142,9 @@ def _plan_of(rows: PackRows, digest: str) -> Plan:
 
 def _read(rows: PackRows, store: Store, name: str, digest: str) -> Plan:
     """Return a stored plan: mapped, from a bucket after it was downloaded."""
-    if isinstance(store, LocalStore):
-        return _checked(rows, read_plan(store.path(name), digest), name)
+    local = store.local_path(name)
+    if local is not None:
+        return _checked(rows, read_plan(local, digest), name)
     with scratch_folder() as folder:
         path = folder / Path(name).name
         store.download(name, path, store.size(name) or 0)

@@ -240,7 +240,7 @@ def test_a_plan_in_a_bucket_is_made_once_and_again_if_it_comes_damaged(
         assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
     assert storage.verify("d", "v1").ok
     assert storage.gc(grace=0) == []
-    store, name = ref._base.version.store, paths.plan("d", ref.digest, view.digest)
+    store, name = ref._base.version.folder, paths.plan(ref.digest, view.digest)
     raw = store.read(name)
     store.put(name, raw[:192] + bytes([raw[192] ^ 1]) + raw[193:])
     with pytest.warns(CacheLayerWarning, match="made again: .*does not match its checksum"):
