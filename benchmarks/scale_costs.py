@@ -160,7 +160,7 @@ def _memory_a_shard(shards: int) -> float:
     table = a_manifest(shards, shards * 100_000).shards
 
     def touched() -> Any:
-        return [ShardObject(shard.name, shard.file, shard.stats) for shard in table]
+        return [ShardObject("", shard.name, shard.file, shard.stats) for shard in table]
 
     return _memory(touched)[0] / shards
 

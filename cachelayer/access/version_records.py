@@ -154,7 +154,7 @@ class VersionRecords:
 
     def _shard_object(self, number: int) -> ShardObject:
         shard = self.version.manifest.shards[number]
-        return ShardObject(shard.name, paths.index_of(shard.name), shard.stats)
+        return ShardObject(self.version.folder.url, shard.name, paths.index_of(shard.name), shard.stats)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
         with self.version.reporting_deletion():

@@ -34,10 +34,12 @@ class ShardObject:
     """A shard in an object store.
 
     Args:
-        name, index_name: the objects of the shard and of its index.
+        folder: the URL of the folder of the dataset, for messages.
+        name, index_name: the objects of the shard and of its index, relative to it.
         stats: the facts about them in the manifest.
     """
 
+    folder: str
     name: str
     index_name: str
     stats: ShardStats
@@ -161,7 +163,8 @@ class RangedShards:
         """
 
         def name(row: int) -> str:
-            return f"{self._shards(int(shard_of[row])).name}: record {within[row]} of the shard"
+            shard = self._shards(int(shard_of[row]))
+            return f"{shard.folder}/{shard.name}: record {within[row]} of the shard"
 
         shards = distinct(shard_of)
         shard_at = shards.searchsorted(shard_of)
@@ -201,7 +204,8 @@ class RangedShards:
 
     def _keep(self, shard: int, raw: bytes) -> None:
         """Keep an index if its checksum is right."""
-        index.check(raw, self._shards(shard).stats.index_crc32c, self._shards(shard).index_name)
+        found = self._shards(shard)
+        index.check(raw, found.stats.index_crc32c, f"{found.folder}/{found.index_name}")
         self._indices[shard] = index.rows_of(raw)
 
     def _fetched_rows(self, shard_of: Ints, within: Ints) -> Any:
@@ -216,7 +220,8 @@ class RangedShards:
         new = [shard for shard in distinct(shard_of).tolist() if shard not in self._identified]
         bodies = self._read([*((self._shards(shard).index_name, 0, index.IDENTITY_NBYTES) for shard in new), *rows])
         for shard, raw in zip(new, bodies, strict=False):
-            index.check_identity(raw, self._shards(shard).stats.sha256, self._shards(shard).index_name)
+            found = self._shards(shard)
+            index.check_identity(raw, found.stats.sha256, f"{found.folder}/{found.index_name}")
             self._identified.add(shard)
         return np.frombuffer(b"".join(bodies[len(new) :]), index.ROW)
 

@@ -179,7 +179,7 @@ def test_blocks_of_fields_depend_on_what_is_stored_and_not_on_how_it_is_read(tmp
 def test_what_is_damaged_elsewhere_in_a_record_is_found_over_the_network(verify: Any) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, verify=verify)
     ref: Any = storage.submit([{"x": 1, "y": b"abcdefgh" * 9}] * 3, "d", "v1")
-    store, name = ref._base.version.store, f"d/{ref._base.version.manifest.shards[0].name}"
+    store, name = ref._base.version.folder, ref._base.version.manifest.shards[0].name
     raw = store.read(name)
     store.put(name, raw.replace(b"abcdefgh" * 9, b"abcdefgh" * 8 + b"abcdefgx", 1))
     with pytest.raises(CorruptionError, match="does not match its checksum"):

@@ -239,7 +239,7 @@ def test_a_damaged_record_is_an_error_at_its_step_and_a_new_iterator_reads_a_men
     stream = in_blocks(ref, 8)
     bad_step = next(step for step in range(13, len(stream)) if len(ref[int(stream.records(step)[3])]["x"]) > 100)
     bad = int(stream.records(bad_step)[3])
-    store, name = ref._base.version.store, f"d/{ref._base.version.manifest.shards[0].name}"
+    store, name = ref._base.version.folder, ref._base.version.manifest.shards[0].name
     index = np.frombuffer(store.read(name.replace(".array_record", ".index")), np.uint8)
     place = int(index.view(ROW)[1:]["position"][bad]) + 90
     good = store.read(name)
@@ -278,7 +278,7 @@ def without_all_indices(kind: str) -> Any:
     """A version each of whose shards has an index that is read by itself."""
     make, compression = KINDS[kind]
     ref = published(make(200), compression=compression, shard_bytes=1 << 16)
-    ref._base.version.store.delete(ref._base.version.indices)
+    ref._base.version.folder.delete(ref._base.version.indices)
     return cachelayer.open(ref.reference, local_cache_bytes=0)
 
 

@@ -102,7 +102,7 @@ def memory() -> Any:
 def object_of(ref: Any, number: int, suffix: str) -> tuple[Any, str]:
     """The store and the name of a shard or an index."""
     name = ref._base.version.manifest.shards[number].name
-    return ref._base.version.store, f"d/{name.removesuffix('.array_record')}.{suffix}"
+    return ref._base.version.folder, f"{name.removesuffix('.array_record')}.{suffix}"
 
 
 def room_for_three(shards: Any) -> int:
@@ -396,7 +396,7 @@ def test_after_a_mirror_nothing_is_fetched(seen_anywhere: Seen, tmp_path: Path) 
 
 def test_a_local_storage_is_its_own_mirror_and_one_without_copies_refuses(memory: Any, tmp_path: Path) -> None:
     ref = Storage(tmp_path / "here", local_cache=tmp_path / "copies").submit(rows(COUNT), "d", "v1")
-    assert ref.mirror() == Mirrored(1, 1, ref.nbytes, ref.nbytes, str(tmp_path / "here"))
+    assert ref.mirror() == Mirrored(1, 1, ref.nbytes, ref.nbytes, str(tmp_path / "here" / "d"))
     assert not (tmp_path / "copies").exists()
     with pytest.raises(cachelayer.InvalidArgumentError, match="local_cache_bytes=0"):
         memory.mirror()

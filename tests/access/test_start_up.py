@@ -38,7 +38,7 @@ def start(published: tuple[Server, Any], proxy: FaultProxy, host: int) -> list[i
     """Open the version as a host does that knows nothing of it, and read its first batch."""
     server, ref = published
     options = server.storage_options(proxy.endpoint)
-    mine = cachelayer.open(f"{ref._base.version.store.url}/d@v1", storage_options=options, local_cache_bytes=0)
+    mine = cachelayer.open(f"{ref._base.version.folder.url}@v1", storage_options=options, local_cache_bytes=0)
     batch = next(iter(mine.stream(16 * HOSTS, shuffle=True, seed=1, shard=(host, HOSTS), prefetch=0)))
     return [int(number) for number in batch["n"]]
 
@@ -60,7 +60,7 @@ def test_all_hosts_start_with_five_requests_beside_those_of_records_though_the_s
 def test_without_the_indices_beside_the_manifest_each_shard_has_its_own(damage: str) -> None:
     storage = Storage("memory://start-up", local_cache_bytes=0)
     ref = storage.submit([b"%d" % number for number in range(100)], damage, "v1", shard_bytes=1000)
-    store, name = ref._base.version.store, ref._base.version.indices  # type: ignore[attr-defined]
+    store, name = ref._base.version.folder, ref._base.version.indices  # type: ignore[attr-defined]
     raw = store.read(name)
     assert raw is not None
     if damage == "missing":

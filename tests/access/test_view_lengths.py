@@ -211,7 +211,7 @@ def test_far_lengths_are_those_of_near_ones_in_few_round_trips(gcs: Server, tmp_
 def test_far_lengths_that_are_not_what_was_published_are_made_again() -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     ref = submit(storage)
-    store, name = ref._base.version.store, f"d/{ref._base.version.manifest.shards[1].name}"
+    store, name = ref._base.version.folder, ref._base.version.manifest.shards[1].name
     name = name.replace(".array_record", ".lengths")
     raw = store.read(name)
     for damaged in (flip(raw, 200), raw[:-8]):

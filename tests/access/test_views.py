@@ -49,7 +49,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     many: Any = views["many"][0]
     far = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     flat, score = np.concatenate(values_of(ELEMENTS, "tokens")), np.arange(90) / 4
-    url = many._base.version.store.url
+    url, _, _ = many._base.version.folder.url.rpartition("/")
     padded = [
         {"id": e["id"], **padded_leaf(e, "tokens", 12, 7), "meta": e["meta"], **padded_leaf(e, "maybe", 4, 3)}
         for e in ELEMENTS

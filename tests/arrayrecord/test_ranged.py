@@ -61,7 +61,7 @@ class Remote:
         published = ref._base
         assert isinstance(published, VersionRecords)
         files = published.version.manifest.shards
-        self.objects = [ShardObject(f"d/{file.name}", f"d/{paths.index_of(file.name)}", file.stats) for file in files]
+        self.objects = [ShardObject("memory://d", file.name, paths.index_of(file.name), file.stats) for file in files]
         self.splits = np.cumsum([0, *(file.stats.records for file in files)])
         self.reads = Reads(published)
         self.ranged = RangedShards(self.reads, self.objects.__getitem__, np.diff(self.splits), **options)
@@ -197,9 +197,9 @@ def test_whatever_bit_of_an_identity_or_a_row_is_flipped_it_is_found_out(
 ) -> None:
     ref = numbered(tmp_path, 100, 1 << 20)
     where, raw = Remote(ref).objects[0], Remote(ref).reads.whole(Remote(ref).objects[0].index_name)
-    path = tmp_path / where.index_name
+    path = tmp_path / "d" / where.index_name
     path.chmod(0o644)
-    files = ShardFiles(tmp_path / where.name, path, where.stats)
+    files = ShardFiles(tmp_path / "d" / where.name, path, where.stats)
     for bit in range(2 * 16 * 8):
         damaged = bytearray(raw)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -228,8 +228,8 @@ def test_an_index_of_another_version_is_refused(tmp_path: Path, kept_nbytes: int
 def test_an_object_that_was_cut_is_named(part: str) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     ref = storage.submit([b"x" * 1000] * 100, "d", "v1")
-    store = ref._base.version.store  # type: ignore[attr-defined]
-    name = f"d/{ref._base.version.manifest.shards[0].name.removesuffix('array_record')}{part}"  # type: ignore[attr-defined]
+    store = ref._base.version.folder  # type: ignore[attr-defined]
+    name = f"{ref._base.version.manifest.shards[0].name.removesuffix('array_record')}{part}"  # type: ignore[attr-defined]
     store.put(name, store.read(name)[:-900] if part == "index" else store.read(name)[:50_000])
     with pytest.raises(CorruptionError, match=name):
         cachelayer.open(ref.reference, local_cache_bytes=0).read(range(100))

@@ -11,5 +11,5 @@ import cachelayer
 def shard_files(ref: cachelayer.DataRef[Any], suffix: str = "array_record") -> list[Path]:
     """Return the files of the shards of a version, or those beside them, in the order of their records."""
     version = ref._base.version
-    shards = [version.store.path(f"{version.dataset_id}/{shard.name}") for shard in version.manifest.shards]
+    shards = [version.folder.local_path(shard.name) for shard in version.manifest.shards]
     return [shard.with_suffix(f".{suffix}") for shard in shards]
