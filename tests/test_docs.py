@@ -58,7 +58,7 @@ def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.Com
 
 
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)
-@pytest.mark.needs("gcsfs", "jax", "polars", "tensorflow")
+@pytest.mark.needs("duckdb", "gcsfs", "ibis", "jax", "polars", "tensorflow")
 def test_the_code_of_a_page_does_what_stands_there(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     done = run(page, tmp_path, environment)
     assert done.returncode == 0, done.stderr
