@@ -151,20 +151,28 @@ class Stacker(Protocol):
             ElementError: if one does not fit; its ``record`` is the index of the element in the argument.
         """
 
-    def collator(self, elements: Sequence[Any], kinds: dict[str, bool], /) -> Callable[..., Any]:
-        """Return a function that stacks elements to a batch after the user's functions have changed them.
+    @property
+    def is_plain(self) -> bool:
+        """True if batches of all leaves are plain arrays, or lists of strings, whoever makes them."""
 
-        Its arguments are one or more of the changed elements, and the number of rows of the batch, by default one for
-        each.
+    def passing(self, element: Any, /) -> Callable[[Any], Mapping[str, Any]]:
+        """Return a function that finds the leaves of an element that the user's functions have passed on.
+
+        Its argument is what they made of the element. It returns the spec of each leaf that they passed on, by its path
+        in what they made, but of none whose batches are plain arrays.
 
         Args:
-            elements: elements of the spec, before functions change them.
-            kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch that
-                shows it.
+            element: an element of the spec, before functions change it.
         """
 
-    def joined(self, collators: Sequence[Callable[..., Any]], /) -> Callable[..., Any]:
-        """Return a function that stacks elements of which each came through one of these collators, of one spec."""
+    def collate(self, elements: Sequence[Any], passed_on: Mapping[str, Any], rows: int | None = None, /) -> Any:
+        """Return the batch of elements that functions made: leaves that they passed on are as in the dataset.
+
+        Args:
+            elements: one or more elements.
+            passed_on: the specs of the leaves that are passed on, by their paths; see :meth:`passing`.
+            rows: how many elements the batch has, counted from the first; None for all.
+        """
 
 
 class StoredSource(Protocol):

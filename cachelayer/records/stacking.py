@@ -1,11 +1,11 @@
 """Batches of elements that functions of ``stream.map`` returned.
 
-Leaves that a function replaced are stacked. Leaves that it passed on unchanged are batched as in the dataset.
+Leaves that a function makes are stacked. Leaves that it passes on are batched as in the dataset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast
@@ -25,8 +25,8 @@ UNLIKE = "elements of one structure, with leaves of one shape and dtype, from a 
 DECLARE = "Pad them to one shape, or declare what varies or may be None: map(fn, element_spec=...)."
 
 Stack = Callable[[str, Sequence[Any], int | None], Any]
-# An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
 _NULLABLE = "If the function may return None, declare the leaf as nullable, such as ArraySpec(..., nullable=True)."
+# An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
 _OWN = (np.ndarray, Ragged, Sparse)
 
 
@@ -73,88 +73,59 @@ class Stacking:
                 raise ElementError(leaf.describe(), "None", path=path, record=row, hint=_NULLABLE)
         return self._codec.elements(columns, len(elements))
 
-    def collator(self, elements: Sequence[Any], kinds: dict[str, bool]) -> Callable[..., Any]:
-        """Return a function that stacks elements to a batch after the user's functions have changed them.
+    @property
+    def is_plain(self) -> bool:
+        """True if batches of all leaves are plain arrays, or lists of strings, whoever makes them."""
+        return all(is_plain(leaf) for _, leaf in tree.leaves(self.spec))
 
-        Its arguments are one or more of the changed elements, and the number of rows of the batch, by default one for
-        each.
+    def passing(self, element: Any) -> Callable[[Any], Mapping[str, LeafSpec]]:
+        """Return a function that finds the leaves of an element that the user's functions have passed on.
+
+        Its argument is what they made of the element. It returns the spec of each leaf that they passed on, by its path
+        in what they made, but of none whose batches are plain arrays.
 
         Args:
-            elements: elements of the spec, before functions change them.
-            kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch that
-                shows it.
+            element: an element of the spec, before functions change it.
         """
-        leaves = tree.leaves(self.spec)
-        if all(is_plain(leaf) for _, leaf in leaves):
-            return lambda made, rows=None: collate(made, _collected, rows)
-        columns = zip(leaves, tree.flatten_rows(self.spec, elements), strict=True)
-        return _Collator([(path, leaf, values) for (path, leaf), values in columns if not is_plain(leaf)], kinds)
+        leaves = zip(tree.leaves(self.spec), tree.flatten_like(self.spec, element), strict=True)
+        before = [(path, leaf, value) for (path, leaf), value in leaves if not is_plain(leaf)]
 
-    def joined(self, collators: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-        """Return a function that stacks elements of which each came through one of these collators, of one spec."""
-        first = collators[0]
-        parts = [each for each in collators if isinstance(each, _Collator)]
-        return parts[0].joined(parts[1:]) if parts and len(collators) > 1 else first
+        def passed_on(made: Any) -> Mapping[str, LeafSpec]:
+            found: dict[str, LeafSpec] = {}
 
+            def find(path: str, values: Sequence[Any], _: int | None) -> None:
+                [value] = values
+                same = [(home, leaf) for home, leaf, other in before if other is value]
+                in_place = {leaf for home, leaf in same if home == path}
+                moved = {leaf for _, leaf in same} if value is None or isinstance(value, _OWN) else set()
+                specs = in_place or moved
+                if len(specs) == 1:
+                    found[path] = specs.pop()
 
-class _Collator:
-    """Stacks elements after functions have changed them.
+            collate([made], find)
+            return found
 
-    Args:
-        unchanged: for each leaf whose batches are not plain arrays, its path, spec and values before the functions ran.
-        kinds: for each path of a leaf, whether functions pass it on unchanged.
-    """
+        return passed_on
 
-    def __init__(self, unchanged: Sequence[tuple[str, LeafSpec, Sequence[Any]]], kinds: dict[str, bool]) -> None:
-        # While the values are held, Python does not use their ids again.
-        self._unchanged = unchanged
-        self._kinds = kinds
-        self._specs = {path: spec for path, spec, _ in unchanged}
-        self._leaf_of_id = {
-            id(value): (path, spec) for path, spec, values in unchanged for value in values if value is not None
-        }
+    def collate(self, elements: Sequence[Any], passed_on: Mapping[str, LeafSpec], rows: int | None = None) -> Any:
+        """Return the batch of elements that functions made: leaves that they passed on are as in the dataset.
 
-    def __call__(self, elements: Sequence[Any], rows: int | None = None) -> Any:
-        return collate(elements, self._stacked, rows)
+        Args:
+            elements: one or more elements.
+            passed_on: the specs of the leaves that are passed on, by their paths; see :meth:`passing`.
+            rows: how many elements the batch has, counted from the first; None for all.
+        """
 
-    def joined(self, others: Sequence[_Collator]) -> _Collator:
-        """Return one for its elements and those of others."""
-        parts = [part for each in (self, *others) for part in each._unchanged]
-        return _Collator(parts, self._kinds)
+        def stack(path: str, values: Sequence[Any], rows: int | None) -> Any:
+            leaf = passed_on.get(path)
+            if leaf is None:
+                return _collected(path, values, rows)
+            try:
+                return _batch(leaf, values, rows)
+            except ElementError as error:
+                raise ElementError(error.expected, error.got, path=path, hint=DECLARE) from error
 
-    def _stacked(self, path: str, values: Sequence[Any], rows: int | None) -> Any:
-        present = [value for value in values if value is not None]
-        has_nulls = len(present) < len(values)
-        passed_on = self._passed_on(path, present, has_nulls=has_nulls)
-        if present:
-            self._check_kind(path, passes_on=passed_on is not None)
-        return _collected(path, values, rows) if passed_on is None else _batch(passed_on, values, rows)
-
-    def _passed_on(self, path: str, present: Sequence[Any], *, has_nulls: bool) -> LeafSpec | None:
-        """Return the spec of the leaf that these values come from unchanged; None if a function made one of them."""
-        specs = set()
-        for value in present:
-            home, spec = self._leaf_of_id.get(id(value), (None, None))
-            if spec is None or (home != path and not isinstance(value, _OWN)):
-                return None
-            specs.add(spec)
-        if not present:
-            specs = {self._specs[path]} if path in self._specs else set()
-        if len(specs) != 1:
-            return None
-        spec = specs.pop()
-        return spec if spec.nullable or not has_nulls else None
-
-    def _check_kind(self, path: str, *, passes_on: bool) -> None:
-        """Raise if functions pass on a leaf in one batch and replace it in another: batches would differ in type."""
-        if self._kinds.setdefault(path, passes_on) != passes_on:
-            here, before = ("passed on", "replaced") if passes_on else ("replaced", "passed on")
-            raise ElementError(
-                "a leaf that the function of map() passes on in all batches, or replaces in all batches",
-                f"one that it {here} in this batch and {before} in an earlier one",
-                path=path,
-                hint=DECLARE,
-            )
+        return collate(elements, stack, rows)
 
 
 def _collected(path: str, values: Sequence[Any], rows: int | None) -> Any:

@@ -17,7 +17,7 @@ from cachelayer.streams.iterator import ChunksWithStates, StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_step
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.maps import ElementMap
-from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.reading.step_reader import Learned, StepReader
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
@@ -123,7 +123,7 @@ class Stream(Generic[T]):
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
         limit = _limit(on_error, integer("max_failures", max_failures, 1))
         added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing, declared, limit)
-        return stream_of(replace(self._reader, maps=(*self._reader.maps, added), kinds={}, warned_in=set()))
+        return stream_of(replace(self._reader, maps=(*self._reader.maps, added), learned=Learned()))
 
     def map_batches(self, fn: Callable[[T], U], *, on_error: Literal["raise"] = "raise") -> Stream[U]:
         """Return the stream with a function applied to each batch.

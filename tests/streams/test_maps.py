@@ -419,9 +419,13 @@ def test_a_leaf_that_a_function_gives_one_shape_is_a_plain_array(varying: Any, f
     [
         (lambda e: {"v": e["v"] + 1}, r"leaf \['v'\]: .*int32\[1\] and int32\[2\]"),
         (lambda e: {"image": e["image"][:, :1]}, r"leaf \['image'\]: .*uint8\[1, 1, 3\] and"),
-        (lambda e: {"n": e["n"] and np.int64(e["n"] + 1)}, r"leaf \['n'\]: .*NoneType"),
+        (lambda e: {"n": None if e["n"] is None else np.int64(e["n"] + 1)}, r"leaf \['n'\]: .*NoneType"),
         (lambda e: {"s": e["s"] and "b" + e["s"]}, r"leaf \['s'\]: .*NoneType"),
-        (lambda e: {"v": e["v"] if len(e["v"]) == 1 else np.zeros(2)}, r"leaf \['v'\]: .*float64\[2\] and int32\[1\]"),
+        (lambda e: {"v": e["v"] if len(e["v"]) > 1 else np.zeros(2)}, r"leaf \['v'\]: .*float64\[2\] and int32\[2\]"),
+        (
+            lambda e: {"v": e["v"] if len(e["v"]) == 1 else np.zeros(2)},
+            r"leaf \['v'\]: .*int32\[None\], got float64\[2\]",
+        ),
     ],
 )
 def test_what_a_function_makes_of_several_shapes_is_named_with_what_to_do(varying: Any, fn: Any, message: str) -> None:
@@ -429,18 +433,57 @@ def test_what_a_function_makes_of_several_shapes_is_named_with_what_to_do(varyin
         varying.stream(4).map(fn)[0]
 
 
-def test_a_leaf_is_not_one_thing_in_one_batch_and_another_in_the_next(varying: Any) -> None:
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 6}, {"shard": (1, 2)}, {"start": 6}], ids=str)
+def test_the_first_element_of_all_decides_what_is_passed_on_whichever_batch_comes_first(
+    varying: Any, options: dict[str, Any]
+) -> None:
     def at_most(length: int) -> Any:
         return lambda e: {"v": e["v"] if len(e["v"]) <= length else e["v"][:length]}
 
-    iterator = iter(varying.stream(1, prefetch=0).map(at_most(2)))
-    assert [isinstance(next(iterator)["v"], Ragged) for _ in range(2)] == [True, True]
-    with pytest.raises(ElementError, match=r"\['v'\]"):
-        next(iterator)
-    # Another function of the same stream is another matter, and so is one that is declared.
-    assert varying.stream(1).map(at_most(0))[0]["v"].shape == (1, 0)
+    first = len(varying[int(varying.stream(2, **{**options, "start": 0, "shard": (0, 1)}).records(0)[0])]["v"])
+    for length in range(4):
+        for step in (2, 0):
+            stream = varying.stream(2, **options).map(at_most(length))
+            rows = [varying[int(number)]["v"][:length].tolist() for number in stream.records(step)]
+            if length >= first:
+                assert stream[step]["v"].to_list() == rows
+            elif len({len(row) for row in rows}) == 1:
+                assert stream[step]["v"].tolist() == rows
+            else:
+                with pytest.raises(ElementError, match=r"\['v'\].*map\(fn, element_spec=\.\.\.\)"):
+                    stream[step]
     declared = varying.stream(1).map(at_most(2), element_spec={"v": ArraySpec("int32", (None,))})
     assert all(isinstance(batch["v"], Ragged) for batch in declared)
+
+
+def test_what_is_passed_on_under_another_name_is_as_in_the_dataset_and_the_function_sees_each_element_once(
+    varying: Any,
+) -> None:
+    calls: Counter[int] = Counter()
+
+    def rename(element: dict[str, Any]) -> dict[str, Any]:
+        calls[len(calls)] += 1
+        return {"tokens": element["v"], "label": element["n"]}
+
+    for plain, mapped in zip(varying[::-1].stream(5), varying[::-1].stream(5).map(rename), strict=True):
+        assert same(plain["v"], mapped["tokens"])
+        assert same(plain["n"], mapped["label"])
+    assert sum(calls.values()) == len(varying)
+
+
+def test_if_the_first_element_fails_the_next_one_decides(varying: Any) -> None:
+    def fails(element: dict[str, Any]) -> dict[str, Any]:
+        if element["n"] == 0:
+            raise ValueError("not this one")
+        return {"v": element["v"]}
+
+    stream = varying.stream(3).map(fails)
+    assert isinstance(stream[1]["v"], Ragged)
+    with pytest.raises(ValueError, match="not this one"):
+        stream[0]
+    replaced = varying.stream(3).map(fails, on_error="replace")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="record 0 failed"):
+        assert all(isinstance(batch["v"], Ragged) for batch in replaced)
 
 
 @pytest.mark.parametrize("batch", [1, 5])

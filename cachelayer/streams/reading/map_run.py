@@ -7,7 +7,7 @@ the steps before the one that it belongs to, however many steps were read at onc
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ from cachelayer.protocols import Attempted, Failed, Held, Stacker
 from cachelayer.streams.order.orders import stand_ins
 from cachelayer.streams.reading.chunk_plan import ChunkPlan
 from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, failure_of, none_left, too_many
-from cachelayer.streams.reading.maps import Collate, Draw, ElementMap
+from cachelayer.streams.reading.maps import Draw, ElementMap
 
 if TYPE_CHECKING:
     from cachelayer.streams.reading.step_reader import StepReader
@@ -34,25 +34,21 @@ class MapRun:
     Args:
         reader: has the records, the functions and the order.
         context: gets the failures.
-        stacker: makes batches of elements; None if nothing is stacked.
+        deciding: the position of the element that shows what functions pass on; None if nobody asks.
 
     Attributes:
         elements: the elements by row, up to the step that an error ends.
         error: that error; None if there is none.
+        passed_on: the specs of the leaves that functions pass on; None if the element that shows it is not here.
     """
 
-    def __init__(self, reader: StepReader, context: ReadContext, stacker: Stacker | None = None) -> None:
+    def __init__(self, reader: StepReader, context: ReadContext, deciding: int | None = None) -> None:
         self.elements: list[Any] = []
         self.error: BaseException | None = None
+        self.passed_on: Mapping[str, Any] | None = None
+        self._deciding = -1 if deciding is None else deciding
         self._reader = reader
         self._context = context
-        self._stacker = stacker
-        self._collators: list[Collate] = []
-
-    @property
-    def collate(self) -> Collate | None:
-        """What stacks the elements; None if there are none."""
-        return self._stacker.joined(self._collators) if self._stacker is not None and self._collators else None
 
     def run(self, plan: ChunkPlan, held: HeldOf) -> None:
         """Make the elements of the rows of a chunk.
@@ -161,25 +157,37 @@ class MapRun:
 
     def _through(self, attempted: Attempted, numbers: Indices, positions: Indices, tried: int = 0) -> Attempted:
         """Return what all functions make of elements that were read."""
-        draw, kinds = Draw(self._reader.options.order.seed or 0, tried), self._reader.kinds
-        stacker, collate = self._stacker, None
-        if stacker is not None and (present := _present(attempted)):
-            collate = stacker.collator(present, kinds)
+        draw = Draw(self._reader.options.order.seed or 0, tried)
+        row = next(iter(np.flatnonzero(positions == self._deciding).tolist()), None)
+        passed_on = _passing(self._reader.stacker, attempted, row)
         for function in self._reader.maps:
 
             def apply(given: Sequence[Any], rows: Indices | slice, function: ElementMap = function) -> Attempted:
                 return function.apply(given, numbers[rows], positions[rows], draw, self._context, self._is_nullable)
 
             attempted = _after(attempted, apply)
-            if collate is not None and function.declared is not None and (present := _present(attempted)):
-                collate = function.declared.collator(present, kinds)
-        if collate is not None:
-            self._collators.append(collate)
+            if function.declared is not None:
+                passed_on = _passing(function.declared, attempted, row)
+        for element in _element_at(attempted, row):
+            if passed_on is not None:
+                self.passed_on = passed_on(element)
         return attempted
 
     def _is_nullable(self) -> bool:
         """Return whether elements may be None. Only records that are wrapped are read to find it out."""
         return bool(getattr(self._reader.records.element_spec, "nullable", False))
+
+
+def _element_at(attempted: Attempted, row: int | None) -> list[Any]:
+    """Return the element of a row in a list, which is empty if the row has none."""
+    values, failed = attempted
+    return [] if row is None or row in failed else values[row : row + 1]
+
+
+def _passing(stacker: Stacker, attempted: Attempted, row: int | None) -> Callable[[Any], Mapping[str, Any]] | None:
+    """Return what finds the leaves that functions pass on of the element of a row; None if there is none."""
+    elements = _element_at(attempted, row)
+    return stacker.passing(elements[0]) if elements else None
 
 
 def _present(attempted: Attempted) -> list[Any]:

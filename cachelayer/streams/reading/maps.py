@@ -18,7 +18,6 @@ from cachelayer.streams.reading.failures import ReadContext, attempt, is_of_elem
 from cachelayer.system_threads import Pool
 
 Indices = NDArray[np.int64]
-Collate = Callable[..., Any]
 
 
 class Draw(NamedTuple):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Dataset, Held, Stacker, has_records, records_of
 from cachelayer.streams.order.buckets import BucketOrder
+from cachelayer.streams.order.orders import GROUP
 from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_step
-from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, too_many
+from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, clear_callers, is_of_element, too_many
 from cachelayer.streams.reading.map_run import HeldOf, MapRun
-from cachelayer.streams.reading.maps import Collate, ElementMap, returned_none
+from cachelayer.streams.reading.maps import ElementMap, returned_none
 from cachelayer.streams.state import restore, state_of
 from cachelayer.streams.steps import Indices, Step, Steps
 from cachelayer.streams.stream_options import StreamOptions, order_over
@@ -30,6 +31,20 @@ class RowsOnTheWay(Protocol):
         """Wait for the records of some of these rows, and return them."""
 
 
+@dataclass(eq=False)
+class Learned:
+    """What reading has shown of the functions of a stream; all readers of the stream share it.
+
+    Args:
+        passed_on: the specs of the leaves that functions pass on, by their paths in what they make: of those that
+            batches of the dataset do not have as plain arrays. None as long as no batch has asked.
+        warned_in: the processes that were warned of a failure that no iterator counts.
+    """
+
+    passed_on: Mapping[str, Any] | None = None
+    warned_in: set[int] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
 class StepReader:
     """Reads steps of one shard.
@@ -39,8 +54,7 @@ class StepReader:
         options: which records to read, and in which order.
         maps: functions of elements, in the order in which they are called.
         batch_maps: functions of batches.
-        kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
-        warned_in: the processes that were warned of a failure that no iterator counts.
+        learned: what reading has shown of the functions.
         convert: given an item and the number of rows of its global batch (1 for an element), returns what to hand out;
             None to hand it out.
     """
@@ -49,8 +63,7 @@ class StepReader:
     options: StreamOptions
     maps: tuple[ElementMap, ...] = ()
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
-    kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
-    warned_in: set[int] = field(default_factory=set, compare=False, repr=False)
+    learned: Learned = field(default_factory=Learned, compare=False, repr=False)
     convert: Callable[[Any, int], Any] | None = None
 
     @property
@@ -148,8 +161,8 @@ class StepReader:
         limit = self.max_failures
         if limit is not None and len(failures) > limit:
             raise too_many(failures, limit)
-        if failures and os.getpid() not in self.warned_in:
-            self.warned_in.add(os.getpid())
+        if failures and os.getpid() not in self.learned.warned_in:
+            self.learned.warned_in.add(os.getpid())
             failures[0].warn("Further ones in this process are not reported")
         return item
 
@@ -217,31 +230,58 @@ class StepReader:
     # The user's functions.
 
     @cached_property
-    def _stacker(self) -> Stacker:
+    def stacker(self) -> Stacker:
+        """What makes batches of elements as they are read."""
         # Elements of all buckets have the same leaves of fixed shape, only other shapes.
         return self.records.padded_as(0).stacking()
 
     def _mapped_batches(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Iterator[Any]:
         """Yield the batch of each step, of elements that functions have changed."""
-        run = MapRun(self, context, self._stacker)
+        run = MapRun(self, context, self._deciding_position)
         run.run(plan, held)
-        collate, elements = run.collate, run.elements
         for number, (begin, end) in enumerate(pairwise(plan.splits)):
-            if end > len(elements):
+            if end > len(run.elements):
                 break
-            if collate is None or begin == end:
-                yield self._empty(plan.steps[number])
-            else:
-                yield collate(elements[begin:end])
+            elements, rows = run.elements[begin:end], end - begin
+            if not rows:
+                # A batch of no elements takes its structure from one of the step's elements, which another shard has:
+                # there it counts if it fails.
+                alone = MapRun(self, ReadContext())
+                alone.run(self._first_row(plan.steps[number]), lambda _: None)
+                alone.raise_error()
+                elements = alone.elements
+            yield self.stacker.collate(elements, self._passed_on(run), rows)
         run.raise_error()
 
-    def _empty(self, step: Step) -> Any:
-        """Return a batch of no elements, which takes its structure from one of the step's elements."""
-        # Another shard counts the element if it fails.
-        run = MapRun(self, ReadContext(), self._stacker)
-        run.run(self._first_row(step), lambda _: None)
+    @cached_property
+    def _deciding_position(self) -> int | None:
+        """The position of the first element of all, which decides what functions pass on; None if that is no matter."""
+        declared = (function.declared for function in reversed(self.maps) if function.declared is not None)
+        return None if next(declared, self.stacker).is_plain else self.options.steps.next_start(0)
+
+    def _passed_on(self, run: MapRun) -> Mapping[str, Any]:
+        """Return the specs of the leaves that functions pass on, by their paths in what they make.
+
+        What they make of the first element of the stream decides it for all batches, whichever comes first here; if it
+        fails, that of the next one. ``run`` may have it.
+        """
+        if self._deciding_position is None:
+            return {}
+        learned = self.learned
+        if learned.passed_on is None:
+            learned.passed_on = self._passed_on_at(self._deciding_position) if run.passed_on is None else run.passed_on
+        return learned.passed_on
+
+    def _passed_on_at(self, position: int) -> Mapping[str, Any]:
+        for tried in range(position, position + GROUP):
+            run = MapRun(self, ReadContext(), tried)
+            run.run(self._first_row(Step(tried, tried + 1)), lambda _: None)
+            if run.passed_on is not None:
+                return run.passed_on
+            if run.error is not None and not is_of_element(run.error):
+                break
         run.raise_error()
-        return cast(Collate, run.collate)(run.elements, 0)
+        raise AssertionError("a run without elements has an error")
 
     def _finished(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
         """Return what is handed out for a step: its batch after functions of batches, with its mask."""
