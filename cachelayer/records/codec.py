@@ -7,14 +7,15 @@ so that their shards are ordinary ArrayRecord files. Nothing is ever pickled.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
+from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import Column, Flat, Layout, LeafPart, padded
@@ -34,85 +35,142 @@ _NO_PARTS: Ints = np.empty((0, 0), np.int64)
 
 def codec_for(spec: Tree) -> Codec:
     """Return the codec for elements of a spec."""
-    return Codec(spec, PLAIN if spec == ArraySpec(bytes) else TYPED)
+    return Codec.of(spec, PLAIN if spec == ArraySpec(bytes) else TYPED)
 
 
 def codec_named(name: str, spec: Tree) -> Codec:
     """Return the codec that a manifest names."""
     if name not in (TYPED, PLAIN):
         raise FormatError(f"unknown codec {name!r}: it may need a newer release of cachelayer")
-    return Codec(spec, name)
+    return Codec.of(spec, name)
 
 
+@dataclass(frozen=True, eq=False)
+class LeafPlan:
+    """How one leaf is written into records and read from them.
+
+    Args:
+        number: its number in the records.
+        path: where it is in an element.
+        spec: what the records store.
+        leaf: makes values of the parts, or of what its files are decoded to.
+        parts: the parts, each with the offset of a fixed one, or the number of a varying one.
+        files: what decodes its images or sounds; None if they are not decoded.
+    """
+
+    number: int
+    path: str
+    spec: LeafSpec
+    leaf: Leaf
+    parts: tuple[tuple[int, LeafPart], ...]
+    files: MediaFiles | None = None
+    null: int = field(init=False)
+    """Its null bit; 0 if it has none."""
+    value_of: Callable[..., Any] = field(init=False)
+    """Makes a value of its parts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "null", 1 << self.number if self.spec.nullable else 0)
+        object.__setattr__(self, "value_of", self.leaf.value if self.files is None else self.files.value)
+
+    def decoding(self) -> LeafPlan:
+        """Return the plan of the leaf with its images or sounds decoded; this one if it has none."""
+        if not isinstance(self.spec, EncodedSpec):
+            return self
+        files = MediaFiles(self.path, self.spec)
+        return replace(self, leaf=files.leaf, files=files)
+
+    @property
+    def varying(self) -> tuple[int, np.dtype[Any]]:
+        """The number and the dtype of its first varying part."""
+        return next((place, part.dtype) for place, part in self.parts if part.shape is None)
+
+
+@dataclass(frozen=True, eq=False)
 class Codec:
     """Translates between elements, batches, columns and records.
 
     Args:
         spec: the spec of the elements.
         name: the name in manifests.
-
-    Attributes:
         layout: where the parts of leaves lie in a record.
-        varying: for each leaf that has lengths, by its number, the varying part that has as many items as the leaf has
-            values, and the dtype of these.
+        leaves: how each leaf of the elements is written and read.
     """
 
-    def __init__(self, spec: Tree, name: str = TYPED) -> None:
-        self.spec = spec
-        self.name = name
-        leaves = tree.leaves(spec)
-        self.layout = Layout.plain() if name == PLAIN else Layout.of([leaf_of(leaf).parts for _, leaf in leaves])
-        self._lengths_of = struct.Struct(f"<{self.layout.varying_count}I").unpack_from
-        self._take(range(len(leaves)), leaves)
+    spec: Tree
+    name: str
+    layout: Layout
+    leaves: tuple[LeafPlan, ...]
 
-    def _take(self, numbers: Sequence[int], leaves: Sequence[tuple[str, LeafSpec]]) -> None:
-        """Read these leaves of the records; the leaves of ``spec`` are these, or what their files are decoded to."""
-        self._numbers = tuple(numbers)
-        self._stored = tuple(leaves)
-        self._leaves: list[Leaf] = [leaf_of(leaf) for _, leaf in leaves]
-        self._media: dict[int, MediaFiles] = {}
-        self._pack, self._pack_rows = tree.packer(self.spec), tree.row_packer(self.spec)
-        self._can_be_null = any(leaf.nullable for _, leaf in leaves)
-        # For each leaf its null bit, what makes a value of its parts, and the parts with their places.
-        self._plan = [
-            (1 << number if spec.nullable else 0, leaf.value, list(zip(self._places(index), leaf.parts, strict=True)))
-            for index, (number, leaf, (_, spec)) in enumerate(zip(numbers, self._leaves, leaves, strict=True))
+    @classmethod
+    def of(cls, spec: Tree, name: str = TYPED) -> Self:
+        """Return the codec of records that hold elements of a spec."""
+        specs = tree.leaves(spec)
+        leaves = [leaf_of(leaf) for _, leaf in specs]
+        layout = Layout.plain() if name == PLAIN else Layout.of([leaf.parts for leaf in leaves])
+        plans = [
+            LeafPlan(number, path, leaf_spec, leaf, tuple(zip(places, leaf.parts, strict=True)))
+            for number, ((path, leaf_spec), leaf, places) in enumerate(zip(specs, leaves, layout.places, strict=True))
         ]
-        self.varying = {
-            index: next((place, part.dtype) for place, part in self._plan[index][2] if part.shape is None)
-            for index in varying_leaves(self.spec)
-        }
-        # The dtype, shape and place of each leaf if all have a known shape and none may be null: the quickest to read.
-        fixed = not self._can_be_null and all(isinstance(leaf, FixedLeaf) for leaf in self._leaves)
-        pairs = [pair for _, _, parts in self._plan for pair in parts] if fixed else []
-        self._views = [(part.dtype, part.shape, place) for place, part in pairs]
-
-    def _places(self, leaf: int) -> tuple[int, ...]:
-        return self.layout.places[self._numbers[leaf]]
+        return cls(spec, name, layout, tuple(plans))
 
     def chosen(self, leaves: Sequence[int]) -> Self:
         """Return the codec of elements that have only these leaves, ascending, of the same records."""
-        found = copy(self)
-        found.spec = chosen_spec(self.spec, leaves)
-        found._take([self._numbers[leaf] for leaf in leaves], [self._stored[leaf] for leaf in leaves])
-        return found
+        return replace(self, spec=chosen_spec(self.spec, leaves), leaves=tuple(self.leaves[leaf] for leaf in leaves))
 
     def decoding(self) -> Self:
         """Return the codec of elements whose images and sounds are decoded; this one if there are none."""
-        media = {index: leaf for index, (_, leaf) in enumerate(self._stored) if isinstance(leaf, EncodedSpec)}
-        if not media:
+        if not any(isinstance(leaf.spec, EncodedSpec) for leaf in self.leaves):
             return self
-        found = copy(self)
-        found.spec = tree.map_structure(
-            self.spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf
-        )
-        found._take(self._numbers, self._stored)
-        for index, spec in media.items():
-            files = found._media[index] = MediaFiles(self._stored[index][0], spec)
-            found._leaves[index] = files.leaf
-            null, _, parts = found._plan[index]
-            found._plan[index] = null, files.value, parts
-        return found
+        spec = tree.map_structure(self.spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf)
+        return replace(self, spec=spec, leaves=tuple(leaf.decoding() for leaf in self.leaves))
+
+    @cached_property
+    def varying(self) -> dict[int, tuple[int, np.dtype[Any]]]:
+        """The varying part that has as many items as the leaf has values, and its dtype, by the numbers of leaves."""
+        return {number: self.leaves[number].varying for number in varying_leaves(self.spec)}
+
+    @cached_property
+    def _can_be_null(self) -> bool:
+        return any(leaf.null for leaf in self.leaves)
+
+    @cached_property
+    def _pack(self) -> Callable[[Iterator[Any]], Any]:
+        return tree.packer(self.spec)
+
+    @cached_property
+    def _pack_rows(self) -> Callable[[list[list[Any]], int], list[Any]]:
+        return tree.row_packer(self.spec)
+
+    @cached_property
+    def _lengths_of(self) -> Callable[..., tuple[int, ...]]:
+        return struct.Struct(f"<{self.layout.varying_count}I").unpack_from
+
+    @cached_property
+    def _element_of_fixed(self) -> Callable[[bytearray], Any] | None:
+        """What makes an element of a record whose leaves have known shapes and are never null: the quickest to read."""
+        are_fixed = all(isinstance(leaf.leaf, FixedLeaf) and leaf.files is None for leaf in self.leaves)
+        if not self.leaves or not are_fixed or self._can_be_null:
+            return None
+        arrays = [(part.shape or (), part.dtype, place) for leaf in self.leaves for place, part in leaf.parts]
+        pack = self._pack
+
+        def element(record: bytearray) -> Any:
+            views = [
+                np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
+                for shape, dtype, place in arrays
+            ]
+            return pack(iter(views))
+
+        keys = list(self.spec) if isinstance(self.spec, dict) else []
+        if len(keys) != len(arrays):
+            return element
+        fields = [(key, *array) for key, array in zip(keys, arrays, strict=True)]
+        # Without a list of the values, a dict takes half as long.
+        return lambda record: {
+            key: np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
+            for key, shape, dtype, place in fields
+        }
 
     # Elements and batches into records
 
@@ -122,31 +180,14 @@ class Codec:
         Raises:
             ElementError: if an element does not fit the spec; its record is the index in ``elements``.
         """
-        return list(map(self._column, range(len(self._leaves)), tree.flatten_rows(self.spec, elements)))
+        return list(map(_column, self.leaves, tree.flatten_rows(self.spec, elements)))
 
     def batch_columns(self, batch: Any) -> list[Column]:
         """Return the columns of a batch: the element's structure, with leaves stacked on a leading axis.
 
         A leaf that is None in some rows is an array of objects, or a Nullable with its filler in those rows.
         """
-        return list(map(self._column, range(len(self._leaves)), tree.flatten_like(self.spec, batch)))
-
-    def _column(self, index: int, values: Any) -> Column:
-        """Return the column of a list of values, or of values stacked on a leading axis."""
-        (path, spec), leaf, nulls = self._stored[index], self._leaves[index], None
-        if isinstance(values, Nullable):
-            values, nulls = values.values, ~values.valid
-        elif isinstance(values, np.ndarray) and values.dtype == object:
-            values = list(values)
-        try:
-            if not isinstance(values, list):
-                return Column(leaf.encode_batch(values), nulls)
-            if nulls is None and (spec.nullable or any(value is None for value in values)):
-                nulls, filler = np.array([value is None for value in values], np.bool_), leaf.filler()
-                values = [filler if value is None else value for value in values]
-            return Column(leaf.encode(values), nulls)
-        except ElementError as error:
-            raise error.at(path=path) from error.__cause__
+        return list(map(_column, self.leaves, tree.flatten_like(self.spec, batch)))
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """Return the records of ``rows`` elements."""
@@ -208,25 +249,24 @@ class Codec:
         starts, nbytes = self.varying_ranges(records)
         nulls: Any = self._nulls(records) if self._can_be_null else None
         columns = []
-        for index, (null, _, parts) in enumerate(self._plan):
-            found: list[Any] = []
-            for place, part in parts:
+        for leaf in self.leaves:
+            values: list[Any] = []
+            for place, part in leaf.parts:
                 if part.shape is not None:
-                    found.append(_fixed(records, place, part, apart=apart))
+                    values.append(_fixed(records, place, part, apart=apart))
                 else:
-                    values = records.ranges(starts[:, place], nbytes[:, place]).view(part.dtype)
-                    found.append(Flat(values, splits_of(nbytes[:, place] // part.dtype.itemsize)))
-            column = Column(tuple(found), nulls[:, self._numbers[index]] if null else None)
-            files = self._media.get(index)
-            columns.append(column if files is None else files.decode(column, apart=apart))
+                    flat = records.ranges(starts[:, place], nbytes[:, place]).view(part.dtype)
+                    values.append(Flat(flat, splits_of(nbytes[:, place] // part.dtype.itemsize)))
+            column = Column(tuple(values), nulls[:, leaf.number] if leaf.null else None)
+            columns.append(column if leaf.files is None else leaf.files.decode(column, apart=apart))
         return columns
 
     def elements(self, columns: Sequence[Column], rows: int) -> list[Any]:
         """Return the elements of columns."""
         values: list[list[Any]] = []
-        for leaf, column in zip(self._leaves, columns, strict=True):
+        for plan, column in zip(self.leaves, columns, strict=True):
             is_made = len(column.parts) == 1 and isinstance(column.parts[0], list)
-            values.append(column.parts[0] if is_made else leaf.values(column.parts))
+            values.append(column.parts[0] if is_made else plan.leaf.values(column.parts))
             if column.nulls is not None:
                 for row in np.flatnonzero(column.nulls):
                     values[-1][row] = None
@@ -235,15 +275,13 @@ class Codec:
     def element(self, record: bytearray) -> Any:
         """Return the element of one record. It may share the memory of the record."""
         layout, size = self.layout, len(record)
-        if self._views and size <= KEPT_BESIDE:
+        element_of_fixed = self._element_of_fixed
+        if element_of_fixed is not None and size <= KEPT_BESIDE:
             if size != layout.fixed_nbytes:
                 raise _damaged(size, layout.fixed_nbytes)
-            views = [
-                np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
-                for dtype, shape, place in self._views
-            ]
-            return self._pack(iter(views))
-        starts, lengths, nulls = [0], (size,), 0
+            return element_of_fixed(record)
+        starts, nulls = [0], 0
+        lengths: tuple[int, ...] = (size,)
         if self.name == TYPED:
             if size < layout.fixed_nbytes:
                 raise _damaged(size, layout.fixed_nbytes)
@@ -260,25 +298,25 @@ class Codec:
         least = size // 2 if size > KEPT_BESIDE else 0
         memory = memoryview(record)
         values: list[Any] = []
-        for null, value_of, parts in self._plan:
-            if nulls & null:
+        for leaf in self.leaves:
+            if nulls & leaf.null:
                 values.append(None)
                 continue
             arrays = []
-            for place, part in parts:
+            for place, part in leaf.parts:
                 if part.shape is not None:
                     array: NDArray[Any] = np.ndarray(part.shape, part.dtype, record, place)
                 else:
                     array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], part.dtype)
                 arrays.append(array if array.nbytes >= least else array.copy())
-            values.append(value_of(*arrays))
+            values.append(leaf.value_of(*arrays))
         return self._pack(iter(values))
 
     def batch(self, columns: Sequence[Column]) -> Any:
         """Return a batch: the structure of an element, with leaves stacked on a leading axis."""
         batches = []
-        for leaf, column in zip(self._leaves, columns, strict=True):
-            values = leaf.stack(column.parts)
+        for plan, column in zip(self.leaves, columns, strict=True):
+            values = plan.leaf.stack(column.parts)
             batches.append(values if column.nulls is None else Nullable(values, ~column.nulls))
         return self._pack(iter(batches))
 
@@ -313,7 +351,7 @@ class Codec:
         Returns:
             An array of the leaf's dtype; uint8 for ``bytes`` and ``str``.
         """
-        leaf = self._stored[number][1]
+        leaf = self.leaves[number].spec
         if dtypes.is_string(leaf.dtype) and leaf.shape:
             raise InvalidArgumentError(f"leaf {number} is {leaf.describe()}: its values have no fixed size")
         part, dtype = self.varying[number]
@@ -357,6 +395,24 @@ class Codec:
     def _nulls(self, records: Records) -> Any:
         raw = records.slab(self.layout.nulls, self.layout.null_nbytes)
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
+
+
+def _column(plan: LeafPlan, values: Any) -> Column:
+    """Return the column of a list of values, or of values stacked on a leading axis."""
+    leaf, nulls = plan.leaf, None
+    if isinstance(values, Nullable):
+        values, nulls = values.values, ~values.valid
+    elif isinstance(values, np.ndarray) and values.dtype == object:
+        values = list(values)
+    try:
+        if not isinstance(values, list):
+            return Column(leaf.encode_batch(values), nulls)
+        if nulls is None and (plan.spec.nullable or any(value is None for value in values)):
+            nulls, filler = np.array([value is None for value in values], np.bool_), leaf.filler()
+            values = [filler if value is None else value for value in values]
+        return Column(leaf.encode(values), nulls)
+    except ElementError as error:
+        raise error.at(path=plan.path) from error.__cause__
 
 
 def _fixed(records: Records, offset: int, part: LeafPart, *, apart: bool) -> Any:

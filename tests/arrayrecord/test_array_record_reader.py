@@ -25,7 +25,7 @@ def test_stock_readers_read_plain_bytes_as_they_are_and_typed_records_as_the_cod
     storage = cachelayer.Storage(tmp_path)
     plain = storage.submit(TEXTS, "plain", "v1", compression=compression, shard_bytes=200_000)
     typed = storage.submit(ROWS, "typed", "v1", compression=compression)
-    codec = Codec(typed.element_spec)
+    codec = Codec.of(typed.element_spec)
     assert len(shard_files(plain)) > 1
     for ref, expected in ((plain, TEXTS), (typed, codec.encode(codec.columns(ROWS), len(ROWS)).to_list())):
         shards = list(map(str, shard_files(ref)))

@@ -86,7 +86,7 @@ def test_records_are_as_the_format_specifies_and_come_back_as_elements_and_stack
     spec, elements = version
     codec = codec_for(spec)
     records = records_of(codec, elements)
-    assert records_of(Codec(spec), elements) == [record_of(spec, element) for element in elements]
+    assert records_of(Codec.of(spec), elements) == [record_of(spec, element) for element in elements]
     found = elements_of(codec, records)
     assert len(found) == len(elements)
     assert all(map(same, elements, found))
@@ -121,17 +121,17 @@ def test_a_record_written_before_the_first_none_reads_the_same_after_it(
     version: tuple[Any, list[Any]], data: st.DataObject
 ) -> None:
     spec, elements = version
-    strict = Codec(tree.map_structure(spec, lambda _, leaf: leaf and replace(leaf, nullable=False)))
+    strict = Codec.of(tree.map_structure(spec, lambda _, leaf: leaf and replace(leaf, nullable=False)))
     nothing = tree.map_structure(spec, lambda _path, _leaf: None)
     written = [*elements, *[nothing] * data.draw(st.integers(0, 2))]
-    assert all(map(same, written, elements_of(Codec(all_nullable(spec)), records_of(strict, written))))
+    assert all(map(same, written, elements_of(Codec.of(all_nullable(spec)), records_of(strict, written))))
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(versions(), st.sampled_from("ab"))
 def test_chosen_leaves_read_the_same_as_all_of_them(version: tuple[Any, list[Any]], key: str) -> None:
     spec, elements = version
-    codec, count = Codec({"a": spec, "b": spec}), len(tree.leaves(spec))
+    codec, count = Codec.of({"a": spec, "b": spec}), len(tree.leaves(spec))
     if count:
         chosen = codec.chosen(range(count) if key == "a" else range(count, 2 * count))
         records = records_of(codec, [{"a": element, "b": element} for element in elements])
@@ -165,7 +165,7 @@ def outcome_of(read: Any, record: bytes) -> Any:
 @pytest.mark.slow
 def test_an_element_read_alone_is_that_of_all_together(version: tuple[Any, list[Any]], data: st.DataObject) -> None:
     spec, elements = version
-    codec = Codec(spec)
+    codec = Codec.of(spec)
     for element, record in zip(elements, records_of(codec, elements), strict=True):
         assert same(element, codec.element(bytearray(record)))
         leaves = [leaf for _, leaf in tree.leaves(spec)]
@@ -207,7 +207,7 @@ def test_byte_order_and_memory_layout_of_the_input_do_not_matter(dtype: Any, sha
     fortran = np.asfortranarray(array).reshape(shape)
     reversed_twice = array[::-1].copy()[::-1] if shape else array
     for spec in (ArraySpec(dtype, tuple(shape)), ArraySpec(dtype, (None,) * len(shape))):
-        codec = Codec(spec)
+        codec = Codec.of(spec)
         forms = [array, swapped, strided, fortran, reversed_twice]
         assert len(set(records_of(codec, forms))) == 1
         assert all(same_array(array, found) for found in round_trip(spec, forms))
@@ -225,7 +225,7 @@ def test_a_batch_of_stacked_arrays_gives_the_records_of_its_elements(spec: Any, 
     ]
     columns = iter(list(zip(*(tree.flatten_like(static, element) for element in elements), strict=True)))
     batch = tree.map_structure(static, lambda _, leaf: None if leaf is None else np.stack(next(columns)))
-    codec = Codec(static)
+    codec = Codec.of(static)
     assert codec.encode(codec.batch_columns(batch), 3).to_list() == records_of(codec, elements)
 
 
@@ -241,7 +241,7 @@ def test_narrower_strings_fit_into_wider_ones_everywhere(narrow: Array, dtype: A
     ]
     for value, spec, expected in pairs:
         assert same_leaf(expected, round_trip(spec, [value])[0]), spec
-    codec = Codec(ArraySpec(dtype))
+    codec = Codec.of(ArraySpec(dtype))
     assert codec.encode(codec.batch_columns(narrow), 2).to_list() == records_of(codec, list(wide))
 
 
@@ -350,20 +350,20 @@ FLOATS = np.zeros(2, "f")
 def test_a_ragged_or_sparse_that_does_not_fit_is_named(spec: LeafSpec, value: Any) -> None:
     good = random_leaf(np.random.default_rng(0), spec)
     with pytest.raises(ElementError) as caught:
-        Codec((spec,)).columns([(good,), (value,)])
+        Codec.of((spec,)).columns([(good,), (value,)])
     assert (caught.value.record, caught.value.path, caught.value.expected) == (1, "[0]", spec.describe())
 
 
 def test_dimensions_beyond_32_bits_are_refused() -> None:
     huge = np.empty((2**32, 0), np.uint8)
     with pytest.raises(ElementError, match="record 1"):
-        Codec(ArraySpec("uint8", (None, None))).columns([np.empty((1, 0), np.uint8), huge])
+        Codec.of(ArraySpec("uint8", (None, None))).columns([np.empty((1, 0), np.uint8), huge])
     with pytest.raises(ElementError, match="record 0"):
-        Codec(RaggedSpec("uint8", (None, None, 0))).columns([Ragged(huge, np.array([0, 2**32]))])
+        Codec.of(RaggedSpec("uint8", (None, None, 0))).columns([Ragged(huge, np.array([0, 2**32]))])
 
 
 def test_a_batch_that_does_not_fit_is_named() -> None:
-    codec = Codec({"a": ArraySpec("uint8", (2,))})
+    codec = Codec.of({"a": ArraySpec("uint8", (2,))})
     for wrong in (np.zeros((3, 2), "i4"), np.zeros((3, 3), "u1"), np.zeros(3, "u1")):
         with pytest.raises(ElementError) as caught:
             codec.batch_columns({"a": wrong})
@@ -384,7 +384,7 @@ def test_plain_bytes_are_stored_as_they_are_and_hold_no_none_unless_it_is_declar
 @given(versions(), st.data())
 def test_a_record_of_another_length_is_refused(version: tuple[Any, list[Any]], data: st.DataObject) -> None:
     spec, elements = version
-    codec = Codec(spec)
+    codec = Codec.of(spec)
     records = records_of(codec, elements)
     if not records:
         return
