@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if not isinstance(obj, tf.data.Dataset):
         return None
     dataset = unbatched(obj) if unbatch else obj
-    cls = TfDataSource if dataset.options().deterministic is False else SkippableTfDataSource
-    return cls(dataset, element_spec)
+    return TfDataSource(dataset, element_spec)
 
 
 def unbatched(batches: Any) -> Any:
@@ -90,7 +88,6 @@ class TfDataSource:
 
     def __init__(self, dataset: Any, declared: Tree | None) -> None:
         self._dataset = dataset
-        self._first = 0
         own = _from_tf_spec(dataset.element_spec, dataset)
         spec = overlaid(declared, own)
         if declared is not None:
@@ -127,8 +124,7 @@ class TfDataSource:
             raise InvalidArgumentError(
                 "the tf.data.Dataset is endless (.repeat() without a count): remove .repeat(), or pass max_records="
             )
-        dataset = self._dataset.skip(self._first) if self._first else self._dataset
-        dataset = dataset if limit is None else dataset.take(limit)
+        dataset = self._dataset if limit is None else self._dataset.take(limit)
         dataset = _without_graph_rewrites(dataset)
         if self._stacks:
             nbytes = sum(_static_nbytes(leaf) for leaf in self._leaves)
@@ -138,7 +134,7 @@ class TfDataSource:
         return self._pulled(dataset, parts.ragged_batch(_DYNAMIC_BATCH), _DYNAMIC_BATCH, self._encoded)
 
     def _pulled(self, dataset: Any, batched: Any, size: int, convert: Callable[[Any], Batch]) -> Iterator[Batch]:
-        first = self._first
+        first = 0
         iterator = iter(batched.prefetch(2))
         while True:
             try:
@@ -148,7 +144,7 @@ class TfDataSource:
             except CacheLayerError:
                 raise
             except Exception as error:
-                raise _located(dataset, self._first, first, size, error) from error
+                raise _located(dataset, first, size, error) from error
             yield batch
             first += len(batch)
 
@@ -177,20 +173,6 @@ class TfDataSource:
     def _encoded(self, batch: Any) -> Batch:
         columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
         return Framed(self._codec.encode(columns, int(batch[0][0].shape[0])))
-
-
-class SkippableTfDataSource(TfDataSource):
-    """A pipeline that skips its first elements with TensorFlow's own ``skip``.
-
-    Nobody can know whether a pipeline shuffles differently in each run. If it does, the last shard that was finished
-    before, which the build compares, differs, and the build is refused.
-    """
-
-    def rest(self, records: int) -> SkippableTfDataSource:
-        """Return this source without its first records."""
-        rest = copy(self)
-        rest._first += records
-        return rest
 
 
 def _without_graph_rewrites(dataset: Any) -> Any:
@@ -232,16 +214,16 @@ def _dense(tensor: Any) -> Any:
     return tensor.numpy().astype(np.int64)
 
 
-def _located(dataset: Any, begin: int, first: int, size: int, error: Exception) -> SourceError:
+def _located(dataset: Any, first: int, size: int, error: Exception) -> SourceError:
     """Run the pipeline again, element by element in the batch that failed, and return an error that names the record.
 
     Args:
-        dataset: the elements from record ``begin`` on.
+        dataset: the elements.
         first, size: the first record of the batch, and how many it would have.
     """
     record = first
     try:
-        for _ in dataset.skip(first - begin).take(size):
+        for _ in dataset.skip(first).take(size):
             record += 1
     except Exception as again:  # noqa: BLE001
         return SourceError(f"the tf.data pipeline failed at record {record}: {reason_of(again)}")

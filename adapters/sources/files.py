@@ -192,7 +192,7 @@ class SeekableFiles(FileSource):
 class SkippableFiles(FileSource):
     """Files whose source leaves out its first elements at less cost than they have."""
 
-    def rest(self, records: int) -> Self:
+    def skipped(self, records: int) -> Self:
         """Return this source without its first records."""
         return self._from(records)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, TypedDict
 
 from cachelayer.arguments import boolean, check_options, integer
@@ -108,10 +108,6 @@ class BuildOptions:
             engine=engine,
             kept={"description": description, "metadata": checked_metadata(metadata)},
         )
-
-    def lean(self, workers: int) -> Self:
-        """Return what other processes need of the options to build parts."""
-        return replace(self, kept={}, engine=None, workers=workers)
 
     def expected(self, length: int | None) -> int | None:
         """Return how many records are taken from a source of this length; None if it is unknown."""

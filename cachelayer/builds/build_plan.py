@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.element_specs import check_fits, known_spec
 from cachelayer.builds.extensions import Extension
-from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.ordered_records import OrderedRecords
 from cachelayer.builds.parts import Parts, Ranges, divide
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import Skippable, Source, as_source
+from cachelayer.builds.source import Source, as_source
 from cachelayer.builds.source_files import FileFacts, files_of
 from cachelayer.engines import Engine, engine_of
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.records import spec_json, tree
-from cachelayer.records.infer import completed, may_lack_keys, overlaid
-from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
-from cachelayer.records.tree import Tree
+from cachelayer.records import spec_json
 from cachelayer.versions.log import Log
-from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.notes import Notes
+
+NOT_RESUMABLE = "build"
+"""The key in the facts of a build that nobody may resume."""
 
 
 @dataclass(frozen=True)
-class NewVersion:
-    """A version that is to be built.
+class BuildRequest:
+    """What is to be built, as it is known before the user's source is touched.
 
     Args:
         log: the log of the dataset.
-        version: its name.
+        version: the name of the new version.
         copies: keeps local copies of the new shards if the store is not local; None for none.
-        progress: whether to show the progress; see :meth:`cachelayer.Storage.submit`.
+        source: the user's source.
+        recipe: what the version is built from.
+        options: the options.
+        extension: what is built: records of a version of its own, or what is added to another.
     """
 
     log: Log
     version: str
     copies: CacheFolder | None
-    progress: bool | None
+    source: Any
+    recipe: Recipe
+    options: BuildOptions
+    extension: Extension
 
     @property
     def name(self) -> str:
@@ -48,7 +56,7 @@ class NewVersion:
 
     @property
     def url(self) -> str:
-        """Its name with the URL of its storage."""
+        """The name with the URL of the storage."""
         return f"{self.log.folder.url}@{self.version}"
 
     @property
@@ -63,42 +71,34 @@ class BuildPlan:
     """The plan of a build.
 
     Args:
-        source: the source.
+        request: what is to be built.
+        source: the source that the user's source is.
         options: the options, with the spec of the elements if it is known.
-        parts: the parts of the source, if it can be divided.
-        extension: what is built: records of a version of its own, or what is added to another.
-        recipe: what the version is built from.
-        facts: the recipe, and what decides the shards, as JSON values; another build goes on after this one, or helps,
+        parts: the parts of the source; None if it cannot be divided.
+        recipe: what the version is built from, with what is known of the source.
+        facts: the recipe, and what decides the shards, as JSON values. Another build goes on after this one, or helps,
             only if its facts are equal.
-        length: the number of elements, if it is known.
         files: the listings of the files that the source reads.
+        started: when it was made, in seconds of the monotonic clock.
     """
 
+    request: BuildRequest
     source: Source
     options: BuildOptions
     parts: Parts | None
-    extension: Extension
     recipe: Recipe
     facts: Mapping[str, Any]
-    length: int | None
     files: Sequence[FileFacts]
+    started: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def of(cls, obj: Any, recipe: Recipe, options: BuildOptions, extension: Extension) -> Self:
-        """Decide how to build an object; if it is a function, call it.
-
-        Args:
-            obj: the user's source.
-            recipe: what is known of it before.
-            options: the options.
-            extension: what is built.
-        """
-        base = extension.base
-        source, options = _source(obj, options, base, extension.spec)
-        parts, options = divide(source, options)
-        known = options.element_spec if options.element_spec is not None else source.element_spec
+    def of(cls, request: BuildRequest) -> Self:
+        """Decide how to build what was requested. If the user's source is a function, this calls it."""
+        source, options = _source_and_options(request)
+        parts = divide(source, options)
         files = files_of(source)
-        recipe = recipe.completed(source, files)
+        recipe = request.recipe.completed(source, files)
+        base, spec = request.extension.base, options.element_spec
         facts = {
             **recipe.facts,
             "compression": options.compression.zstd_level,
@@ -108,15 +108,26 @@ class BuildPlan:
             "records of the source": getattr(source, "plan", None),
             "parts": None if parts is None else parts.plan,
             "length": source.length,
-            "element spec": None if known is None else spec_json.to_json(known),
+            "element spec": None if spec is None else spec_json.to_json(spec),
+            **({} if options.resume else {NOT_RESUMABLE: uuid.uuid4().hex}),
         }
-        facts = json.loads(json.dumps(facts))
-        return cls(source, options, parts, extension, recipe, facts, options.expected(source.length), files)
+        return cls(request, source, options, parts, recipe, json.loads(json.dumps(facts)), files)
 
     @property
-    def is_resumable(self) -> bool:
-        """Whether a build goes on after what an interrupted one has finished."""
-        return self.parts is not None or isinstance(self.source, Skippable)
+    def length(self) -> int | None:
+        """The number of elements, if it is known."""
+        return self.options.expected(self.source.length)
+
+    @property
+    def copies(self) -> CacheFolder | None:
+        """Keeps local copies of the shards that are built; None for none."""
+        # No local copies of what no version names: nobody would remove them when records are erased.
+        return None if self.request.extension.is_put_again else self.request.copies
+
+    @property
+    def notes(self) -> Notes:
+        """The notes of the builds with these facts."""
+        return Notes(self.request.log.folder, self.request.version, self.facts)
 
     @property
     def engine(self) -> Engine | None:
@@ -132,82 +143,18 @@ class BuildPlan:
         return engine_of(options.engine, options.workers)
 
 
-def _source(
-    obj: Any, options: BuildOptions, base: StoredVersion | None, spec: Tree | None
-) -> tuple[Source, BuildOptions]:
-    """Return an object as a source, and the options with a complete spec: the one that extends the base, if any."""
-    if base is None or spec is None:
+def _source_and_options(request: BuildRequest) -> tuple[Source, BuildOptions]:
+    """Return the user's source as a source, and the options with the spec of its elements, if it is known."""
+    obj, options, extension = request.source, request.options, request.extension
+    if extension.base is None or extension.spec is None:
         source = as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec)
-        return source, _with_complete_spec(source, options)
+        return source, replace(options, element_spec=known_spec(source, options))
+    name = extension.base.name
     if options.element_spec is not None:
-        raise InvalidArgumentError(f"element_spec: appended records have the spec of {base.name}: leave it out")
+        raise InvalidArgumentError(f"element_spec: appended records have the spec of {name}: leave it out")
     try:
-        source = as_source(obj, unbatch=options.unbatch, element_spec=spec)
+        source = as_source(obj, unbatch=options.unbatch, element_spec=extension.spec)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"this source cannot be appended to {base.name}: {error}") from error
-    check_fits(base.name, spec, source.element_spec)
-    return source, replace(options, element_spec=spec)
-
-
-def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
-    """Return the options; if their element spec lacks keys of the first elements, with these keys."""
-    if isinstance(source, Parts):
-        # divide() knows whether a part may be opened here.
-        return options
-    if options.element_spec is not None and source.element_spec is not None:
-        return replace(options, element_spec=overlaid(options.element_spec, source.element_spec))
-    if not isinstance(source, IterableSource):
-        return options
-    # If elements may be left out, the first one may be such an element.
-    if options.on_error == "skip" or not may_lack_keys(options.element_spec):
-        return options
-    try:
-        spec = completed(options.element_spec, source.peek(options.element_spec))
-    except ElementError as error:
-        raise error.at(record=error.record or 0) from error.__cause__
-    return replace(options, element_spec=spec)
-
-
-def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
-    """Raise if a source cannot be appended to a version.
-
-    Args:
-        name: the version.
-        spec: its spec; a dimension that is None takes any size.
-        added: the source's own spec; None if it declares none.
-    """
-    differences = [] if added is None else _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
-    if differences:
-        raise InvalidArgumentError(
-            f"this source cannot be appended to {name}: its elements have another spec: {'; '.join(differences)}. "
-            "Convert its elements, or build a new dataset of all records"
-        )
-
-
-def _differences(ours: Mapping[str, LeafSpec], theirs: Mapping[str, LeafSpec]) -> list[str]:
-    gone = [f"{_leaf(path)} is missing" for path in ours if path not in theirs]
-    new = [f"{_leaf(path)} is {leaf!r} and not in the version" for path, leaf in theirs.items() if path not in ours]
-    changed = [
-        f"{_leaf(path)} is {theirs[path]!r}, in the version {leaf!r}"
-        for path, leaf in ours.items()
-        if path in theirs and not _fits(leaf, theirs[path])
-    ]
-    return [*gone, *new, *changed]
-
-
-def _leaf(path: str) -> str:
-    return f"leaf {path}" if path else "the element"
-
-
-def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
-    """Return whether elements of their spec can be stored under ours; unknown dimensions are checked later."""
-    if isinstance(ours, EncodedSpec) and isinstance(theirs, ArraySpec):
-        return theirs.dtype is bytes
-    if type(ours) is not type(theirs) or len(ours.shape) != len(theirs.shape):
-        return False
-    if isinstance(ours, EncodedSpec):
-        return ours.as_nullable() == theirs.as_nullable()
-    dims = zip(ours.shape, theirs.shape, strict=True)
-    return all(mine is None or dim is None or mine == dim for mine, dim in dims) and ours == replace(
-        theirs, shape=ours.shape, nullable=ours.nullable
-    )
+        raise InvalidArgumentError(f"this source cannot be appended to {name}: {error}") from error
+    check_fits(name, extension.spec, source.element_spec)
+    return source, replace(options, element_spec=extension.spec)

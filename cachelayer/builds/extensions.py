@@ -22,7 +22,7 @@ from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, InvalidArgumentError, SourceError
 from cachelayer.objects import paths
-from cachelayer.progress import Progress
+from cachelayer.progress import Progress, current
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.memory import Bytes
@@ -284,7 +284,7 @@ class AddingColumns:
         return spec
 
 
-def write_array(source: Source, spec: Tree, records: int, target: ShardTarget, progress: Progress) -> ShardSet:
+def write_array(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
     """Write columns of fixed size to one file.
 
     Args:
@@ -292,14 +292,13 @@ def write_array(source: Source, spec: Tree, records: int, target: ShardTarget, p
         spec: their spec.
         records: how many rows they must have.
         target: puts the file.
-        progress: counts what is written.
     """
     encoder = Encoder(codec_for(spec), "raise")
 
     def rows() -> Iterator[Bytes]:
         for batch in counted(source.batches(None), source.length, 0, None):
             encoded = rows_of(encoder.encode(batch))
-            progress.update(len(encoded), encoded.nbytes)
+            current().update(len(encoded), encoded.nbytes)
             yield encoded
 
     array = put_column_file(target, spec, records, rows())
@@ -308,14 +307,13 @@ def write_array(source: Source, spec: Tree, records: int, target: ShardTarget, p
 
 def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
     """Put records as shards, and return these."""
-    parts: list[PartResult] = []
-    silent = Progress("", None, enabled=False)
-    how = options.compression, options.shard_bytes, silent, lambda _, part: parts.append(part)
-    with ShardPipeline(target, spec, *how) as pipeline:
+    with (
+        Progress("", None, enabled=False),
+        ShardPipeline(target, replace(options, element_spec=spec)) as pipeline,
+    ):
         pipeline.write(frames)
         pipeline.end_part(0, PartResult())
-        pipeline.finish()
-    return ShardTable(parts[0].shards)
+        return ShardTable(pipeline.finish()[0].shards)
 
 
 def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:

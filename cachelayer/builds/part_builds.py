@@ -4,102 +4,26 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Self
 
 from cachelayer.arguments import integer
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_plan import BuildPlan, NewVersion
-from cachelayer.builds.parts import Parts
+from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
+from cachelayer.builds.parts import Parts, Ranges
 from cachelayer.builds.shard_target import ShardTarget, shard_target
-from cachelayer.builds.write_shards import Noting, write_parts
+from cachelayer.builds.write_shards import write_parts
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.objects.store import Store
-from cachelayer.progress import Progress, Waiting, current
+from cachelayer.progress import Waiting, current, notice
 from cachelayer.provenance.stored_values import Wording, differences
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import Notes, PartResult, read_part
 from cachelayer.versions.publish import absent_files, lost_files, refuse_if_taken
-
-
-@dataclass(frozen=True)
-class PartTask:
-    """Builds parts of a version, one a call, in any process that has this task; it may be run more than once.
-
-    Args:
-        store: where shards go.
-        copies: keeps local copies of them; None for none.
-        dataset_id, version: what is built.
-        plan: the plan of the build.
-        generation: that of the log when the build began.
-        parts: the source.
-        options: how; with the element spec.
-        is_shared: whether other hosts build parts too.
-    """
-
-    dataset: Store
-    copies: CacheFolder | None
-    version: str
-    plan: Mapping[str, Any]
-    generation: int
-    parts: Parts
-    options: BuildOptions
-    is_shared: bool
-
-    def __call__(self, number: int) -> PartResult | None:
-        """Build a part and note it; return None if another process is building it."""
-        notes = Notes(self.dataset, self.version, self.plan)
-        try:
-            if not self.is_shared:
-                return self._build(notes, number)
-            with Claims(notes.folder).hold(part_claim(number)) as is_ours:
-                return self._build(notes, number) if is_ours and not self._is_noted(notes, number) else None
-        except StorageError as error:
-            raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error
-
-    def describe(self, number: int) -> str:
-        return self.parts.describe(number)
-
-    def _is_noted(self, notes: Notes, number: int) -> bool:
-        """Return whether another process has built a part since the parts were listed."""
-        part, log = read_part(notes.folder, number), Log(self.dataset)
-        if part is None:
-            return False
-        return not lost_files((shard.file for shard in part.shards), log, log.head()) | absent_files(part.shards, log)
-
-    def _build(self, notes: Notes, number: int) -> PartResult:
-        done: list[PartResult] = []
-
-        def note(number: int, part: PartResult) -> None:
-            notes.add(number, part)
-            done.append(part)
-
-        with shard_target(self.dataset, self.copies, self.generation) as target:
-            write_parts(self.parts, [number], target, self.options, current(), note)
-        return done[0]
-
-
-def part_claim(number: int) -> str:
-    return f"{number:05}.{CLAIM}"
-
-
-def run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterable[int]) -> None:
-    """Build parts with an engine."""
-    name = type(engine).__name__
-    results = engine.run(task, numbers)
-    if not isinstance(results, Iterable):
-        raise InvalidTypeError(f"engine {name}: run returned a {type(results).__name__}: yield the results of the task")
-    for done in results:
-        if isinstance(done, PartResult):
-            progress.part_done(done.records, done.nbytes)
-        elif done is not None:
-            raise InvalidTypeError(
-                f"engine {name}: run yielded a {type(done).__name__}: yield what the task returns, as it is, or nothing"
-            )
 
 
 @dataclass(frozen=True)
@@ -138,122 +62,199 @@ class Hosts:
         )
 
 
-def parts_alone(
-    plan: BuildPlan,
-    parts: Parts,
-    new: NewVersion,
-    notes: Notes,
-    finished: Mapping[int, PartResult],
-    target: ShardTarget,
-    progress: Progress,
-) -> dict[int, PartResult]:
-    """Build the parts that are not finished, and return the results of all.
+@dataclass(frozen=True)
+class PartTask:
+    """Builds parts of a version, one a call, in any process that has this task; it may be run more than once.
 
     Args:
-        plan, parts: what is built.
-        new: the version.
-        notes: those of the build.
-        finished: the parts that an interrupted build has finished.
-        target, progress: see :func:`write_parts`.
+        notes: the notes of the build.
+        copies: keeps local copies of the shards; None for none.
+        generation: that of the log when the build began.
+        parts: the source.
+        options: how; with the element spec.
+        is_shared: whether other hosts build parts too.
     """
-    found, engine = dict(finished), plan.engine
-    progress.skip(sum(part.records for part in found.values()))
-    if engine is None:
-        noting = Noting(notes, is_kept=plan.options.resume)
-        noting.begin(plan.options.element_spec)
-        missing = [number for number in range(parts.count) if number not in found]
-        progress.parts(len(found), parts.count)
-        write_parts(parts, missing, target, plan.options, progress, noting.add)
-        found |= noting.parts
+
+    notes: Notes
+    copies: CacheFolder | None
+    generation: int
+    parts: Parts
+    options: BuildOptions
+    is_shared: bool
+
+    @classmethod
+    def of(cls, plan: BuildPlan, parts: Parts, target: ShardTarget, *, is_shared: bool) -> Self:
+        # Other processes need no more of the options. Where an engine runs the parts, each takes one process.
+        workers = plan.options.workers if plan.engine is None else 1
+        options = replace(plan.options, kept={}, engine=None, workers=workers)
+        return cls(plan.notes, plan.copies, target.generation, parts, options, is_shared)
+
+    def __call__(self, number: int) -> PartResult | None:
+        """Build a part and note it; return None if another process is building it."""
+        try:
+            if not self.is_shared:
+                return self._build(number)
+            with Claims(self.notes.folder).hold(part_claim(number)) as is_ours:
+                return self._build(number) if is_ours and not self._is_noted(number) else None
+        except StorageError as error:
+            raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error
+
+    def describe(self, number: int) -> str:
+        return self.parts.describe(number)
+
+    def _is_noted(self, number: int) -> bool:
+        """Return whether another process has built a part since the parts were listed."""
+        part, log = read_part(self.notes.folder, number), Log(self.notes.dataset)
+        if part is None:
+            return False
+        return not lost_files((shard.file for shard in part.shards), log, log.head()) | absent_files(part.shards, log)
+
+    def _build(self, number: int) -> PartResult:
+        with shard_target(self.notes.dataset, self.copies, self.generation) as target:
+            return write_parts(self.parts, [number], target, self.options, self.notes)[number]
+
+
+def part_claim(number: int) -> str:
+    return f"{number:05}.{CLAIM}"
+
+
+def run(task: PartTask, engine: Engine, numbers: Iterable[int]) -> None:
+    """Build parts with an engine."""
+    name = type(engine).__name__
+    results = engine.run(task, numbers)
+    if not isinstance(results, Iterable):
+        raise InvalidTypeError(f"engine {name}: run returned a {type(results).__name__}: yield the results of the task")
+    for done in results:
+        if isinstance(done, PartResult):
+            current().part_done(done.records, done.nbytes)
+        elif done is not None:
+            raise InvalidTypeError(
+                f"engine {name}: run yielded a {type(done).__name__}: yield what the task returns, as it is, or nothing"
+            )
+
+
+def build_parts(plan: BuildPlan, parts: Parts, target: ShardTarget) -> PartResult:
+    """Build the parts of a source that no interrupted build has finished, and return the result of all."""
+    finished = _finished_before(plan) if plan.options.resume else {}
+    missing = [number for number in range(parts.count) if number not in finished]
+    current().parts(len(finished), parts.count)
+    if plan.engine is None:
+        # Nobody can go on after a part of a source of one part.
+        notes = plan.notes if plan.options.resume and parts.count > 1 else None
+        if notes is not None:
+            notes.begin()
+        built = {**finished, **write_parts(parts, missing, target, plan.options, notes)}
     else:
-        notes.begin(plan.options.element_spec)
-        task = _task(plan, parts, new, notes, target.generation, is_shared=False)
-        while missing := [number for number in range(parts.count) if number not in found]:
-            progress.parts(len(found), parts.count)
-            run(task, engine, progress, iter(missing))
-            before, found = len(found), notes.finished(new.log, found)
-            if len(found) == before:
-                raise _not_built(new, parts, missing[0])
-    progress.parts(len(found), parts.count)
-    return found
+        built = _run_all(plan, parts, plan.engine, target, finished)
+    return _joined(parts, built)
 
 
-def parts_together(
-    plan: BuildPlan,
-    parts: Parts,
-    new: NewVersion,
-    notes: Notes,
-    finished: Mapping[int, PartResult],
-    hosts: Hosts,
-    target: ShardTarget,
-    progress: Progress,
-) -> dict[int, PartResult] | None:
-    """Build the parts that are not finished and that no other host builds; see :func:`parts_alone`.
+def _run_all(
+    plan: BuildPlan, parts: Parts, engine: Engine, target: ShardTarget, finished: dict[int, PartResult]
+) -> dict[int, PartResult]:
+    """Build the parts that are not finished with an engine, and return all."""
+    notes, task = plan.notes, PartTask.of(plan, parts, target, is_shared=False)
+    notes.begin()
+    while missing := [number for number in range(parts.count) if number not in finished]:
+        run(task, engine, iter(missing))
+        before, finished = len(finished), notes.finished(plan.request.log, finished)
+        current().parts(len(finished), parts.count)
+        if len(finished) == before:
+            raise _not_built(plan, parts, missing[0])
+    return finished
+
+
+def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: ShardTarget) -> PartResult | None:
+    """Build the parts of a source that no other host builds.
 
     Returns:
-        The results of all parts, whoever has built them; None if another host has published the version.
+        The result of all parts, whoever has built them; None if another host has published the version.
     """
-    found, claims = dict(finished), Claims(notes.folder)
-    waiting, engine = Waiting(new.name, new.progress), plan.engine or engine_of(None, 1)
-    task, order = _task(plan, parts, new, notes, target.generation, is_shared=True), hosts.in_order(parts.count)
-
-    def unclaimed(numbers: Sequence[int]) -> list[int]:
-        """Return the parts that nobody is building, as far as a listing of the claims tells."""
-        claimed = set(notes.folder.names(""))
-        return [each for each in numbers if part_claim(each) not in claimed or not claims.is_busy(part_claim(each))]
-
-    while missing := [number for number in order if number not in found]:
-        progress.parts(len(found), parts.count)
-        if new.is_published:
+    request, notes = plan.request, plan.notes
+    finished = _finished_before(plan)
+    claims, waiting = Claims(notes.folder), Waiting(request.name, plan.options.progress)
+    engine, task = plan.engine or engine_of(None, 1), PartTask.of(plan, parts, target, is_shared=True)
+    order = hosts.in_order(parts.count)
+    while missing := [number for number in order if number not in finished]:
+        current().parts(len(finished), parts.count)
+        if request.is_published:
             return None
-        free = unclaimed(missing)
-        run(task, engine, progress, iter(free))
-        before, found = len(found), notes.finished(new.log, found)
-        if len(found) > before:
+        free = _unclaimed(claims, notes, missing)
+        run(task, engine, iter(free))
+        before, finished = len(finished), notes.finished(request.log, finished)
+        if len(finished) > before:
             continue
-        if free and free == unclaimed(free):
-            raise _not_built(new, parts, free[0])
+        if free and free == _unclaimed(claims, notes, free):
+            raise _not_built(plan, parts, free[0])
         waiting.wait_for("the parts that other hosts build")
         claims.pause()
-    progress.parts(len(found), parts.count)
-    return None if new.is_published else found
+    return None if request.is_published else _joined(parts, finished)
 
 
-def _task(
-    plan: BuildPlan, parts: Parts, new: NewVersion, notes: Notes, generation: int, *, is_shared: bool
-) -> PartTask:
-    lean = plan.options.lean(workers=plan.options.workers if plan.engine is None else 1)
-    copies = None if plan.extension.is_put_again else new.copies
-    log = new.log
-    return PartTask(log.folder, copies, new.version, notes.plan, generation, parts, lean, is_shared=is_shared)
+def _unclaimed(claims: Claims, notes: Notes, numbers: Sequence[int]) -> list[int]:
+    """Return the parts that nobody is building, as far as a listing of the claims tells."""
+    claimed = set(notes.folder.names(""))
+    return [each for each in numbers if part_claim(each) not in claimed or not claims.is_busy(part_claim(each))]
 
 
-def _not_built(new: NewVersion, parts: Parts, number: int) -> SourceError:
+def _finished_before(plan: BuildPlan) -> dict[int, PartResult]:
+    """Return what interrupted builds with the same plan have finished, and tell the user."""
+    name, notes = plan.request.name, plan.notes
+    try:
+        finished = notes.finished(plan.request.log)
+        others = {} if finished else notes.others()
+    except StorageError as error:
+        # Building does not need the right to list.
+        warn(f"cannot see whether there is an interrupted build to resume, so all of it is built anew: {error}")
+        return {}
+    if finished:
+        records = sum(part.records for part in finished.values())
+        current().skip(records)
+        notice(f"{name}: resuming after {records:,} records of an interrupted build", plan.options.progress)
+    for facts in list(others.values())[:1]:
+        if NOT_RESUMABLE not in facts:
+            warn(
+                f"{name} is built from its beginning: an interrupted build cannot be resumed: "
+                f"{'; '.join(differences(facts, plan.facts))}"
+            )
+    return finished
+
+
+def _joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
+    """Return the result of all parts, in their order."""
+    current().parts(len(results), parts.count)
+    if not isinstance(parts, Ranges):
+        _warn_of_equal_parts(results)
+    return reduce(PartResult.then, [results[number] for number in range(parts.count)], PartResult())
+
+
+def _not_built(plan: BuildPlan, parts: Parts, number: int) -> SourceError:
     """Return the error of an engine that has not built a part."""
     # Who publishes deletes the notes.
-    refuse_if_taken(new.log, new.version)
+    refuse_if_taken(plan.request.log, plan.request.version)
     return SourceError(f"the engine ended without {parts.describe(number)}")
 
 
-def join_hosts(plan: BuildPlan, new: NewVersion, notes: Notes) -> None:
+def join_hosts(plan: BuildPlan) -> None:
     """Note the plan; raise if another host builds something else under this name."""
     if not plan.options.resume:
         raise InvalidArgumentError(
             "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
         )
-    notes.begin(plan.options.element_spec)
+    notes = plan.notes
+    notes.begin()
     for plan_hash, facts in notes.others().items():
         folder = notes.version_folder.folder(plan_hash)
         claims = Claims(folder)
         if any(claims.is_alive(name) for name in folder.names("") if name.endswith(CLAIM)):
             differ = "; ".join(differences(facts, plan.facts, Wording.AMONG_HOSTS))
             raise InvalidArgumentError(
-                f"{new.name}: another host builds something else: {differ}. Pass the same source, made by the "
+                f"{plan.request.name}: another host builds something else: {differ}. Pass the same source, made by the "
                 "same code, and the same options on all hosts; only hosts=(index, count) may differ between them"
             )
 
 
-def warn_of_equal_parts(parts: Mapping[int, PartResult]) -> None:
+def _warn_of_equal_parts(parts: Mapping[int, PartResult]) -> None:
     """Warn if two parts hold the same records: the function may have ignored its part number."""
     seen: dict[tuple[str, ...], int] = {}
     for number, part in sorted(parts.items()):

@@ -6,25 +6,19 @@ processes. Each part begins a shard of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import encode
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import FIRST_ELEMENTS, completed, from_elements, may_lack_keys, overlaid
-from cachelayer.records.tree import Tree
 
 _SAMPLE = 64
-_LOOK_AHEAD = 10_000
 FILLED = 0.8
 """How full to make the shard of a part if the sizes of its records are unknown in advance."""
 
@@ -126,7 +120,7 @@ class Ranges:
         return Part(self.source.skipped(records.start), records.start, None if is_last else len(records))
 
 
-def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) -> Ranges:
+def in_ranges(source: Seekable, length: int, options: BuildOptions) -> Ranges:
     """Divide a source into ranges of about a shard each, by a rule that depends on the source and the options alone.
 
     If all records have one size, each part is a full shard. Else their mean size is that of up to 64 spread records,
@@ -135,10 +129,10 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
     Args:
         source: the source.
         length: number of the elements that are taken from it.
-        spec: the spec of its elements.
-        options: how it is built.
+        options: how it is built, with the spec of its elements.
     """
-    codec, shard_bytes = codec_for(spec), options.shard_bytes
+    spec, shard_bytes = options.element_spec, options.shard_bytes
+    codec = codec_for(spec)
     is_all = options.max_records is None
     if not codec.layout.varying_count:
         return Ranges(source, length, _in_a_shard(codec.layout.fixed_nbytes, shard_bytes), is_all)
@@ -161,95 +155,28 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
     return max(1, int(shard_bytes // (record_nbytes + RECORD_OVERHEAD)))
 
 
-def spec_of(parts: Parts) -> Tree | None:
-    """Return the spec of the elements of a source in parts: the declared one, else that of its first elements."""
-    if not parts.count:
-        return None
-    first = parts.part(0)
-    known = first.source.element_spec
-    return known if known is not None else _inferred(partial(_batches_of, parts))
+def divide(source: Source, options: BuildOptions) -> Parts | None:
+    """Return the parts of a source; None if it cannot be divided.
 
+    They do not depend on who builds them, so that the version is the same on any number of processes and hosts.
 
-def _batches_of(parts: Parts, limit: int) -> Iterator[Batch]:
-    """Yield the first batches of each part."""
-    for number in range(parts.count):
-        part = parts.part(number)
-        with errors_of(part):
-            yield from part.source.batches(limit)
-
-
-def _completed(declared: Tree, parts: Parts) -> Tree:
-    """Return a declared spec with the keys that it lacks."""
-    if not may_lack_keys(declared) or not parts.count:
-        return declared
-    known = parts.part(0).source.element_spec
-    if known is not None:
-        return overlaid(declared, known)
-    return completed(declared, list(islice(_elements(_batches_of(parts, FIRST_ELEMENTS)), FIRST_ELEMENTS)))
-
-
-def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
-    """Return the spec of a source's first elements, reading as few as possible; None if it has no element."""
-    try:
-        return from_elements(islice(_elements(batches(FIRST_ELEMENTS)), FIRST_ELEMENTS))
-    except ElementError:
-        # A leaf is None in all of them: a later one may show what it is.
-        return from_elements(_elements(batches(_LOOK_AHEAD)))
-
-
-def divide(source: Source, options: BuildOptions) -> tuple[Parts | None, BuildOptions]:
-    """Return the parts of a source, and the options with the spec of the elements; None if it cannot be divided.
-
-    The parts do not depend on who builds them, so that the version is the same on any number of processes and hosts.
+    Args:
+        source: the source.
+        options: how it is built, with the spec of its elements.
     """
     if isinstance(source, Parts):
         if options.max_records is not None:
             raise InvalidArgumentError(
                 "max_records: it is unknown which records of a source in parts come first: limit them in the function"
             )
-        spec = options.element_spec
-        if spec is None:
-            spec = spec_of(source)
-        elif options.engine is None:
-            # An engine may build parts where their data is: for a declared spec none is opened here.
-            spec = _completed(spec, source)
-        return source, replace(options, element_spec=spec)
+        return source
     length = options.expected(source.length)
     # Whether a source that says that it is empty is so shows when it is read.
-    if not isinstance(source, Seekable) or not length:
-        if options.engine is not None and length != 0:
-            raise InvalidArgumentError(
-                f"engine={options.engine!r}: a source of {source.kind} cannot be divided: pass "
-                "cachelayer.sharded(function, count), or a sequence with a length"
-            )
-        return None, options
-    spec = options.element_spec if options.element_spec is not None else source.element_spec
-    if spec is None:
-        spec = _inferred(lambda limit: source.skipped(0).batches(min(limit, length)))
-    return in_ranges(source, length, spec, options), replace(options, element_spec=spec)
-
-
-def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
-    """Return the spec of the first elements, None if there are none, and an iterator over all batches."""
-    seen: list[Batch] = []
-
-    def watched() -> Iterator[Batch]:
-        for batch in batches:
-            seen.append(batch)
-            yield batch
-            # The source may change what it gave when it makes the next batch.
-            seen[-1] = batch.copied() if isinstance(batch, RowBatch) else batch
-
-    def all_batches() -> Iterator[Batch]:
-        while seen:
-            yield seen.pop(0)
-        yield from batches
-
-    return from_elements(_elements(watched())), all_batches()
-
-
-def _elements(batches: Iterator[Batch]) -> Iterator[Any]:
-    for batch in batches:
-        if not isinstance(batch, (ElementBatch, RowBatch)):
-            raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
-        yield from batch.views() if isinstance(batch, RowBatch) else batch.items
+    if isinstance(source, Seekable) and length:
+        return in_ranges(source, length, options)
+    if options.engine is not None and length != 0:
+        raise InvalidArgumentError(
+            f"engine={options.engine!r}: a source of {source.kind} cannot be divided: pass "
+            "cachelayer.sharded(function, count), or a sequence with a length"
+        )
+    return None

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
+from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.shard_cuts import ShardCutter
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.errors import CacheLayerError
 from cachelayer.objects import paths
-from cachelayer.progress import Progress
+from cachelayer.progress import current
 from cachelayer.records.codec import codec_for
 from cachelayer.records.record_buffers import Frames
-from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
-from cachelayer.versions.notes import PartResult
+from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile
 
 # Enough uploads at once to use the link while some of them wait for replies.
@@ -31,9 +30,6 @@ _BATCHES_IN_FLIGHT = 4
 LONG_NBYTES = 64 << 20
 """A record of at least so many bytes is copied as seldom as possible."""
 
-Note = Callable[[int, PartResult], None]
-"""Takes the number of a part and the part, once its shards were put; called from one thread, in the order of parts."""
-
 
 class ShardPipeline:
     """Writes shards in the caller's thread; hashes records, finishes shards and puts them in other threads.
@@ -43,40 +39,31 @@ class ShardPipeline:
 
     Args:
         target: puts shards into the store.
-        spec: the spec of the elements.
-        compression, shard_bytes: options of the build.
-        progress: counts what was written.
-        note: notes finished parts.
+        options: those of the build, with the spec of the elements.
+        notes: where finished parts are noted; None for nowhere.
     """
 
-    def __init__(
-        self,
-        target: ShardTarget,
-        spec: Tree,
-        compression: Compression,
-        shard_bytes: int,
-        progress: Progress,
-        note: Note,
-    ) -> None:
+    def __init__(self, target: ShardTarget, options: BuildOptions, notes: Notes | None = None) -> None:
         self._target = target
-        self._compression = compression
-        self._shard_bytes = shard_bytes
-        self._cutter = ShardCutter(shard_bytes)
-        self._codec = codec_for(spec)
-        self._progress = progress
-        self._note = note
+        self._compression = options.compression
+        self._shard_bytes = options.shard_bytes
+        self._cutter = ShardCutter(options.shard_bytes)
+        self._codec = codec_for(options.element_spec)
+        self._notes = notes
+        self._progress = current()
         self._hashing = Pool(1, "cachelayer-hash")
         self._putting = Pool(_UPLOADS, "cachelayer-upload")
         self._noting = Pool(1, "cachelayer-notes")
         # Limit the queue: shards that wait for their upload take room on the disk.
-        self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // shard_bytes), _MOST_IN_FLIGHT)
+        self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // options.shard_bytes), _MOST_IN_FLIGHT)
         self._hashes: deque[Future[None]] = deque()
         self._begun: deque[Future[ShardFile]] = deque()
-        self._noted: deque[Future[None]] = deque()
         self._writer: ShardWriter | None = None
         self._written = 0
         self._part: list[Future[ShardFile]] = []
         """The shards of the part that is being written."""
+        self._ended: deque[tuple[int, Future[PartResult]]] = deque()
+        self._finished: dict[int, PartResult] = {}
 
     def __enter__(self) -> ShardPipeline:
         return self
@@ -92,13 +79,12 @@ class ShardPipeline:
             with suppress(CacheLayerError):
                 self._writer.give_up()
 
-    def write(self, batches: Iterator[Frames], begin: Callable[[], None] | None = None) -> None:
+    def write(self, batches: Iterator[Frames]) -> None:
         """Append records; errors of earlier records may be raised here.
 
         Args:
             batches: the records. Each batch should be made when it is asked for: of a long record, as few copies as
                 possible are in memory at any time.
-            begin: called before each shard after the first of the part; it may end the part.
         """
         for frames in batches:
             if len(frames) == 1 and len(frames.buffer) >= LONG_NBYTES:
@@ -106,17 +92,15 @@ class ShardPipeline:
                 # The record alone stays in memory.
                 del frames
                 for begins, _ in self._cutter.cut(lengths):
-                    self._write_long(self._shard_for(begins, begin), record)
+                    self._write_long(self._shard_for(begins), record)
                 del record
                 continue
             for begins, rows in self._cutter.cut(frames.lengths):
-                self._write(self._shard_for(begins, begin), frames[rows])
+                self._write(self._shard_for(begins), frames[rows])
 
-    def _shard_for(self, begins: bool, begin: Callable[[], None] | None) -> ShardWriter:
+    def _shard_for(self, begins: bool) -> ShardWriter:
         """Return the writer of the next records, of a new shard if they begin one."""
         if self._writer is None or begins:
-            if self._writer is not None and begin is not None:
-                begin()
             self._end_shard()
             self._writer = self._begin_shard()
         return self._writer
@@ -138,37 +122,36 @@ class ShardPipeline:
         for hashed in self._hashes:
             hashed.result()
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a shard has begun that has not ended."""
-        return self._writer is not None
-
-    def end_part(self, number: int, part: PartResult) -> None:
+    def end_part(self, number: int, result: PartResult) -> None:
         """End the part, so that the next record begins a shard; it is noted when all of its shards were put.
 
         Args:
             number: the number of the part.
-            part: what is known of it besides its shards.
+            result: what is known of it besides its shards.
         """
-        self._cutter = ShardCutter(self._shard_bytes)
-        self.end_shard(number, part)
-
-    def end_shard(self, number: int, part: PartResult) -> None:
-        """End a part where a shard ends anyway; see :meth:`end_part`."""
         self._end_shard()
+        self._cutter = ShardCutter(self._shard_bytes)
         shards, self._part = self._part, []
 
-        def note() -> None:
-            self._note(number, replace(part, shards=tuple(shard.result() for shard in shards)))
+        def finish() -> PartResult:
+            part = replace(result, shards=tuple(shard.result() for shard in shards))
+            if self._notes is not None:
+                self._notes.add(number, part)
+            return part
 
-        self._noted.append(self._noting.submit(note))
-        while self._noted and self._noted[0].done():
-            self._noted.popleft().result()
+        self._ended.append((number, self._noting.submit(finish)))
+        while self._ended and self._ended[0][1].done():
+            self._finish_part()
 
-    def finish(self) -> None:
-        """Wait until all parts are noted."""
-        while self._noted:
-            self._noted.popleft().result()
+    def finish(self) -> dict[int, PartResult]:
+        """Wait until all parts are noted, and return them by number."""
+        while self._ended:
+            self._finish_part()
+        return self._finished
+
+    def _finish_part(self) -> None:
+        number, part = self._ended.popleft()
+        self._finished[number] = part.result()
 
     def _begin_shard(self) -> ShardWriter:
         path = self._target.folder / f"{self._written:05}.array_record"

@@ -78,14 +78,6 @@ class Seekable(Protocol):
 
 
 @runtime_checkable
-class Skippable(Protocol):
-    """A source that can leave out its first records once at less cost than they have, but not again and again."""
-
-    def rest(self, records: int) -> Source:
-        """Return the source from this record on; its errors go on counting from there."""
-
-
-@runtime_checkable
 class Table(Source, Protocol):
     """A source in memory that gives any of its rows at once, at little cost, and without running code of the user."""
 

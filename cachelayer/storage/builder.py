@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_plan import BuildPlan, NewVersion
+from cachelayer.builds.build_plan import BuildRequest
 from cachelayer.builds.build_version import build_once, submit
 from cachelayer.builds.extensions import NEW_RECORDS, Extension
 from cachelayer.builds.part_builds import Hosts
@@ -42,9 +41,9 @@ class Builder:
         extension: Extension = NEW_RECORDS,
     ) -> DataRef[Any]:
         """Build a version and publish it, even if others build it too: an extension of another, if there is one."""
-        new = NewVersion(Log(self.catalog.dataset(dataset_id)), version, self.catalog.copies, options.progress)
-        with self._resuming(new, recipe) as resumed:
-            return self.catalog.open(submit(new, partial(BuildPlan.of, source, resumed, options, extension)))
+        request = self._request(source, dataset_id, version, recipe, options, extension)
+        with _resuming(request) as resumed:
+            return self.catalog.open(submit(resumed))
 
     def cache(
         self,
@@ -118,14 +117,14 @@ class Builder:
         extension: Extension = NEW_RECORDS,
     ) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
-        new = NewVersion(Log(self.catalog.dataset(dataset_id)), version, self.catalog.copies, options.progress)
+        request = self._request(source, dataset_id, version, recipe, options, extension)
         checked = None if hosts is None else Hosts.checked(hosts)
-        while (ref := self.catalog.find(new.log, version)) is None:
+        while (ref := self.catalog.find(request.log, version)) is None:
             try:
-                with self._resuming(new, recipe) as resumed:
-                    built = build_once(new, partial(BuildPlan.of, source, resumed, options, extension), checked)
+                with _resuming(request) as resumed:
+                    built = build_once(resumed, checked)
             except AlreadyExistsError:
-                if self.catalog.find(new.log, version) is None:
+                if self.catalog.find(request.log, version) is None:
                     # The error is not about this version: the source itself raised it.
                     raise
             else:
@@ -133,14 +132,27 @@ class Builder:
                     return self.catalog.open(built), True
         return ref, False
 
-    @contextmanager
-    def _resuming(self, new: NewVersion, recipe: Recipe) -> Iterator[Recipe]:
-        """Yield the recipe of a build that may go on after one that failed in this process."""
-        try:
-            yield recipe.going_on(new.url)
-        except BaseException:
-            recipe.note_failure(new.url)
-            raise
+    def _request(
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        recipe: Recipe,
+        options: BuildOptions,
+        extension: Extension,
+    ) -> BuildRequest:
+        log = Log(self.catalog.dataset(dataset_id))
+        return BuildRequest(log, version, self.catalog.copies, source, recipe, options, extension)
+
+
+@contextmanager
+def _resuming(request: BuildRequest) -> Iterator[BuildRequest]:
+    """Yield the request of a build that may go on after one that failed in this process."""
+    try:
+        yield replace(request, recipe=request.recipe.going_on(request.url))
+    except BaseException:
+        request.recipe.note_failure(request.url)
+        raise
 
 
 def build_splits(source: Any, dataset_id: str, build: Callable[[Any, str], DataRef[Any]]) -> DataRef[Any]:

@@ -5,8 +5,9 @@
     <id>/_builds/<version>/<plan>/plan.json    what is built and how
     <id>/_builds/<version>/<plan>/00005.json   a finished part: its shards were put
 
-``<plan>`` is a hash of the plan. In a build that is not divided, each shard is a part. A note counts if its files are
-good. Notes are deleted when the version is published. Each ends with its checksum: a damaged one counts as none.
+``<plan>`` is a hash of the plan. Only a build whose source comes in parts has notes: one that must begin at its first
+element begins there again. A note counts if its files are good. Notes are deleted when the version is published. Each
+ends with its checksum: a damaged one counts as none.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.json_values import Whole
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.records import spec_json
-from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.log import Log
@@ -49,7 +48,6 @@ class PartResult:
         elements: the number of elements of the source in it.
         left_out: the number of these that were left out.
         first_left_out: the first of these: their numbers, fields, and what was expected there. No values: it is stored.
-        previous_sha256: the SHA-256 of the shard before it, in a build that is not divided.
     """
 
     shards: tuple[ShardFile, ...] = ()
@@ -57,7 +55,6 @@ class PartResult:
     elements: Whole = 0
     left_out: Whole = 0
     first_left_out: tuple[str, ...] = ()
-    previous_sha256: str = ""
 
     def then(self, later: PartResult) -> PartResult:
         """Return the result of this and of what follows it."""
@@ -67,7 +64,6 @@ class PartResult:
             self.elements + later.elements,
             self.left_out + later.left_out,
             (*self.first_left_out, *later.first_left_out)[:_SHOWN],
-            self.previous_sha256,
         )
 
     @property
@@ -90,19 +86,14 @@ class Notes:
     """
 
     def __init__(self, dataset: Store, version: str, plan: Mapping[str, Any]) -> None:
+        self.dataset = dataset
         self.plan = plan
         self.version_folder = dataset.folder(paths.builds(version))
         self.folder = self.version_folder.folder(hashlib.sha256(canonical_json(plan)).hexdigest()[:32])
 
-    def begin(self, spec: Tree | None) -> None:
-        """Note the plan, with the spec of the elements."""
-        document = {"plan": self.plan, "element_spec": None if spec is None else spec_json.to_json(spec)}
-        self.folder.put(_PLAN, json_values.sealed(document))
-
-    def spec(self) -> Tree | None:
-        """Return the spec of the elements that was noted; None if none was."""
-        document = _plan(self.folder)
-        return None if document is None else document[1]
+    def begin(self) -> None:
+        """Note the plan."""
+        self.folder.put(_PLAN, json_values.sealed({"plan": self.plan}))
 
     def add(self, number: int, part: PartResult) -> None:
         """Note a finished part."""
@@ -136,7 +127,7 @@ class Notes:
         for name in filter(PLAN_HASH.fullmatch, self.version_folder.names("")):
             plan = _plan(self.version_folder.folder(name))
             if name != self.folder.name and plan is not None:
-                found[name] = plan[0]
+                found[name] = plan
         return found
 
     def forget(self) -> None:
@@ -172,16 +163,13 @@ def _note(number: int) -> str:
     return f"{number:05}.json"
 
 
-def _plan(folder: Store) -> tuple[Mapping[str, Any], Tree | None] | None:
-    """Return the plan of the build with its notes in a folder, and the spec of its elements; None if there is none."""
+def _plan(folder: Store) -> Mapping[str, Any] | None:
+    """Return the plan of the build that has its notes in a folder; None if there is none that can be read."""
     raw = folder.read(_PLAN)
     try:
         with json_values.decoding(f"{folder.url}/{_PLAN}", "plan of a build"):
             if raw is None:
                 return None
-            document = json_values.unsealed(raw)
-            plan = json_values.mapping("plan", json_values.shallow("plan", document["plan"]))
-            spec = document["element_spec"]
-            return plan, None if spec is None else spec_json.from_json(spec)
+            return json_values.mapping("plan", json_values.shallow("plan", json_values.unsealed(raw)["plan"]))
     except (CorruptionError, FormatError):
         return None

@@ -139,7 +139,7 @@ def test_who_may_not_list_builds_anew_with_a_warning(bucket: Bucket) -> None:
     bucket.proxy.add(answer(403, containing=lists, method="GET"))
     warns = partial(pytest.warns, cachelayer.CacheLayerWarning)
     with warns(match="built anew"), warns(match="notes are left"):
-        bucket.open().cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
+        bucket.open().cache(list(rows()), "rows", "v1", shard_bytes=SHARD_BYTES)
     bucket.proxy.clear()
     assert_only_versions_are_left(bucket.open(), "rows")
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from leftovers import assert_only_versions_are_left, noted_shards, notes
+from leftovers import assert_only_versions_are_left, noted_shards, notes, stored_files
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.objects import paths
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 
 pytestmark = pytest.mark.slow
@@ -302,21 +303,23 @@ def scaled(scale: int, fails: list[int], settings: Any = None) -> Scaled:
     return Scaled(scale, fails, settings)
 
 
-WAYS: dict[str, Callable[[Scaled], Any]] = {
+DIVIDED: dict[str, Callable[[Scaled], Any]] = {
     "sequence": lambda source: source,
     "function": lambda source: lambda: source,
+    "parts": of_parts,
+}
+WHOLE: dict[str, Callable[[Scaled], Any]] = {
     "generator": lambda source: lambda: (source[number] for number in range(2000)),
     "method": lambda source: functools.partial(map, source.__getitem__, range(2000)),
-    "parts": of_parts,
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", DIVIDED)
 @pytest.mark.parametrize("change", ["attribute", "nested", "list", "array"])
 def test_a_build_goes_on_only_after_one_of_the_same_values(
     storage: Storage, way: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, options = WAYS[way], {"shard_bytes": 2_000}
+    make, options = DIVIDED[way], {"shard_bytes": 2_000}
     with pytest.raises(cachelayer.SourceError):
         storage.cache(make(Scaled(1, [1500], Settings("a"))), "rows", "v1", **options)
     assert noted(storage)
@@ -331,12 +334,36 @@ def test_a_build_goes_on_only_after_one_of_the_same_values(
     assert [row["x"] for row in ref] == [after[number]["x"] for number in range(2000)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", DIVIDED)
 def test_a_build_goes_on_although_the_failed_one_has_changed_the_source(storage: Storage, way: str) -> None:
     source, options = Scaled(1, [1500], Settings("a")), {"shard_bytes": 2_000}
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(WAYS[way](source), "rows", "v1", **options)
+        storage.cache(DIVIDED[way](source), "rows", "v1", **options)
     finished = noted(storage)
-    ref = storage.cache(WAYS[way](source), "rows", "v1", **options)
+    ref = storage.cache(DIVIDED[way](source), "rows", "v1", **options)
     assert finished
     assert {*finished} <= {*shards(ref)}
+
+
+@pytest.mark.parametrize("way", WHOLE)
+def test_a_source_that_cannot_be_divided_begins_anew_and_puts_no_shard_twice(
+    way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage, options = Storage(f"memory://{way}", local_cache_bytes=0), {"shard_bytes": 2_000}
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(WHOLE[way](Scaled(1, [1500])), "rows", "v1", **options)
+    assert notes(storage, "rows") == set()
+    before = stored_files(storage, "rows")
+    uploaded: list[str] = []
+
+    class Seen(BucketStore):
+        def upload(self, path: Path, name: str) -> None:
+            uploaded.append(name.removeprefix("rows/"))
+            super().upload(path, name)
+
+    storage._catalog.store = Seen("memory", way)
+    ref = storage.cache(WHOLE[way](Scaled(1, [])), "rows", "v1", **options)
+    assert [row["x"] for row in ref] == list(range(2000))
+    assert len(before) > 10
+    assert before.isdisjoint(uploaded)
+    assert "resuming" not in capsys.readouterr().err

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from samples import examples
 
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_plan import BuildPlan, NewVersion
+from cachelayer.builds.build_plan import BuildRequest
 from cachelayer.builds.build_version import build_once, submit
 from cachelayer.builds.extensions import NEW_RECORDS
 from cachelayer.builds.recipe import Recipe
@@ -138,11 +137,10 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, arrives=arrives)
-        new = NewVersion(Log(store.folder("d")), version, None, progress=None)
+        log, options = Log(store.folder("d")), BuildOptions.checked()
+        request = BuildRequest(log, version, None, numbers, Recipe(), options, NEW_RECORDS)
         with suppress(Killed):
-            (submit if how == "submit" else build_once)(
-                new, partial(BuildPlan.of, numbers, Recipe(), BuildOptions.checked(), NEW_RECORDS)
-            )
+            (submit if how == "submit" else build_once)(request)
         if version in Log(self.store.folder("d")).head().versions:
             assert [what for what in store.done if what.startswith("write d/_log/0")]
             self.versions[version] = numbers

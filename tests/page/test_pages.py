@@ -245,14 +245,10 @@ def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Pat
     storage = cachelayer.Storage(tmp_path)
     storage.submit([1], "d@v1")
 
-    def interrupted() -> Iterator[dict[str, object]]:
-        for number in range(900):
-            yield {"x": np.full(2000, number, np.float32)}
-        raise OSError("the disk of the source is gone")
-
+    rows = [{"x": np.full(2000, number, np.float32)} for number in range(900)]
     for name in ("d@v2", "first@v1"):
-        with pytest.raises(cachelayer.SourceError):
-            storage.submit(interrupted, name, shard_bytes=1_000_000, resume=True)
+        with pytest.raises(cachelayer.ElementError):
+            storage.submit([*rows, "no row"], name, shard_bytes=1_000_000, resume=True)
     (tmp_path / "somebody's").mkdir()
     (tmp_path / "others").mkdir()
     with serving(storage) as client:

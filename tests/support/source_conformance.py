@@ -12,7 +12,7 @@ import pytest
 
 from cachelayer import Ragged, Storage
 from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
-from cachelayer.builds.source import Seekable, Skippable, Source, as_source, metadata_of
+from cachelayer.builds.source import Seekable, Source, as_source, metadata_of
 from cachelayer.errors import SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
@@ -59,8 +59,8 @@ def assert_seeks(make: Callable[[], Source], spec: Tree | None = None) -> None:
 
 
 def skipped(source: Source, records: int) -> Source:
-    assert isinstance(source, (Seekable, Skippable))
-    return source.skipped(records) if isinstance(source, Seekable) else source.rest(records)
+    assert isinstance(source, Seekable)
+    return source.skipped(records)
 
 
 class Watched:
@@ -78,7 +78,7 @@ class Watched:
         self._source = source
         self._fails_after = [*fails_after]
 
-    def rest(self, records: int) -> Watched:
+    def skipped(self, records: int) -> Watched:
         rest = copy(self)
         rest._source = skipped(self._source, records)
         return rest
@@ -142,7 +142,7 @@ class SourceConformance:
     options: ClassVar[dict[str, Any]] = {}
     """Options of ``submit`` that the source needs."""
     seeks: ClassVar[bool] = True
-    """Whether beginning at a record costs less than running through those before it."""
+    """Whether it begins at any record at little cost."""
 
     def source(self, count: int, folder: Path) -> Any:
         """Return a source of ``count`` elements, which may write files into the folder."""
@@ -180,7 +180,7 @@ class SourceConformance:
         def make() -> Source:
             return as_source(given, **self.options)
 
-        assert isinstance(make(), (Seekable, Skippable)) == self.seeks
+        assert isinstance(make(), Seekable) == self.seeks
         if self.seeks:
             assert_seeks(make, self.options.get("element_spec"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,27 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return Storage(url, local_cache=None if request.param == "local" else tmp_path / "copies")
 
 
-def rows(until: int = ROWS, then: Any = None) -> Iterator[Any]:
-    for number in range(until):
-        yield {"n": number, "x": np.full(2000, number, np.float32)}
-    if then is not None:
-        then()
+def row(number: int) -> dict[str, Any]:
+    return {"n": number, "x": np.full(2000, number, np.float32)}
+
+
+class Rows:
+    """Rows by number; the last one is asked for after something else is done.
+
+    Args:
+        then: what is done.
+    """
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then = then
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if number == ROWS - 1:
+            self.then()
+        return row(number)
 
 
 def fail() -> None:
@@ -45,11 +61,11 @@ def only(storage: Storage) -> UnpublishedBuild:
 
 def test_an_interrupted_build_shows_its_shards(storage: Storage) -> None:
     with pytest.raises(SourceError, match="went away"):
-        storage.cache(lambda: rows(900, fail), "d", "v1", resume=True, shard_bytes=SHARD_BYTES)
+        storage.cache(Rows(fail), "d", "v1", resume=True, shard_bytes=SHARD_BYTES)
     found = only(storage)
     assert (found.version, found.state, found.can_be_resumed) == ("v1", "interrupted", True)
     assert found.shards > 1
-    assert 0 < found.records <= 900
+    assert 0 < found.records < ROWS
     assert found.nbytes > 8000 * found.records
     assert 0 <= found.idle <= found.age + 1 < 600
     shown = invoke("ls", f"{storage.url}/d").stdout if "memory" not in storage.url else ""
@@ -60,18 +76,16 @@ def test_an_interrupted_build_shows_its_shards(storage: Storage) -> None:
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_build_that_runs_is_seen_at_once(storage: Storage, resume: bool) -> None:
-    def source() -> Iterator[Any]:
+    def look() -> None:
         found = only(storage)
         assert (found.version, found.state, found.status) == ("v1", "running", process_name())
-        assert (found.shards, found.plan) == (0, "")
-        yield from rows()
         while resume and not found.can_be_resumed:
             # Its threads write what was drawn, and tell nobody.
             found = only(storage)
         assert bool(found.plan) == resume
         assert storage.gc(grace=0) == []
 
-    storage.submit(source, "d", "v1", shard_bytes=SHARD_BYTES, resume=resume)
+    storage.submit(Rows(look), "d", "v1", shard_bytes=SHARD_BYTES, resume=resume)
     assert storage.builds("d") == []
 
 
@@ -83,11 +97,12 @@ def test_a_silent_build_in_an_object_store_is_unknown(tmp_path: Path, monkeypatc
 
 
 def test_a_dry_run_names_what_gc_deletes_and_changes_nothing(storage: Storage) -> None:
+    rows = list(map(row, range(ROWS)))
     storage.submit(rows, "d", "v0")
     storage.submit(rows, "d", "v1")
-    storage.append("d", "v1", "v2", rows())
+    storage.append("d", "v1", "v2", rows)
     with pytest.raises(SourceError):
-        storage.submit(lambda: rows(900, fail), "d", "v3", resume=True, shard_bytes=SHARD_BYTES)
+        storage.submit(Rows(fail), "d", "v3", resume=True, shard_bytes=SHARD_BYTES)
     storage.delete("d", "v0", grace=1e-6)
     storage.delete("d", "v1")
     history = storage.history("d")
