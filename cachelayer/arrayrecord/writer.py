@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_paralle
 _READ_NBYTES = 1 << 20
 _RELEASED_NBYTES = 64 << 20
 _SYNCED_NBYTES = 8 << 20
+_BATCHES_IN_FLIGHT = 4
 # Records of about so many bytes are checksummed and written together: they stay in the processor's cache meanwhile.
 _CACHED_NBYTES = 1 << 17
 # The chunk header, and enough of a compressed chunk for the size of one record and the varints before its frame.
@@ -79,7 +80,10 @@ class ShardStats:
 
 
 class ShardWriter:
-    """Writes one shard. Not thread-safe, except that ``hash`` and ``write`` may run at the same time.
+    """Writes one shard; hashes and flushes it in other threads meanwhile. Not thread-safe.
+
+    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so a thread for it would only make the source wait
+    for the lock.
 
     Args:
         path: the file to write.
@@ -107,7 +111,7 @@ class ShardWriter:
         self._codec = codec
         self._compression = compression
         self._leaf_lengths: list[NDArray[np.uint32]] = []
-        self._digest = hashlib.sha256()
+        self._hash = RecordHash()
         self._lengths: list[Ints] = []
         self._checksums: list[Ints] = []
         self._closed = False
@@ -117,26 +121,22 @@ class ShardWriter:
         except (RuntimeError, OSError) as error:
             raise StorageError(f"cannot create {path}: {error}") from error
 
-    def hash(self, frames: Frames) -> None:
-        """Add records to the digest of the shard."""
-        self._digest.update(frames.memory())
-
     def write(self, frames: Frames) -> None:
-        """Append records."""
+        """Append records; errors of earlier ones may be raised here."""
+        self._hash.add(frames.memory())
         self._count(Records(frames.buffer, frames.starts, frames.lengths))
         self._append(frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))))
         self._sync.written(len(frames.buffer))
-
-    def hash_long(self, record: bytes) -> None:
-        """Add one record to the digest of the shard."""
-        self._digest.update(len(record).to_bytes(PREFIX, "little"))
-        self._digest.update(record)
+        self._hash.wait(_BATCHES_IN_FLIGHT)
 
     def write_long(self, record: bytes) -> None:
-        """Append one record without a further copy of it in Python."""
+        """Append one record without a further copy of it in Python, and wait until it is hashed."""
+        self._hash.add(len(record).to_bytes(PREFIX, "little"))
+        self._hash.add(record)
         self._count(Records.of([record]))
         self._append([[record]])
         self._sync.written(len(record))
+        self._hash.wait(0)
 
     def _count(self, records: Records) -> None:
         """Keep the lengths of records."""
@@ -167,24 +167,22 @@ class ShardWriter:
 
     def give_up(self) -> None:
         """Close the file, which will not be finished."""
+        self._hash.stop()
         self._sync.stop()
         self.close()
 
-    def finish(self, hashed: Callable[[], object]) -> ShardStats:
-        """Close the shard, check where its records lie, write its index, and flush both to disk.
-
-        Args:
-            hashed: waits until all records are hashed.
-        """
+    def finish(self) -> ShardStats:
+        """Close the shard, check where its records lie, write its index, and flush both to disk."""
         try:
             self.close()
             # The disk is the slowest part, so flush the shard while the last records are hashed and the index is made.
             self._sync.begin()
-            return self._finished(hashed)
+            return self._finished()
         finally:
+            self._hash.stop()
             self._sync.wait()
 
-    def _finished(self, hashed: Callable[[], object]) -> ShardStats:
+    def _finished(self) -> ShardStats:
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, np.int64)
         checksums = np.concatenate(self._checksums) if self._checksums else np.empty(0, np.int64)
         mapped = MappedFile.open(self.path)
@@ -198,8 +196,8 @@ class ShardWriter:
         rows["crc32c"] = checksums
         lengths_file, lengths_crc32c = self._write_lengths()
         checksum = mapped_checksum(mapped)
-        hashed()
-        encoded = index.encode(self._digest.hexdigest(), rows)
+        sha256 = self._hash.hexdigest()
+        encoded = index.encode(sha256, rows)
         try:
             _write_durably(self.index_path, encoded)
         except OSError as error:
@@ -209,7 +207,7 @@ class ShardWriter:
             records=len(lengths),
             nbytes=mapped.nbytes,
             crc32c=checksum,
-            sha256=self._digest.hexdigest(),
+            sha256=sha256,
             compression="zstd" if is_compressed else "none",
             index_crc32c=google_crc32c.value(encoded),
             record_nbytes=int(lengths[0]) if are_equal else None,
@@ -301,6 +299,33 @@ def _refuse_after_fork(path: Path) -> None:
             f"cannot write {path}: this process was forked from one that had written compressed shards, and "
             "array_record crashes after that: start processes that build with the method 'spawn' or 'forkserver'"
         )
+
+
+class RecordHash:
+    """The SHA-256 of records, computed in a thread of its own: hashing releases the interpreter lock."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._thread = Pool(1, "cachelayer-hash")
+        self._begun: deque[Future[None]] = deque()
+
+    def add(self, records: memoryview | bytes) -> None:
+        """Begin to hash records, each preceded by its length."""
+        self._begun.append(self._thread.submit(self._digest.update, records))
+
+    def wait(self, most: int) -> None:
+        """Wait until at most so many calls of :meth:`add` are not done."""
+        while len(self._begun) > most:
+            self._begun.popleft().result()
+
+    def hexdigest(self) -> str:
+        """Return the digest of all records."""
+        self.wait(0)
+        return self._digest.hexdigest()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 class EarlySync:

@@ -222,9 +222,8 @@ def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> Shar
             read = records.unmapped()
             lengths = np.where(np.isin(numbers, erased), 0, read.lengths)
             frames = Frames.of(Records(read.buffer, read.starts, lengths))
-            writer.hash(frames)
             writer.write(frames)
-        return writer.finish(lambda: None)
+        return writer.finish()
     except BaseException:
         writer.give_up()
         raise

@@ -26,16 +26,12 @@ from cachelayer.versions.shard_table import ShardFile
 _UPLOADS = 8
 _FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
 _NBYTES_IN_FLIGHT = 1 << 30
-_BATCHES_IN_FLIGHT = 4
 LONG_NBYTES = 64 << 20
 """A record of at least so many bytes is copied as seldom as possible."""
 
 
 class ShardPipeline:
-    """Writes shards in the caller's thread; hashes records, finishes shards and puts them in other threads.
-
-    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so a thread for it would only make the source wait
-    for the lock. Hashing, and making files durable, release the lock.
+    """Writes shards in the caller's thread; finishes them, puts them and notes their parts in other threads.
 
     Args:
         target: puts shards into the store.
@@ -51,12 +47,10 @@ class ShardPipeline:
         self._codec = codec_for(options.element_spec)
         self._notes = notes
         self._progress = current()
-        self._hashing = Pool(1, "cachelayer-hash")
         self._putting = Pool(_UPLOADS, "cachelayer-upload")
         self._noting = Pool(1, "cachelayer-notes")
         # Limit the queue: shards that wait for their upload take room on the disk.
         self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // options.shard_bytes), _MOST_IN_FLIGHT)
-        self._hashes: deque[Future[None]] = deque()
         self._begun: deque[Future[ShardFile]] = deque()
         self._writer: ShardWriter | None = None
         self._written = 0
@@ -72,7 +66,7 @@ class ShardPipeline:
         # Another build can go on with what is noted, so a failed one finishes what it has begun; unless Ctrl-C asks not
         # to wait for a network that may not answer.
         is_abandoned = kind is KeyboardInterrupt and not self._target.is_local
-        for threads in (self._hashing, self._putting, self._noting):
+        for threads in (self._putting, self._noting):
             threads.shutdown(wait=not is_abandoned, cancel_futures=is_abandoned)
         if self._writer is not None:
             # There is still a writer only after a failure, and that failure is the error to show.
@@ -92,35 +86,22 @@ class ShardPipeline:
                 # The record alone stays in memory.
                 del frames
                 for begins, _ in self._cutter.cut(lengths):
-                    self._write_long(self._shard_for(begins), record)
+                    self._shard_for(begins, len(record)).write_long(record)
+                    self._progress.update(1, len(record))
                 del record
                 continue
             for begins, rows in self._cutter.cut(frames.lengths):
-                self._write(self._shard_for(begins), frames[rows])
+                piece = frames[rows]
+                self._shard_for(begins, piece.buffer.nbytes).write(piece)
+                self._progress.update(len(piece), int(piece.lengths.sum()))
 
-    def _shard_for(self, begins: bool) -> ShardWriter:
-        """Return the writer of the next records, of a new shard if they begin one."""
+    def _shard_for(self, begins: bool, nbytes: int) -> ShardWriter:
+        """Return the writer of the next records, of a new shard if they begin one; there is room for their bytes."""
         if self._writer is None or begins:
             self._end_shard()
             self._writer = self._begin_shard()
+        self._target.room.take(nbytes)
         return self._writer
-
-    def _write(self, writer: ShardWriter, frames: Frames) -> None:
-        self._target.room.take(frames.buffer.nbytes)
-        self._hashes.append(self._hashing.submit(writer.hash, frames))
-        writer.write(frames)
-        self._progress.update(len(frames), int(frames.lengths.sum()))
-        while len(self._hashes) > _BATCHES_IN_FLIGHT:
-            self._hashes.popleft().result()
-
-    def _write_long(self, writer: ShardWriter, record: bytes) -> None:
-        """Append a record, and wait until it is hashed: each record that waits for that takes much memory."""
-        self._target.room.take(len(record))
-        self._hashes.append(self._hashing.submit(writer.hash_long, record))
-        writer.write_long(record)
-        self._progress.update(1, len(record))
-        for hashed in self._hashes:
-            hashed.result()
 
     def end_part(self, number: int, result: PartResult) -> None:
         """End the part, so that the next record begins a shard; it is noted when all of its shards were put.
@@ -163,14 +144,9 @@ class ShardPipeline:
         writer = self._writer
         if writer is None:
             return
-        hashes = list(self._hashes)
-
-        def wait_for_hashes() -> None:
-            for hashed in hashes:
-                hashed.result()
 
         def finish_and_put() -> ShardFile:
-            return self._target.put(writer.path, writer.finish(wait_for_hashes))
+            return self._target.put(writer.path, writer.finish())
 
         self._begun.append(self._putting.submit(finish_and_put))
         # Only now: a shard that nobody finishes is given up.

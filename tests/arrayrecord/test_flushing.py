@@ -91,6 +91,6 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
         with pytest.raises(cachelayer.StorageError, match=r"cannot write .*shard"):
-            writer.finish(lambda: None)
+            writer.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -39,9 +39,8 @@ def writer_of(path: Path, spec: Any, compression: str | None) -> ShardWriter:
 def written(path: Path, spec: Any, compression: str | None) -> tuple[ShardFiles, list[bytes]]:
     codec, writer = codec_for(spec), writer_of(path, spec, compression)
     frames: Frames = codec.encode(codec.columns(elements(spec)), COUNT)
-    writer.hash(frames)
     writer.write(frames)
-    stats = writer.finish(lambda: None)
+    stats = writer.finish()
     return ShardFiles(path / "s", path / "i", stats), frames.to_list()
 
 
