@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import mmap
 import multiprocessing
@@ -11,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.context import set_spawning_popen
 from typing import Any, Self, TypeVar
@@ -25,7 +24,6 @@ from cachelayer.errors import InvalidArgumentError, SourceError, StorageError
 
 R = TypeVar("R")
 
-_PIPE_NBYTES = 1 << 20
 _SECONDS_PER_LOOK = 0.5
 """How often a worker looks whether the process that started it is gone."""
 
@@ -89,10 +87,6 @@ class ProcessPool:
         self._calls: list[Call] = []
         with self.errors():
             self._executor = ProcessPoolExecutor(count, initializer=_begin, initargs=begin)
-        # At each 64 KiB, the usual size of a pipe, the thread that reads results would wait for the interpreter lock.
-        # macOS cannot set the size, and a user with very many pipes may not.
-        with suppress(AttributeError, PermissionError):
-            fcntl.fcntl(self._executor._result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_NBYTES)
 
     def submit(self, name: str, *arguments: Any) -> Call:
         """Begin a call, whose work has this name in errors."""
