@@ -78,11 +78,11 @@ def test_an_interrupted_build_is_resumed_with_the_complete_spec(storage: Storage
 
     class Failing(Sized):
         def __getitem__(self, number: int) -> Any:
-            if errors and number == 500:
+            if errors and number == 505:
                 raise errors.pop()
             return super().__getitem__(number)
 
-    with pytest.raises(SourceError, match="record 500"):
+    with pytest.raises(SourceError, match="record 505"):
         storage.cache(Failing(), "d", "v1", element_spec=PART, shard_bytes=4_000)
     finished = noted_shards(storage, "d", "v1")
     ref = storage.cache(Failing(), "d", "v1", element_spec=PART, shard_bytes=4_000)
