@@ -44,7 +44,7 @@ class BuildOptions:
     """Options of a build; see :meth:`cachelayer.Storage.submit`.
 
     Args:
-        kept: the description and metadata to store with the version.
+        annotations: the description and metadata to store with the version.
     """
 
     element_spec: Tree | None
@@ -58,7 +58,7 @@ class BuildOptions:
     resume: bool
     workers: int
     engine: str | Engine | None
-    kept: Mapping[str, Any]
+    annotations: Mapping[str, Any]
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *beside: str) -> Self:
@@ -106,7 +106,7 @@ class BuildOptions:
             resume=boolean("resume", resume),
             workers=workers,
             engine=engine,
-            kept={"description": description, "metadata": checked_metadata(metadata)},
+            annotations={"description": description, "metadata": checked_metadata(metadata)},
         )
 
     def expected(self, length: int | None) -> int | None:

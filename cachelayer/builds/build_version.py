@@ -194,11 +194,11 @@ def _nothing_built(plan: BuildPlan, result: PartResult) -> SourceError:
 
 def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
     """Return the provenance: the user's description and metadata, and how the version was made."""
-    kept, base, left_out = plan.options.kept, plan.request.extension.base, result.left_out
+    annotations, base, left_out = plan.options.annotations, plan.request.extension.base, result.left_out
     inherited = {} if base is None else base.manifest.provenance.get("metadata") or {}
     return {
-        **kept,
-        "metadata": {**inherited, **metadata_of(plan.source), **kept["metadata"]},
+        **annotations,
+        "metadata": {**inherited, **metadata_of(plan.source), **annotations["metadata"]},
         **({"left_out": {"records": left_out, "first": list(result.first_left_out)}} if left_out else {}),
         **plan.recipe.provenance,
         **commit_of(code_file(plan.recipe.made_by)),

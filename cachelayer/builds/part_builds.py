@@ -86,7 +86,7 @@ class PartTask:
     def of(cls, plan: BuildPlan, parts: Parts, target: ShardTarget, *, is_shared: bool) -> Self:
         # Other processes need no more of the options. Where an engine runs the parts, each takes one process.
         workers = plan.options.workers if plan.engine is None else 1
-        options = replace(plan.options, kept={}, engine=None, workers=workers)
+        options = replace(plan.options, annotations={}, engine=None, workers=workers)
         return cls(plan.notes, plan.copies, target.generation, parts, options, is_shared)
 
     def __call__(self, number: int) -> PartResult | None:

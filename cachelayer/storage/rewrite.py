@@ -49,7 +49,7 @@ def rewrite(
         options,
         compression=Compression.parse(records.compression) if as_base else options.compression,
         allow_empty=True,
-        kept={"description": about.get("description"), "metadata": about.get("metadata") or {}},
+        annotations={"description": about.get("description"), "metadata": about.get("metadata") or {}},
     )
     made_by = {
         "shuffle_seed": seed,
