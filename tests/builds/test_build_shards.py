@@ -17,8 +17,7 @@ from leftovers import assert_only_versions_are_left
 
 import cachelayer
 from cachelayer import Storage, StorageError
-from cachelayer.arrayrecord.writer import ShardWriter
-from cachelayer.records.record_buffers import Frames
+from cachelayer.arrayrecord.writer import RecordHash
 
 
 def test_every_compression_gives_the_same_digest_and_others_are_refused(tmp_path: Path) -> None:
@@ -103,15 +102,19 @@ def test_a_source_may_use_the_memory_of_its_last_element_again(storage: Storage)
 def test_records_that_could_not_be_hashed_are_never_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    hashed, calls = ShardWriter.hash, count()
+    add, calls = RecordHash.add, count()
 
-    def hash_or_fail(writer: ShardWriter, frames: Frames) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    def add_or_fail(hashed: RecordHash, records: memoryview) -> None:
         if next(calls) == failing:
-            raise MemoryError
-        hashed(writer, frames)
+            hashed._begun.append(hashed._thread.submit(fail))
+        else:
+            add(hashed, records)
 
     storage = Storage(tmp_path)
-    monkeypatch.setattr(ShardWriter, "hash", hash_or_fail)
+    monkeypatch.setattr(RecordHash, "add", add_or_fail)
     with pytest.raises(MemoryError):
         storage.submit(np.zeros((8, 1 << 21), np.uint8), "d", "v1")
     assert storage.datasets() == []
