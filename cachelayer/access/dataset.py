@@ -31,6 +31,40 @@ from cachelayer.versions.view_calls import ViewCall, ViewName
 NO_NUMBERS = np.empty(0, np.int64)
 
 
+class HasRows(Protocol):
+    """Stored records, or a dataset that is made of them: each of its rows comes from somewhere."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The references of the versions, or views of them, that the rows come from."""
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The number of rows of each segment: of the first build, and of each append."""
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        """Yield where rows lie: their places among the numbers, the segments of their shards, their numbers there.
+
+        The numbers stay those of the rows in versions that are derived, and with more records appended.
+        """
+
+    @property
+    def erased(self) -> Ints:
+        """The numbers of the rows that were erased, ascending: to read one is an error."""
+
+    @property
+    def takes_requests(self) -> bool:
+        """True if reading rows takes requests to an object store."""
+
+    def needed(self, numbers: Ints) -> Needed:
+        """Return the stored records that these rows are made of, without those that are best read where they lie."""
+
+    def sources(self, numbers: Ints) -> Sources:
+        """Return the records of stored versions, or of wrapped objects, that these rows are made of."""
+
+
 class StoredLeaves(Protocol):
     """The leaves of records as they are stored, which windows, packs and padded records are made of."""
 
@@ -64,7 +98,7 @@ class StoredLeaves(Protocol):
         """Return consecutive values of leaves of some records; see :meth:`Codec.leaf_values`."""
 
 
-class BaseDataset(Dataset[Any], Protocol):
+class BaseDataset(Dataset[Any], HasRows, Protocol):
     """A dataset that can be read, and that views show parts of."""
 
     @property
@@ -74,24 +108,17 @@ class BaseDataset(Dataset[Any], Protocol):
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The references of the versions, or views of them, that the elements come from."""
         return ()
 
     @property
     def segments(self) -> tuple[int, ...]:
-        """The number of elements of each segment: of the first build, and of each append."""
         return (len(self),)
 
     def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        """Yield where elements lie: their places among the numbers, the segments of their shards, their numbers there.
-
-        The numbers stay those of the elements in versions that are derived, and with more records appended.
-        """
         yield np.arange(len(numbers)), self.segments, numbers
 
     @property
     def erased(self) -> Ints:
-        """The numbers of the elements that were erased, ascending."""
         return NO_NUMBERS
 
     @property
@@ -151,6 +178,43 @@ class BaseDataset(Dataset[Any], Protocol):
     def declared(self) -> BaseDataset:
         """Return the same elements, all of which are known to have the element spec."""
         return self
+
+
+class SameRows(BaseDataset, Protocol):
+    """A dataset with an element for each row of something else, in its order: what depends on rows is asked there."""
+
+    @property
+    @abstractmethod
+    def underlying(self) -> HasRows:
+        """What has the rows."""
+
+    def __len__(self) -> int:
+        return len(self.underlying)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return self.underlying.references
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self.underlying.segments
+
+    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
+        return self.underlying.in_shards(numbers)
+
+    @property
+    def erased(self) -> Ints:
+        return self.underlying.erased
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.underlying.takes_requests
+
+    def needed(self, numbers: Ints) -> Needed:
+        return self.underlying.needed(numbers)
+
+    def sources(self, numbers: Ints) -> Sources:
+        return self.underlying.sources(numbers)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

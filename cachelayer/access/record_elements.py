@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, ClassVar, NoReturn, Protocol, Self
@@ -11,11 +11,11 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, check_keys
+from cachelayer.access.dataset import HasRows, SameRows, check_keys
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.leaf_names import chosen_spec
 from cachelayer.records.leaves import leaf_of
@@ -27,10 +27,10 @@ from cachelayer.records.tree import Tree, leaves
 from cachelayer.versions.stored_version import StoredVersion
 
 
-class RecordSource(Protocol):
+class RecordSource(HasRows, Protocol):
     """Encoded records by number, as a version stores them, or several. Thread-safe and picklable.
 
-    What is named as in :class:`BaseDataset` is the same of the records.
+    What is named as in :class:`BaseDataset` is the same of the records. Erased records are stored empty.
     """
 
     kind: ClassVar[str]
@@ -40,35 +40,17 @@ class RecordSource(Protocol):
     def digests(self) -> Digests: ...
 
     @property
-    def references(self) -> tuple[str, ...]: ...
-
-    @property
     def codec(self) -> Codec: ...
 
     @property
     def info(self) -> DatasetInfo: ...
 
     @property
-    def segments(self) -> tuple[int, ...]: ...
-
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]: ...
-
-    @property
     def reads_in_part(self) -> bool:
         """True if only those bytes of a record are read that are used."""
 
     @property
-    def takes_requests(self) -> bool:
-        """True if reading records takes requests to an object store."""
-
-    @property
     def home(self) -> StoredVersion | None: ...
-
-    def __len__(self) -> int: ...
-
-    @property
-    def erased(self) -> Ints:
-        """The numbers of the erased records, ascending. They are stored empty, and reading one is an error."""
 
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""
@@ -80,10 +62,6 @@ class RecordSource(Protocol):
             ErasedRecordError: if one was erased.
         """
 
-    def needed(self, numbers: Ints) -> Needed: ...
-
-    def sources(self, numbers: Ints) -> Sources: ...
-
     def lengths(self, leaf: int) -> LengthColumn:
         """Return the lengths of the leaf of this number.
 
@@ -93,7 +71,7 @@ class RecordSource(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class RecordElements(BaseDataset):
+class RecordElements(SameRows):
     """Elements that are decoded from records of one codec.
 
     Args:
@@ -111,16 +89,13 @@ class RecordElements(BaseDataset):
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
-    def __len__(self) -> int:
-        return len(self.source)
+    @property
+    def underlying(self) -> RecordSource:
+        return self.source
 
     @property
     def title(self) -> str:
         return f"{self.source.kind if self.chosen is None else 'Fields'}({self.source.info.name!r}"
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        return self.source.references
 
     @cached_property
     def info(self) -> DatasetInfo:
@@ -132,17 +107,6 @@ class RecordElements(BaseDataset):
             nbytes = min(nbytes, chosen)
         cost = info.reading_cost if self.element_codec is self.codec else "decoded"
         return replace(info, read_nbytes=nbytes, reading_cost=cost)
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.source.segments
-
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        return self.source.in_shards(numbers)
-
-    @property
-    def erased(self) -> Ints:
-        return self.source.erased
 
     @property
     def leaves(self) -> Self:
@@ -215,16 +179,6 @@ class RecordElements(BaseDataset):
         if self.chosen is None or any(part.shape is None for part in parts):
             return None
         return sum(part.nbytes for part in parts)
-
-    @property
-    def takes_requests(self) -> bool:
-        return self.source.takes_requests
-
-    def needed(self, numbers: Ints) -> Needed:
-        return self.source.needed(numbers)
-
-    def sources(self, numbers: Ints) -> Sources:
-        return self.source.sources(numbers)
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self.source.lengths(self._leaf(leaf))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import Any, Self
@@ -10,12 +10,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, check_keys
+from cachelayer.access.dataset import SameRows, check_keys
 from cachelayer.access.record_elements import RecordElements, RecordSource, fields_digest
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources, highest_cost, needed_together
+from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, highest_cost, needed_together
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.leaf_names import chosen_spec
@@ -38,7 +38,7 @@ def version_elements(records: VersionRecords) -> RecordElements | WithColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class WithColumns(BaseDataset):
+class WithColumns(SameRows):
     """Elements of records and of columns that were added, as one dict each.
 
     Args:
@@ -64,8 +64,9 @@ class WithColumns(BaseDataset):
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    @property
+    def underlying(self) -> RecordElements:
+        return self.rows
 
     @property
     def source(self) -> RecordSource:
@@ -109,10 +110,6 @@ class WithColumns(BaseDataset):
     def prefix_digest(self, records: int) -> str | None:
         return self.rows.prefix_digest(records) if self.chosen is None else None
 
-    @property
-    def references(self) -> tuple[str, ...]:
-        return self.rows.references
-
     @cached_property
     def element_spec(self) -> Tree:
         return _merged([member.element_spec for member in self.members])
@@ -135,17 +132,6 @@ class WithColumns(BaseDataset):
 
     def needed(self, numbers: Ints) -> Needed:
         return needed_together(member.needed(numbers) for member in self.members)
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.rows.segments
-
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        return self.rows.in_shards(numbers)
-
-    @property
-    def erased(self) -> Ints:
-        return self.rows.erased
 
     @property
     def leaves(self) -> Self:
@@ -212,9 +198,6 @@ class WithColumns(BaseDataset):
                 found = member.leaf_values(own, numbers, starts, counts, ends, held)
                 values |= zip(mine, found, strict=True)
         return [values[leaf] for leaf in leaves]
-
-    def sources(self, numbers: Ints) -> Sources:
-        return self.rows.sources(numbers)
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         parts = [member.elements(numbers, held) for member in self.members]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, Selected, check_keys, with_keys
+from cachelayer.access.dataset import SameRows, Selected, check_keys, with_keys
 from cachelayer.access.sequences.documents import (
     UNNAMED,
     checked_fill,
@@ -22,7 +22,7 @@ from cachelayer.access.sequences.documents import (
 from cachelayer.arguments import is_choice
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
+from cachelayer.protocols import DatasetInfo, Digests, Held
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
@@ -83,7 +83,7 @@ class Padding:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedElements(BaseDataset):
+class PaddedElements(SameRows):
     """The elements of a view with leaves padded.
 
     Args:
@@ -105,12 +105,8 @@ class PaddedElements(BaseDataset):
         return self.records.digests.made(lambda digest: derived_digest(digest, "padded", {"leaves": parameters}))
 
     @property
-    def references(self) -> tuple[str, ...]:
-        return self.records.references
-
-    @property
-    def erased(self) -> Ints:
-        return self.records.erased
+    def underlying(self) -> Selected:
+        return self.records
 
     @cached_property
     def element_spec(self) -> Tree:
@@ -123,26 +119,6 @@ class PaddedElements(BaseDataset):
             each.length * (each.fill.dtype.itemsize + 1) for each in self.paddings.values()
         )
         return replace(info, record_nbytes=nbytes, read_nbytes=nbytes)
-
-    @property
-    def takes_requests(self) -> bool:
-        return self.records.takes_requests
-
-    def needed(self, numbers: Ints) -> Needed:
-        return self.records.needed(numbers)
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        return self.records.segments
-
-    def in_shards(self, numbers: Ints) -> Iterator[tuple[Ints, tuple[int, ...], Ints]]:
-        return self.records.in_shards(numbers)
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def sources(self, numbers: Ints) -> Sources:
-        return self.records.sources(numbers)
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         pairs = zip(numbers.tolist(), self.records.elements(numbers, held), strict=True)
