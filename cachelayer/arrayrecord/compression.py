@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError, InvalidArgumentError
@@ -62,11 +63,29 @@ class Compression:
         )
 
 
+def decompress_some(stored: Records, is_compressed: NDArray[np.bool_], broken: set[int] | None = None) -> Records:
+    """Return records of which some are compressed: these decompressed, all others as they are.
+
+    Args:
+        stored: the records as they are stored.
+        is_compressed: whether each is compressed.
+        broken: see :func:`decompress`.
+    """
+    if not is_compressed.any():
+        return stored
+    packed, plain, failed = np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed), set[int]()
+    values = decompress(stored[packed].unmapped(), None if broken is None else failed)
+    if broken is not None:
+        broken.update(packed[sorted(failed)].tolist())
+    groups = [(packed, values), (plain, stored[plain])]
+    return Records.joined(len(stored), [group for group in groups if len(group[0])])
+
+
 def decompress(stored: Records, broken: set[int] | None = None) -> Records:
     """Decompress records, all in one call that releases the GIL.
 
     Args:
-        stored: the records as they are stored.
+        stored: the records as they are stored, without block headers.
         broken: gets the rows of those that do not decompress, which are empty then; None to raise an error that names
             the first of them.
     """
@@ -91,7 +110,7 @@ def decompress(stored: Records, broken: set[int] | None = None) -> Records:
     whole = np.setdiff1d(np.arange(len(stored)), [*errors])
     values, lengths = _decompress_at_once(stored[whole]), np.zeros(len(stored), np.int64)
     lengths[whole] = values.lengths
-    return Records.packed(values.buffer, lengths)
+    return Records(values.buffer, splits_of(lengths)[:-1], lengths, name=stored.name)
 
 
 def _decompress_at_once(stored: Records) -> Records:

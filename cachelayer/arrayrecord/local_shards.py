@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.compression import decompress
+from cachelayer.arrayrecord.compression import decompress_some
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, is_in_memory, opened, padded
 from cachelayer.arrayrecord.writer import ShardStats
@@ -222,13 +222,7 @@ class LocalShards:
             self._memory, logical, lengths, self._record_nbytes, True, partial(self._name_of, shard_of, within)
         )
         if self._has_compressed:
-            is_compressed = self._is_compressed[shard_of]
-            if is_compressed.all():
-                records = decompress(records.copied())
-            elif is_compressed.any():
-                packed, plain = np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed)
-                groups = [(packed, decompress(records[packed].copied())), (plain, records[plain])]
-                records = Records.joined(len(within), groups)
+            records = decompress_some(records, self._is_compressed[shard_of])
         if self._verify != "always":
             return records
         copied = records.unmapped()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.compression import decompress
+from cachelayer.arrayrecord.compression import decompress_some
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
@@ -140,13 +140,7 @@ class RangedShards:
         broken: set[int] = set()
         compressions = [self._shards(shard).stats.compression for shard in shards]
         is_compressed = np.array([each != "none" for each in compressions], np.bool_)[shard_at]
-        if is_compressed.any():
-            groups = [(rows, records[rows]) for rows in map(np.flatnonzero, (is_compressed, ~is_compressed))]
-            failed: set[int] = set()
-            groups[0] = groups[0][0], decompress(groups[0][1], failed)
-            broken.update(groups[0][0][sorted(failed)].tolist())
-            joined = Records.joined(len(records), [group for group in groups if len(group[0])]).unmapped()
-            records = Records(joined.buffer, joined.starts, joined.lengths, name=name)
+        records = decompress_some(records, is_compressed, broken).unmapped()
         broken.update(index.mismatches(records, checksums).tolist())
         return records, frozenset(broken)
 
