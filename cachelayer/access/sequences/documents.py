@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -185,6 +185,14 @@ class Documents:
                     f"record {numbers[row]} has {lengths[row]} values in {self.names[0]!r} and {others[row]} in "
                     f"{name!r}: fields that stand side by side have one length in each record"
                 )
+
+    def lengths(self) -> Iterator[Ints]:
+        """Yield the lengths of all documents, some at a time; raise if the leaves of one have several."""
+        done = 0
+        for lengths in self.columns[0].pieces():
+            self.check_lengths(np.arange(done, done + len(lengths)), lengths)
+            done += len(lengths)
+            yield lengths
 
     def read(self, pieces: Pieces, rows: int, length: int, held: Held | None) -> dict[str, NDArray[Any]]:
         """Return rows that hold pieces, for each leaf: an array of shape ``[rows, length]``, with zeros around them.

@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.pack_plan import Plan
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.streams.order.permutation import permuted_pieces
 
 PLAN_VERSION = 1
+Plan = NDArray[np.int64]
+"""The pieces of packs, int64 of shape ``[4, pieces]``; see :data:`PIECE`."""
+PIECE = ("pack", "record", "begin", "count")
+"""What the rows of a plan are."""
 GROUP = 1 << 14
 """The number of documents that are packed by themselves."""
 Long = Literal["split", "truncate", "drop"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import numpy as np
@@ -17,17 +16,13 @@ from cachelayer.access.sequences.documents import (
     checked_length,
     leaf_names,
 )
-from cachelayer.access.sequences.pack_planner import GROUP, LONG, PLAN_VERSION, Long, Packing, plan
+from cachelayer.access.sequences.pack_planner import GROUP, LONG, PLAN_VERSION, Long, Packing, Plan
+from cachelayer.access.sequences.stored_plans import plan_of
 from cachelayer.arguments import check_options, is_choice
-from cachelayer.arrayrecord.pack_plan import PIECE, Plan, read_plan, write_plan
-from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.objects import paths
-from cachelayer.objects.store import Store
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.streams.stream_options import check_seed
-from cachelayer.temporary_files import scratch_folder
-from cachelayer.user_warnings import warn
 
 
 class _Required(TypedDict):
@@ -79,7 +74,7 @@ class PackRows(DocumentRows):
 
     @cached_property
     def plan(self) -> Plan:
-        return _plan_of(self, self.digests.rows)
+        return plan_of(self.documents, self.packing, self.digests.rows)
 
     def __len__(self) -> int:
         return int(self.plan[0, -1]) + 1 if self.plan.shape[1] else 0
@@ -107,67 +102,6 @@ class PackRows(DocumentRows):
         segment = np.arange(splits[-1]) - splits[:-1][row] + 1
         # What is shorter than the longest piece was not cut there.
         return Pieces(row, record, begin, count, offset, count < self.packing.max_length, segment, cells=count)
-
-    def lengths(self) -> Iterator[Ints]:
-        """Yield the lengths of all documents, some at a time."""
-        done = 0
-        for lengths in self.documents.columns[0].pieces():
-            self.documents.check_lengths(np.arange(done, done + len(lengths)), lengths)
-            done += len(lengths)
-            yield lengths
-
-
-def _plan_of(rows: PackRows, digest: str) -> Plan:
-    """Return the plan of packs: the stored one, or else a new one, which is stored if that is possible.
-
-    Args:
-        rows: the packs.
-        digest: the digest of the packed view.
-    """
-    version = rows.documents.home
-    if version is not None:
-        store, name = version.folder, paths.plan(version.info.digest, digest)
-        try:
-            if store.exists(name):
-                return _read(rows, store, name, digest)
-        except (CorruptionError, FormatError) as error:
-            warn(f"a stored plan of packs cannot be used, so it is made again: {error}")
-        try:
-            _store(rows, store, name, digest)
-            return _read(rows, store, name, digest)
-        except (StorageError, CorruptionError) as error:
-            warn(f"the plan of packs cannot be stored beside {version.name}, so each process makes it: {error}")
-    return np.concatenate([np.empty((len(PIECE), 0), np.int64), *plan(rows.lengths(), rows.packing)], axis=1)
-
-
-def _read(rows: PackRows, store: Store, name: str, digest: str) -> Plan:
-    """Return a stored plan: mapped, from a bucket after it was downloaded."""
-    local = store.local_path(name)
-    if local is not None:
-        return _checked(rows, read_plan(local, digest), name)
-    with scratch_folder() as folder:
-        path = folder / Path(name).name
-        store.download(name, path, store.size(name) or 0)
-        return _checked(rows, read_plan(path, digest), name)
-
-
-def _checked(rows: PackRows, plan: Plan, name: str) -> Plan:
-    """Return a plan if its packs are numbered in order, and each holds pieces of documents that it has room for."""
-    packs, record, begin, count = plan
-    if len(packs):
-        steps = np.diff(packs, prepend=-1)
-        values = np.add.reduceat(count, np.flatnonzero(steps))
-        least, most = min(int(each.min()) for each in (steps, record, begin, count - 1)), int(steps.max())
-        if least < 0 or most > 1 or record.max() >= len(rows.documents) or values.max() > rows.length:
-            raise CorruptionError(f"{name}: the plan of packs contradicts itself")
-    return plan
-
-
-def _store(rows: PackRows, store: Store, name: str, digest: str) -> None:
-    """Make the plan, and store it in place of one that may be there."""
-    with scratch_folder() as folder:
-        write_plan(folder / "plan", plan(rows.lengths(), rows.packing), digest)
-        store.upload(folder / "plan", name)
 
 
 def pack_rows(records: Selected, leaves: Any, length: Any, long: Any, max_length: Any, seed: Any) -> PackRows:

@@ -24,9 +24,9 @@ from cachelayer import (
     Storage,
     StorageError,
 )
-from cachelayer.access.sequences import packs
-from cachelayer.access.sequences.pack_planner import Packing, plan
-from cachelayer.arrayrecord.pack_plan import Plan, read_plan, write_plan
+from cachelayer.access.sequences import stored_plans
+from cachelayer.access.sequences.pack_planner import Packing, Plan, plan
+from cachelayer.access.sequences.stored_plans import read_plan, write_plan
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
@@ -59,7 +59,7 @@ def test_a_plan_is_made_once_for_its_parameters(tmp_path: Path, monkeypatch: pyt
 
     expected = [values(view) for view in views(built(Storage(tmp_path)))]
     assert len(plans_in(tmp_path)) == 3
-    monkeypatch.setattr(packs, "plan", None)
+    monkeypatch.setattr(stored_plans, "plan", None)
     opened = views(Storage(tmp_path).fetch("d", "v1"))
     assert [values(view) for view in opened] == expected
     assert values(pickle.loads(pickle.dumps(opened[0]))) == expected[0]
@@ -75,7 +75,7 @@ def test_a_plan_is_made_with_the_version_if_that_is_asked_for(tmp_path: Path, mo
     assert storage.datasets() == []
     ref = storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack)
     assert len(plans_in(tmp_path)) == 1
-    monkeypatch.setattr(packs, "plan", None)
+    monkeypatch.setattr(stored_plans, "plan", None)
     assert len(ref.packed(**pack)) > 0
     assert storage.cache(documents(), "d", "v1", element_spec=SPEC, pack=pack).digest == ref.digest
 
@@ -236,7 +236,7 @@ def test_a_plan_in_a_bucket_is_made_once_and_again_if_it_comes_damaged(
     assert values(view) == expected
     assert values(ref.windows("tokens", 5)) == values(near.windows("tokens", 5))
     with monkeypatch.context() as patch:
-        patch.setattr(packs, "plan", None)
+        patch.setattr(stored_plans, "plan", None)
         assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
     assert storage.verify("d", "v1").ok
     assert storage.gc(grace=0) == []
