@@ -22,7 +22,6 @@ _INT64, _UINT64 = (-(1 << 63), (1 << 63) - 1), (0, (1 << 64) - 1)
 _EXACT_IN_FLOAT = (-(1 << 53), 1 << 53)
 """Float64 holds every integer between these."""
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex", "U": "text", "S": "bytes", "M": "time"}
-_NUMBERS = ("int", "float", "complex")
 _ATTOSECONDS = {
     "W": 604_800 * 10**18,
     "D": 86_400 * 10**18,
@@ -203,35 +202,26 @@ def compare(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> tu
     """
     left, right = _with_times(left, right), _with_times(right, left)
     kinds = {left.kind, right.kind}
-    valid = left.valid & right.valid
-    if kinds <= {"int", "float"}:
-        holds = how(*_numbers(left, right))
-    elif kinds <= set(_NUMBERS) or len(kinds) == 1:
-        if "complex" in kinds and how in _ORDERS:
-            raise NoValueError("has complex numbers, which have no order: compare with == or !=")
-        compared = _compare_times if kinds <= {"time", "duration"} else _compare_plainly
-        holds = compared(how, left, right)
-    else:
+    if len(kinds) > 1 and not kinds <= {"int", "float", "complex"}:
         raise NoValueError(_why_never(left, right))
-    return np.asarray(holds, np.bool_), valid
+    if "complex" in kinds and how in _ORDERS:
+        raise NoValueError("has complex numbers, which have no order: compare with == or !=")
+    if kinds <= {"time", "duration"}:
+        holds = _compare_times(how, left, right)
+    elif kinds == {"float"}:
+        holds = how(_as_field(left, right), _as_field(right, left))
+    elif kinds == {"int", "float"}:
+        holds = how(*_mixed(left, right))
+    else:
+        # numpy compares integers of any two dtypes exactly.
+        holds = how(left.values, right.values)
+    return np.asarray(holds, np.bool_), left.valid & right.valid
 
 
-def _compare_plainly(how: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Any:
-    return how(left.values, right.values)
-
-
-def _numbers(left: Operand, right: Operand) -> tuple[Any, Any]:
-    """Return numbers that numpy compares exactly."""
-    if left.kind == right.kind == "int":
-        return _integers(left, right, (0, 0))
-    if left.kind == right.kind == "float":
-        return _as_field(left, right), _as_field(right, left)
+def _mixed(left: Operand, right: Operand) -> tuple[Any, Any]:
+    """Return an integer and a float so that they are compared exactly, as Python does."""
     whole = left if left.kind == "int" else right
-    if _fit([_bounds(whole)], _EXACT_IN_FLOAT):
-        return _floats(left), _floats(right)
-    # Python compares an integer with a float exactly.
-    first, second = (each.values if each.is_literal else each.values.astype(object) for each in (left, right))
-    return first, second
+    return _cast(left, right, np.float64 if _fit([_bounds(whole)], _EXACT_IN_FLOAT) else object)
 
 
 def _as_field(operand: Operand, other: Operand) -> Any:
@@ -268,7 +258,7 @@ def _compare_times(how: Callable[[Any, Any], Any], left: Operand, right: Operand
         raise NoValueError("has times without a unit: compare them with times that have none either")
     common = gcd(*(unit or 1 for unit in units))
     scaled = [compute(operator.mul, Operand("int", count), literal((unit or 1) // common)) for count, unit in counts]
-    holds = how(*_numbers(*scaled))
+    holds = how(scaled[0].values, scaled[1].values)
     missing = np.isnat(left.values) | np.isnat(right.values)
     return np.where(missing, how is operator.ne, holds)
 

@@ -70,11 +70,6 @@ def check(raw: Bytes | bytes, checksum: int, name: str) -> None:
         raise CorruptionError(f"{name}: not the index that was published: it does not match its checksum")
 
 
-def record_checksums(raw: bytes) -> NDArray[np.uint32]:
-    """Return the CRC32C of each record from the bytes of an index."""
-    return rows_of(raw)["crc32c"]
-
-
 def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.void]:
     """Return a copy of rows of indices that are in memory.
 
