@@ -31,11 +31,6 @@ except ImportError as error:
 # Before JAX takes down its devices, which it does at the end of the program too, nothing may be sent any more.
 atexit.register(end_threads)
 
-# What JAX has instead of 64 bits, unless it is told to have them.
-_NARROW = {
-    np.dtype(wide): np.dtype(narrow) for wide, narrow in (("i8", "i4"), ("u8", "u4"), ("f8", "f4"), ("c16", "c8"))
-}
-
 
 def shard_by_process() -> tuple[int, int]:
     """Return the index of this process and the number of JAX processes.
@@ -181,11 +176,12 @@ def _sent(batch: Any, size: int, sharding: NamedSharding, *, wide: bool) -> Any:
     rows = _local_rows(sharding, size)
     leaves, structure = jax.tree.flatten(batch)
     for place, leaf in enumerate(leaves):
-        if not _fits(leaf, len(rows)):
-            raise _leaf_error(_name(batch, place), leaf, len(rows))
+        dtype = _dtype_for(leaf.dtype, wide=wide) if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) else None
+        if dtype is None or leaf.shape[:1] != (len(rows),):
+            raise _leaf_error(_name(batch, place), leaf, len(rows), has_dtype=dtype is not None)
         leaves[place] = np.asarray(leaf)
-        if not wide and leaf.dtype in _NARROW:
-            leaves[place] = _narrowed(leaves[place], functools.partial(_name, batch, place))
+        if dtype != leaf.dtype:
+            leaves[place] = _narrowed(leaves[place], dtype, functools.partial(_name, batch, place))
     with jax.enable_x64(wide):
         return structure.unflatten([_global_array(leaf, rows, size, _of_rank(sharding, leaf.ndim)) for leaf in leaves])
 
@@ -205,23 +201,19 @@ def _global_array(array: NDArray[Any], rows: NDArray[np.int64], size: int, shard
     return jax.make_array_from_callback((size, *array.shape[1:]), sharding, part, dtype=array.dtype)
 
 
-def _fits(leaf: Any, rows: int) -> bool:
-    return isinstance(leaf, (np.ndarray, jax.Array)) and _is_known(leaf.dtype) and leaf.shape[:1] == (rows,)
-
-
 @functools.cache
-def _is_known(dtype: np.dtype[Any]) -> bool:
-    """Return whether JAX has arrays of a dtype."""
+def _dtype_for(dtype: np.dtype[Any], *, wide: bool) -> np.dtype[Any] | None:
+    """Return the dtype that JAX has in place of another one, with or without 64 bits; None if it has none."""
     try:
-        jax.device_put(np.empty(0, dtype))
-    except TypeError:
-        return False
-    return True
+        with jax.enable_x64(wide):
+            found: np.dtype[Any] = jax.device_put(np.empty(0, dtype)).dtype
+    except (TypeError, jax.errors.JaxRuntimeError):
+        return None
+    return found
 
 
-def _narrowed(array: NDArray[Any], name: functools.partial[str]) -> NDArray[Any]:
+def _narrowed(array: NDArray[Any], dtype: np.dtype[Any], name: functools.partial[str]) -> NDArray[Any]:
     """Return a 64-bit array in the dtype that JAX has for it."""
-    dtype = _NARROW[array.dtype]
     with np.errstate(over="ignore"):
         narrow: NDArray[Any] = array.astype(dtype)
     if dtype.kind in "iu":
@@ -242,8 +234,8 @@ def _name(batch: Any, place: int) -> str:
     return f"leaf {jax.tree_util.keystr(path)}" if path else "the batch"
 
 
-def _leaf_error(name: str, leaf: Any, rows: int) -> CacheLayerError:
-    if hasattr(leaf, "dtype") and _is_known(leaf.dtype):
+def _leaf_error(name: str, leaf: Any, rows: int, *, has_dtype: bool) -> CacheLayerError:
+    if has_dtype:
         return InvalidArgumentError(
             f"{name} has shape {list(leaf.shape)} for {rows} rows: functions passed to map_batches() must keep every "
             "row, on the first axis"

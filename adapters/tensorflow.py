@@ -32,6 +32,7 @@ from cachelayer.records.tree import Tree
 try:
     import tensorflow as tf
 
+    from cachelayer.adapters.frameworks.tensorflow_out import can_batch
     from cachelayer.adapters.frameworks.tensorflow_out import to_tf as to_tf
 except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
@@ -261,7 +262,7 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
             raise InvalidTypeError(f"{name} of the tf.data.Dataset is a {type(leaf).__name__}, which cannot be stored")
         if leaf.dtype in (tf.variant, tf.resource):
             raise InvalidTypeError(f"{name} of the tf.data.Dataset has dtype {leaf.dtype.name}, which cannot be stored")
-        if not _batches_dtype(leaf.dtype):
+        if not can_batch(leaf.dtype):
             raise InvalidTypeError(
                 f"{name} of the tf.data.Dataset has dtype {leaf.dtype.name}, which TensorFlow cannot batch: "
                 "tf.cast() it, or cache arrays of it from a generator"
@@ -278,11 +279,6 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
             raise InvalidTypeError(f"{name} of the tf.data.Dataset: {error}") from error
 
     return tree.map_structure(spec, convert)
-
-
-def _batches_dtype(dtype: Any) -> bool:
-    """Return whether TensorFlow can batch a dtype; it does not know the small dtypes of ml_dtypes."""
-    return bool(dtype in (tf.bfloat16, tf.string) or np.dtype(dtype.as_numpy_dtype).kind != "V")
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:

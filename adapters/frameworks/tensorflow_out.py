@@ -123,12 +123,8 @@ def _reached(stream: Stream[Any]) -> Any:
 
 
 def _unbatches(leaf: LeafSpec) -> bool:
-    """Return whether TensorFlow can unbatch a leaf.
-
-    It crashes the process if a dimension is 0, and does not know the small dtypes of ml_dtypes.
-    """
-    is_small = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "V" and leaf.dtype.name != "bfloat16"
-    return isinstance(leaf, ArraySpec) and all(leaf.shape) and not is_small
+    """Return whether TensorFlow can unbatch a leaf: it crashes the process if a dimension is 0."""
+    return isinstance(leaf, ArraySpec) and all(leaf.shape) and can_batch(_tf_dtype(leaf))
 
 
 def _finished(
@@ -230,6 +226,11 @@ def _tf_dtype(leaf: LeafSpec) -> Any:
         # The graph of a dataset cannot hold it.
         raise TypeError(leaf.dtype)
     return tf.as_dtype(leaf.dtype)
+
+
+def can_batch(dtype: Any) -> bool:
+    """Return whether TensorFlow can batch and unbatch a dtype: of those of ml_dtypes, only bfloat16."""
+    return bool(dtype in (tf.bfloat16, tf.string) or np.dtype(dtype.as_numpy_dtype).kind != "V")
 
 
 def _batch_signature(leaf: LeafSpec, rows: int | None) -> Any:
