@@ -19,12 +19,11 @@ from typing import Any
 
 import pytest
 import samples
-from absent import left_out
+from optional_packages import lacking
 from servers import Server, azure_server, gcs_server, install_azurite, s3_server
 
 import cachelayer
 
-LEFT_OUT = left_out()
 # Files that take longest, the longest first: several processes then end at about the same time.
 LONGEST = [
     "docs", "build_parts", "crash", "remote_reading", "tensorflow", "values_tensorflow", "keras", "remote_builds",
@@ -93,8 +92,13 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Have each of several processes begin to collect at a different file, for the same reason."""
+    """Have each of several processes begin to collect at a different file, for the same reason.
+
+    A file that imports what is optional and not installed is skipped, as by ``pytest.importorskip``.
+    """
     report = yield
+    if report.failed and report.call.excinfo is not None and (package := lacking(report.call.excinfo.value)):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: needs {package}")
     if isinstance(collector, pytest.Directory):
         number, processes = share_of(collector.config)
         own = number * len(report.result) // processes
@@ -105,16 +109,6 @@ def pytest_make_collect_report(
 def place(path: Path) -> tuple[int, Path]:
     """Return a key that sorts test files as they run."""
     return RANKS.get(path.stem, len(RANKS)), path
-
-
-def pytest_report_header() -> list[str]:
-    names = sorted(set().union(*LEFT_OUT.values()))
-    return [f"left out: {len(LEFT_OUT)} test files, for lack of {', '.join(names)}"] if LEFT_OUT else []
-
-
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the files that cannot be imported with what is installed."""
-    return True if collection_path in LEFT_OUT else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

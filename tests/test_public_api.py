@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from absent import OPTIONAL
+from optional_packages import OPTIONAL
 
 import cachelayer
 from cachelayer import errors
