@@ -648,33 +648,6 @@ def test_batch_samplers_give_the_batches_of_the_stream_and_go_on_on_another_numb
     assert steps([list(sampler) for sampler in second]) == expected
 
 
-@pytest.mark.parametrize(
-    ("whole", "workers", "every"), [(True, 2, 3), (True, 0, 1), (False, 2, 1), (False, 0, 1)], ids=str
-)
-def test_a_stateful_data_loader_goes_on_in_the_middle_of_any_epoch(
-    whole: bool, workers: int, every: int, storage: Storage
-) -> None:
-    ref = storage.cache(np.arange(21), "d", "v1")
-
-    def loaded() -> Any:
-        sampler = BatchSampler(ref, 4, seed=1) if whole else Sampler(ref, seed=1)
-        options = {"num_workers": workers, "snapshot_every_n_steps": every, "batch_size": None if whole else 4}
-        return sampler, StatefulDataLoader(to_torch(ref), sampler=sampler, **options)
-
-    sampler, batches = loaded()
-    list(batches)
-    sampler.set_epoch(1)
-    second = iter(batches)
-    for _ in range(2):
-        next(second)
-    state, rest = batches.state_dict(), plain(list(second))
-    sampler, batches = loaded()
-    batches.load_state_dict(state)
-    sampler.set_epoch(1)
-    assert plain(list(batches)) == rest
-    assert np.concatenate(rest).tolist() == order(21, 1, 1)[8:]
-
-
 def test_a_stateful_data_loader_refuses_the_state_of_other_records(storage: Storage) -> None:
     states = []
     for name in ("one", "other"):

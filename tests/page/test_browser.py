@@ -94,19 +94,6 @@ def test_the_slider_shows_other_records_and_their_url(page: Any) -> None:
     assert page.get_by_role("row").nth(1).get_by_role("img", name="image: a picture").count() == 1
 
 
-def test_a_click_on_a_bar_chooses_its_records(page: Any) -> None:
-    page.goto("/d/d/v1/records")
-    page.get_by_role("link", name="True: 100").click()
-    page.wait_for_url("**/records?where=third*")
-    assert page.get_by_label("where").input_value() == "third == True"
-    assert page.locator("tbody th").first.inner_text() == "0"
-    assert "100 found" in page.get_by_role("heading", level=1).inner_text()
-    assert page.locator(".bars .chosen").count() == 1
-    page.get_by_label("where").fill("text == 'none'")
-    page.keyboard.press("Enter")
-    page.get_by_text("There are no records.").wait_for()
-
-
 def test_keys_turn_pages(page: Any) -> None:
     page.goto("/d/d/v1/records/7")
     for key, path in [("ArrowRight", "8"), ("ArrowRight", "9"), ("ArrowLeft", "8")]:
