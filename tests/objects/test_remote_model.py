@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
         with suppress(Killed):
             (submit if how == "submit" else build_once)(request)
         if version in Log(self.store.folder("d")).head().versions:
-            assert [what for what in store.done if what.startswith("write d/_log/0")]
+            assert [what for what in store.done if what.startswith("write _log/0")]
             self.versions[version] = numbers
         else:
             assert len(store.done) == steps
