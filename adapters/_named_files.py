@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
 
 from cachelayer.adapters.sources.files import Folder, is_folder
+from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import has_user, without_credentials
 from cachelayer.errors import InvalidArgumentError
 
@@ -33,7 +33,7 @@ _OF_ONE = {"npy", "npz", *_FOLDERS}
 _SHOWN = 200
 
 
-def source_of(path: str | list[str]) -> Any:
+def source_of(path: str | list[str]) -> FileSource:
     """Return the source of the file or folder at a path or URL, or of the files that a pattern or a list names."""
     paths = [path] if isinstance(path, str) else path
     return imported(format_of(paths, None), paths)
@@ -59,10 +59,10 @@ def format_of(paths: Sequence[str], chosen: str | None) -> str:
     return kind
 
 
-def imported(kind: str, files: list[str]) -> Any:
+def imported(kind: str, files: list[str]) -> FileSource:
     """Return the source of files of a format, or of the files in a folder."""
     module, function = _ADAPTERS[kind][0].split(".")
-    read = getattr(import_module(f"cachelayer.adapters.{module}"), function)
+    read: Callable[..., FileSource] = getattr(import_module(f"cachelayer.adapters.{module}"), function)
     if kind in _FOLDERS:
         return read(files[0])
     is_url_of_file = "://" in files[0] and _by_name(files[0]) is not None

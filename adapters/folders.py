@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters.sources.files import File, Files, Folder, Options, is_hidden, reading
+from cachelayer.adapters.sources.files import File, Folder, Options, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
-from cachelayer.builds.source_files import FileFacts
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.locks import cached_property
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -29,7 +29,7 @@ _FILES_AT_ONCE = 64
 _READERS = 16
 
 
-def from_files(root: Root, pattern: str = "*", *, storage_options: Options = None) -> FilesSource:
+def from_files(root: Root, pattern: str = "*", *, storage_options: Options = None) -> FileSource:
     """Return a source of all files in a folder: dicts of ``path``, relative to the root, and ``data``, sorted by path.
 
     Declare ``element_spec={"path": str, "data": ImageSpec()}`` to have images decoded when they are read.
@@ -48,12 +48,12 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
             raise InvalidArgumentError(f"there is no file {pattern!r} in {without_credentials(os.fspath(root))!r}")
         return chosen, {}
 
-    return FilesSource(root, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
+    return _source(root, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
 
 
 def from_image_folder(
     root: Root, *, extensions: Sequence[str] = IMAGES, mode: str = "RGB", storage_options: Options = None
-) -> FilesSource:
+) -> FileSource:
     """Return a source of images with a folder for each class: dicts of ``image`` and ``label``, sorted by path.
 
     A label is the index of the class among the sorted class names, which are in ``ref.metadata["classes"]``. Images
@@ -76,7 +76,7 @@ def from_audio_folder(
     sampling_rate: int | None = None,
     channels: int | None = None,
     storage_options: Options = None,
-) -> FilesSource:
+) -> FileSource:
     """Return a source of sounds with a folder for each class: dicts of ``audio`` and ``label``, as for image folders.
 
     Args:
@@ -88,7 +88,7 @@ def from_audio_folder(
     return _of_classes(root, "audio", AudioSpec(sampling_rate, channels), extensions, storage_options)
 
 
-def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str], options: Options) -> FilesSource:
+def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str], options: Options) -> FileSource:
     endings = tuple(each.lower() for each in ([extensions] if isinstance(extensions, str) else extensions))
 
     def listing() -> Listing:
@@ -107,69 +107,45 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
             raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: move it into one")
         return [(file, {"label": np.int64(labels[name])}) for name, file in files], {"classes": classes}
 
-    return FilesSource(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
+    return _source(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
 
 
-class FilesSource:
-    """Files, each with the leaves that its path implies.
+def _source(root: Root, leaf: str, spec: Tree, listing: Callable[[], Listing]) -> FileSource:
+    """Return the source of files, each with the leaves that its path implies.
 
     Args:
         root: the folder that holds them.
         leaf: the key of the file's bytes in the elements.
-        element_spec: the spec of the elements.
+        spec: the spec of the elements.
         listing: returns the list of the files.
     """
 
-    kind = "files"
+    def opened(_: Tree | None) -> Source:
+        files, metadata = listing()
+        read = partial(_read, leaf, list(enumerate(files)))
+        starts = range(len(files))
+        return Source("files", read, element_spec=spec, length=len(files), starts=starts, metadata=metadata)
 
-    def __init__(self, root: Root, leaf: str, element_spec: Tree, listing: Callable[[], Listing]) -> None:
-        self.is_local = Files(root).is_local
-        self.element_spec: Tree | None = element_spec
-        self._leaf = leaf
-        self._list = listing
-        self._first = 0
+    return FileSource([os.fspath(root)], opened, lambda: [file.facts for file, _ in listing()[0]])
 
-    def skipped(self, records: int) -> FilesSource:
-        """Return this source without its first records."""
-        skipped = copy(self)
-        skipped._first += records
-        return skipped
 
-    @cached_property
-    def _listing(self) -> Listing:
-        return self._list()
+Numbered = tuple[int, tuple[File, dict[str, Any]]]
 
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return [file.facts for file, _ in self._list()[0]]
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The names of the classes, if there are any."""
-        return self._listing[1]
+def _read(leaf: str, files: list[Numbered], start: int, stop: int | None) -> Iterator[Batch]:
+    """Yield files in batches, of which several are read at the same time."""
+    coming = files[start:stop]
+    with Pool(_READERS, "cachelayer-folders") as pool:
+        while coming:
+            count = nbytes = 0
+            while count < min(len(coming), _FILES_AT_ONCE) and nbytes < BATCH_NBYTES:
+                nbytes += coming[count][1][0].facts.nbytes
+                count += 1
+            yield ElementBatch(list(pool.map(partial(_element, leaf), coming[:count])))
+            del coming[:count]
 
-    @property
-    def length(self) -> int | None:
-        return len(self._listing[0])
 
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the files, in batches; read several at the same time.
-
-        Raises:
-            SourceError: if a file cannot be read; names it and its record.
-        """
-        with Pool(_READERS, "cachelayer-folders") as pool:
-            stop = None if limit is None else self._first + limit
-            records = list(enumerate(self._listing[0]))[self._first : stop]
-            while records:
-                count = nbytes = 0
-                while count < min(len(records), _FILES_AT_ONCE) and nbytes < BATCH_NBYTES:
-                    nbytes += records[count][1][0].facts.nbytes
-                    count += 1
-                yield ElementBatch(list(pool.map(self._element, records[:count])))
-                del records[:count]
-
-    def _element(self, numbered: tuple[int, tuple[File, dict[str, Any]]]) -> dict[str, Any]:
-        record, (file, others) = numbered
-        with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
-            return {self._leaf: opened.read(), **others}
+def _element(leaf: str, numbered: Numbered) -> dict[str, Any]:
+    record, (file, others) = numbered
+    with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
+        return {leaf: opened.read(), **others}

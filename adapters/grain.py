@@ -18,13 +18,13 @@ import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
-from cachelayer.builds.iterable_source import IterableSource, SequenceSource
-from cachelayer.builds.unbatched_source import UnbatchedSource
+from cachelayer.builds.item_source import source_of_items
+from cachelayer.builds.source import Source
+from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
     MissingDependencyError,
     RecordIndexError,
-    SourceError,
     StateError,
 )
 from cachelayer.records import tree
@@ -50,7 +50,7 @@ _ENDLESS = 1 << 48
 # In.
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> IterableSource | None:  # noqa: ARG001
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
     """Return the source of a ``MapDataset`` or an ``IterDataset``; None for anything else."""
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
@@ -58,23 +58,18 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     endless = "remove .repeat() of the MapDataset" if is_map and len(obj) >= _ENDLESS else ""
     if is_map and not (unbatch or endless or _is_filtered(obj)):
         # Grain's own iteration starts threads, which cost many times more than small elements do.
-        return MapDatasetSource(obj, by_number=True)
+        return source_of_items(obj, convert=_refuse_none, by_number=True)
     elements = _elements_of_map(obj) if is_map else _elements_of_iterator(obj)
-    if unbatch:
-        return UnbatchedSource(IterableSource(_batches_with_warnings(elements), "grain", None, endless=endless))
-    return IterableSource(elements, "grain", None, endless=endless)
+    given = _batches_with_warnings(elements) if unbatch else elements
+    source = Source("grain", elements=lambda _: given, endless=endless)
+    return unbatched(source) if unbatch else source
 
 
-class MapDatasetSource(SequenceSource):
-    """The elements of a ``MapDataset`` without a filter, by number."""
-
-    def elements(self) -> Iterator[Any]:
-        for number, element in enumerate(super().elements(), self._first):
-            if element is None:
-                raise SourceError(
-                    f"element {number} of the MapDataset is None, which Grain leaves out: remove elements by .filter()"
-                )
-            yield element
+def _refuse_none(element: Any) -> Any:
+    """Return an element of a ``MapDataset`` without a filter."""
+    if element is None:
+        raise ValueError("the MapDataset has None, which Grain leaves out: remove elements by .filter()")
+    return element
 
 
 def _is_filtered(dataset: Any) -> bool:

@@ -23,9 +23,10 @@ from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
+from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
-from cachelayer.builds.iterable_source import IterableSource, watched
-from cachelayer.builds.source import Splits
+from cachelayer.builds.elements import with_record_in_errors
+from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import Dataset, records_of
 from cachelayer.records import tree
@@ -39,10 +40,10 @@ try:
     from cachelayer.adapters.sources.arrow_schema import kept_fields
     from cachelayer.adapters.sources.arrow_source import (
         ArrowPart,
-        ArrowStream,
-        TableSource,
         columns_of,
         rows_of_table,
+        source_of_parts,
+        source_of_rows,
     )
     from cachelayer.adapters.sources.huggingface_features import (
         encoded,
@@ -60,25 +61,23 @@ ROWS_AT_ONCE = 256
 _FILES_AT_ONCE = 64
 
 
-def as_source(
-    obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None
-) -> TableSource | ArrowStream | PythonRowsSource | Splits | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Adapted:
     """Return the source of a ``Dataset`` or ``IterableDataset``, or the splits of a dict of them; None for others."""
     if isinstance(obj, (datasets.DatasetDict, datasets.IterableDatasetDict)):
-        return Splits({str(split): dataset for split, dataset in obj.items()})
+        return {str(split): dataset for split, dataset in obj.items()}
     if not isinstance(obj, (datasets.Dataset, datasets.IterableDataset)):
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a datasets.Dataset are elements already; leave it out")
     if isinstance(obj, datasets.Dataset):
-        return _source_of(_without_format(obj), element_spec)
+        return _source_of_dataset(_without_format(obj), element_spec)
     if obj._starting_state_dict is not None:
         raise InvalidArgumentError("the IterableDataset continues from a state, so its first rows would be missing")
     # datasets would turn each row that comes from Python into a table with its own schema.
-    return (PythonRowsSource if obj._ex_iterable.iter_arrow is None else _stream_of)(obj, element_spec)
+    return (_source_of_python_rows if obj._ex_iterable.iter_arrow is None else _source_of_tables)(obj, element_spec)
 
 
-def _source_of(dataset: datasets.Dataset, declared: Tree | None) -> TableSource:
+def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Source:
     """Return the source of a ``Dataset``, which reads whole columns of Arrow: rows would cost many times more."""
     leaves, spec = leaves_and_spec(dataset.features, declared)
     nbytes = len(dataset) * dataset.data.nbytes // max(1, dataset.data.num_rows)
@@ -87,14 +86,19 @@ def _source_of(dataset: datasets.Dataset, declared: Tree | None) -> TableSource:
         nbytes = max(nbytes, len(dataset) * BATCH_NBYTES // _FILES_AT_ONCE)
     fetch = partial(_rows_of_dataset, dataset.with_format("arrow"))
     columns = partial(columns_of, spec, leaves, None, "")
-    return TableSource("datasets", len(dataset), nbytes, fetch, columns, spec, {METADATA: dataset.features.to_dict()})
+    return source_of_rows("datasets", len(dataset), nbytes, fetch, columns, spec, _kept(dataset.features))
+
+
+def _kept(features: Any) -> dict[str, Any]:
+    """Return the features for the metadata of the version."""
+    return {METADATA: datasets.Features(features).to_dict()}
 
 
 def _rows_of_dataset(dataset: datasets.Dataset, rows: slice | Sequence[int]) -> pa.RecordBatch:
     return rows_of_table(dataset[rows if isinstance(rows, slice) else list(rows)], slice(None))
 
 
-def _stream_of(dataset: datasets.IterableDataset, declared: Tree | None) -> ArrowStream:
+def _source_of_tables(dataset: datasets.IterableDataset, declared: Tree | None) -> Source:
     """Return the source of an ``IterableDataset`` of Arrow tables; its first rows decide features that it lacks."""
     tables = _unchanged(dataset, "arrow").iter(ROWS_AT_ONCE)
     batches: Iterator[Any] = (batch for table in tables for batch in table.to_batches())
@@ -104,8 +108,8 @@ def _stream_of(dataset: datasets.IterableDataset, declared: Tree | None) -> Arro
         features = datasets.Features.from_arrow_schema(first[0].schema) if first else datasets.Features()
         batches = chain(first, batches)
     leaves, spec = leaves_and_spec(features, declared)
-    part = ArrowPart("", datasets.Features(features).arrow_schema, None, lambda _: batches)
-    return ArrowStream("datasets", lambda: [part], spec, leaves, {METADATA: datasets.Features(features).to_dict()})
+    part = ArrowPart("", datasets.Features(features).arrow_schema, lambda _: batches)
+    return source_of_parts("datasets", [part], spec, leaves, _kept(features))
 
 
 def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
@@ -119,33 +123,29 @@ def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
     return dataset.with_format(None)
 
 
-class PythonRowsSource(IterableSource):
-    """The rows of an ``IterableDataset`` that come from Python, such as a generator or the function of ``map()``.
+def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | None) -> Source:
+    """Return the source of the rows of an ``IterableDataset`` that come from Python.
 
-    Args:
-        dataset: the dataset; if it has no features, its first rows decide the element spec.
-        declared: the element spec that the user declares.
+    A generator makes them, or the function of ``map()``. If there are no features, the first rows decide the spec.
     """
+    features, rows = dataset.features, iter(_unchanged(dataset))
+    first: list[Any] = []
 
-    def __init__(self, dataset: datasets.IterableDataset, declared: Tree | None) -> None:
-        features, rows = dataset.features, iter(_unchanged(dataset))
-        first: list[Any] = []
+    def read() -> Iterator[Any]:
+        for row in with_record_in_errors(rows, count()):
+            first.append(row)
+            yield row
 
-        def read() -> Iterator[Any]:
-            for row in watched(rows, count()):
-                first.append(row)
-                yield row
-
-        if features is not None:
-            _, spec = leaves_and_spec(features, declared)
-            rows = map(partial(encoded, features), rows)
-        elif declared is not None and not may_lack_keys(declared):
-            spec = declared
-        else:
-            spec = from_rows(read(), declared)
-        pack = packer(spec, fill=features is not None)
-        super().__init__(map(pack, chain(first, rows)), "datasets", None, spec)
-        self.metadata = {} if features is None else {METADATA: features.to_dict()}
+    if features is not None:
+        _, spec = leaves_and_spec(features, declared)
+        rows = map(partial(encoded, features), rows)
+    elif declared is not None and not may_lack_keys(declared):
+        spec = declared
+    else:
+        spec = from_rows(read(), declared)
+    elements = map(packer(spec, fill=features is not None), chain(first, rows))
+    kept = {} if features is None else _kept(features)
+    return Source("datasets", elements=lambda _: elements, element_spec=spec, metadata=kept)
 
 
 def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:

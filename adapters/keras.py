@@ -20,9 +20,8 @@ import numpy as np
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_stream
 from cachelayer.builds.batches import snapshot
-from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source import Source
-from cachelayer.builds.unbatched_source import UnbatchedSource
+from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -52,7 +51,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if not isinstance(obj, keras.utils.PyDataset):
         return None
     endless = "give the PyDataset a __len__" if _batch_count(obj) is None else ""
-    return UnbatchedSource(IterableSource(map(_with_arrays, _epoch(obj)), "keras", None, endless=endless))
+    batches = map(_with_arrays, _epoch(obj))
+    return unbatched(Source("keras", elements=lambda _: batches, endless=endless))
 
 
 def _batch_count(dataset: Any) -> int | None:

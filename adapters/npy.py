@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.sources.files import File, Files, Options, SeekableFiles, reading
-from cachelayer.builds.array_source import ArraySource
+from cachelayer.adapters.sources.files import File, Files, Options, reading, source_of_files
+from cachelayer.builds.array_source import array_source
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileSource
 from cachelayer.credentials_in_urls import without_credentials
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
@@ -22,7 +27,7 @@ AnyPath = str | os.PathLike[str]
 _MOST_EMPTY_ROWS = 2**24
 
 
-def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = None) -> SeekableFiles:
+def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = None) -> FileSource:
     """Return a source of the rows of ``.npy`` files. They must not get shorter.
 
     Files of this host are mapped, and may be larger than memory; those at a URL are loaded.
@@ -47,7 +52,7 @@ def from_npy(paths: AnyPath | Mapping[str, Any], *, storage_options: Options = N
 
 def from_npz(
     path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None, *, storage_options: Options = None
-) -> SeekableFiles:
+) -> FileSource:
     """Return a source of the arrays in an ``.npz`` file, compressed or not: an element is a dict with one row of each.
 
     The arrays are loaded into memory.
@@ -68,17 +73,42 @@ def _source(
     storage_options: Options,
     load: Callable[[Iterator[File]], Tree],
     options: Mapping[str, Any],
-) -> SeekableFiles:
+) -> FileSource:
     files = Files(names, storage_options)
 
-    def make(declared: Tree | None) -> ArraySource:
+    def arrays() -> Tree:
         found = files.find()
         if len(found) > len(names):
             raise InvalidArgumentError(f"{without_credentials(names[0])} names several files: pass one")
-        with reading(names[0]):
-            return ArraySource(load(iter(found)), declared)
+        return load(iter(found))
 
-    return SeekableFiles(kind, files, make, options)
+    def opened(declared: Tree | None) -> Source:
+        with reading(names[0]):
+            rows = _Rows(lambda: array_source(arrays(), declared))
+            return replace(rows.source, kind=kind, read=rows.read, table=None)
+
+    return source_of_files(files, opened, options)
+
+
+class _Rows:
+    """Arrays of files. Another process opens the files, rather than get the arrays that are mapped here.
+
+    Args:
+        make: opens them.
+    """
+
+    def __init__(self, make: Callable[[], Source]) -> None:
+        self._make = make
+
+    @cached_property
+    def source(self) -> Source:
+        return self._make()
+
+    def read(self, start: int, stop: int | None) -> Iterator[Batch]:
+        return self.source.batches(start, stop)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_make": self._make}
 
 
 def _array_of(file: File) -> NDArray[Any]:

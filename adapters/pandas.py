@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.view import View
 from cachelayer.adapters.sources.python_rows import packer
+from cachelayer.builds.source import Source
 from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
@@ -28,8 +29,6 @@ from cachelayer.user_warnings import warn
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from cachelayer.adapters.sources.arrow_source import TableSource
 
 try:
     import pandas as pd
@@ -51,7 +50,7 @@ _MASKED: dict[str, Any] = {
 _FIRST_OBJECTS = 256
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TableSource | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
     """Return the source of a ``DataFrame``; None for anything else. An unnamed index of integers is left out.
 
     Raises:
@@ -65,16 +64,15 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
     # Imported here because pandas can be installed without pyarrow.
     from cachelayer.adapters.sources.arrow_schema import schema_metadata
-    from cachelayer.adapters.sources.arrow_source import TableSource
+    from cachelayer.adapters.sources.arrow_source import source_of_rows
 
     _check_names(obj)
     spec = _spec_of(obj, element_spec)
     some = obj[:: max(1, len(obj) // _FIRST_OBJECTS)]
     nbytes = _nbytes(some) * len(obj) // max(1, len(some))
     kept = schema_metadata(_schema_of(obj))
-    return TableSource(
-        "pandas", len(obj), nbytes, obj.iloc.__getitem__, partial(_columns, spec), spec, kept, nbytes_of=_nbytes
-    )
+    columns = partial(_columns, spec)
+    return source_of_rows("pandas", len(obj), nbytes, obj.iloc.__getitem__, columns, spec, kept, _nbytes)
 
 
 def to_pandas(

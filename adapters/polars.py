@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
+from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from cachelayer.adapters.sources.arrow_source import ArrowStream, TableSource
 
 try:
     import polars as pl
@@ -33,7 +32,7 @@ _FIXES: dict[Any, str] = {
 }
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TableSource | ArrowStream | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
     """Return the source of a ``DataFrame`` or a ``LazyFrame``; None for anything else.
 
     Raises:
@@ -44,7 +43,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
     # Imported here because Polars can be installed without pyarrow.
-    from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, table_source
+    from cachelayer.adapters.sources.arrow_source import ArrowPart, source_of_parts, source_of_table
 
     try:
         schema = obj.collect_schema()
@@ -55,9 +54,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     for name, dtype in schema.items():
         _check(dtype, f"column {name!r}")
     if isinstance(obj, pl.LazyFrame):
-        part = ArrowPart("", _to_arrow(pl.DataFrame(schema=schema)).schema, None, partial(_computed, obj))
-        return ArrowStream("polars", lambda: [part], element_spec)
-    return table_source("polars", _to_arrow(obj), element_spec)
+        part = ArrowPart("", _to_arrow(pl.DataFrame(schema=schema)).schema, partial(_computed, obj))
+        return source_of_parts("polars", [part], element_spec)
+    return source_of_table("polars", _to_arrow(obj), element_spec)
 
 
 def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:

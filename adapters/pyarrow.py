@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, partial
-from itertools import takewhile
+from functools import partial
+from itertools import accumulate, takewhile
 from types import FunctionType
 from typing import Any
 from urllib.parse import unquote
@@ -18,10 +19,12 @@ from numpy.typing import NDArray
 
 from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.arrow_arrays import table_of
-from cachelayer.adapters.sources.arrow_source import ArrowPart, ArrowStream, TableSource, table_source
-from cachelayer.adapters.sources.files import File, Files, FileSource, Paths, SkippableFiles, reading
+from cachelayer.adapters.sources.arrow_source import ArrowPart, source_of_parts, source_of_table
+from cachelayer.adapters.sources.files import File, Files, Paths, reading, source_of_files
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, batch_records
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.records.tree import Tree
 from cachelayer.system_threads import Pool
@@ -30,7 +33,6 @@ try:
     import pyarrow as pa
     import pyarrow.dataset as pa_dataset
     import pyarrow.parquet as pq
-    from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
@@ -43,10 +45,11 @@ _SHARING = ("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY")
 _DICTIONARY_NBYTES = 5 << 18
 _VALUES_IF_GIVEN_UP = 8
 _MOST_NBYTES = 16 * BATCH_NBYTES
+_VARYING_BITS = 1 << 10
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TableSource | ArrowStream | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
     """Return the source of a pyarrow object; None for anything else."""
     streams = (pa.RecordBatchReader, pa_dataset.Dataset, pa_dataset.Scanner, pq.ParquetFile)
     if not isinstance(obj, (pa.Table, pa.RecordBatch, *streams)):
@@ -55,23 +58,22 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         raise InvalidArgumentError("unbatch=True: rows are elements already; leave it out")
     if isinstance(obj, (pa.Table, pa.RecordBatch)):
         table = obj if isinstance(obj, pa.Table) else pa.Table.from_batches([obj])
-        return table_source("pyarrow", table, element_spec)
-    return ArrowStream("pyarrow", lambda: [_part_of(obj)], element_spec)
+        return source_of_table("pyarrow", table, element_spec)
+    return source_of_parts("pyarrow", [_part_of(obj)], element_spec)
 
 
 def _part_of(obj: Any) -> ArrowPart:
     if isinstance(obj, pa.RecordBatchReader):
-        return ArrowPart("", obj.schema, None, lambda _: obj)
+        return ArrowPart("", obj.schema, lambda _: obj)
     if isinstance(obj, pa_dataset.Scanner):
-        return ArrowPart("", obj.projected_schema, None, lambda _: obj.to_batches())
+        return ArrowPart("", obj.projected_schema, lambda _: obj.to_batches())
     if isinstance(obj, pq.ParquetFile):
         rows = obj.metadata.num_rows
-        return ArrowPart("", obj.schema_arrow, rows, partial(_parquet_batches, lambda: nullcontext(obj), None))
+        return ArrowPart("", obj.schema_arrow, partial(_parquet_batches, lambda: nullcontext(obj), None), rows)
     # By default pyarrow reads ahead whole row groups of many files.
     return ArrowPart(
         "",
         obj.schema,
-        None,
         lambda _: obj.to_batches(batch_size=_rows_of_dataset(obj), batch_readahead=2, fragment_readahead=2),
     )
 
@@ -110,7 +112,7 @@ def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None
 
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> SkippableFiles:
+) -> FileSource:
     """Return a source of the rows of Parquet files. A build that resumes skips the row groups already written.
 
     Folders directly above a file that are named ``key=value``, as Hive writes them, become columns after those of the
@@ -131,7 +133,7 @@ def from_parquet(
 
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> SkippableFiles:
+) -> FileSource:
     """Return a source of the rows of Arrow IPC files (also called Feather, or ``.arrow``).
 
     For a stream of Arrow IPC pass ``pyarrow.ipc.open_stream(path)``, or a function that returns it, to ``cache``.
@@ -156,7 +158,7 @@ def from_csv(
     parse_options: Any = None,
     convert_options: Any = None,
     storage_options: Options = None,
-) -> SkippableFiles:
+) -> FileSource:
     """Return a source of the rows of CSV files. Columns that are not declared are text, as in the file.
 
     In a declared type, an empty cell is null. A cell that does not fit its type is an error that names its record.
@@ -189,18 +191,18 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
         storage_options: options of fsspec's client.
     """
     files = Files(paths, storage_options)
-    return FileSource("json", files, partial(json_lines, files, schema), {"schema": schema})
+    return source_of_files(files, partial(json_lines, files, schema), {"schema": schema})
 
 
 def _source(
     kind: str, files: Files, part: Callable[[File], ArrowPart], options: Mapping[str, Any], *, casts: bool
-) -> SkippableFiles:
-    @cache
-    def parts() -> list[ArrowPart]:
+) -> FileSource:
+    def opened(declared: Tree | None) -> Source:
         with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
-            return list(pool.map(part, files.find()))
+            parts = list(pool.map(part, files.find()))
+        return source_of_parts(kind, parts, declared, casts=casts)
 
-    return SkippableFiles(kind, files, lambda declared: ArrowStream(kind, parts, declared, casts=casts), options)
+    return source_of_files(files, opened, options)
 
 
 def _settings(options: Any) -> dict[str, Any] | None:
@@ -211,15 +213,9 @@ def _settings(options: Any) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if not callable(value) or isinstance(value, FunctionType)}
 
 
-def _fragment(kind: Any, file: File) -> Any:
-    """Return a file as pyarrow's datasets have it."""
-    system = LocalFileSystem() if file.is_local else PyFileSystem(FSSpecHandler(file.fs))
-    return kind.make_fragment(file.path, system)
-
-
 def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
     with reading(file.name, "is not a Parquet file, or is cut short"), _parquet_file(file) as opened:
-        stored, rows = opened.schema_arrow, opened.metadata.num_rows
+        stored, metadata = opened.schema_arrow, opened.metadata
     added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
     read = [name for name in own.names if name not in added]
@@ -228,7 +224,20 @@ def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> Arr
         for batch in _parquet_batches(partial(_parquet_file, file), read, row):
             yield _with_texts(batch, own, added)
 
-    return ArrowPart(file.name, schema or own, rows, batches)
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    starts = list(accumulate(rows[:-1], initial=0)) if rows else []
+    return ArrowPart(file.name, schema or own, batches, metadata.num_rows, starts, _nbytes_of(metadata, read))
+
+
+def _nbytes_of(file: pq.FileMetaData, names: Sequence[str]) -> int:
+    """Return the approximate size of some columns of a Parquet file."""
+    if not file.num_row_groups:
+        return 0
+    # A loop over the columns of all groups takes seconds for a wide file.
+    first = file.row_group(0)
+    columns = map(first.column, range(first.num_columns))
+    chosen = [each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names]
+    return int(sum(chosen) * file.num_rows // max(1, first.num_rows))
 
 
 @contextmanager
@@ -245,20 +254,15 @@ def _parquet_file(file: File) -> Iterator[pq.ParquetFile]:
 def _parquet_batches(
     open_file: Callable[[], AbstractContextManager[pq.ParquetFile]], columns: Sequence[str] | None, row: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Parquet file from a row on."""
+    """Yield the rows of a Parquet file from the first row of a row group on."""
     with open_file() as parquet:
         # Within structs, pyarrow cannot join dictionaries of several row groups.
         for group in range(parquet.metadata.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
-            if row >= rows:
+            if row > 0:
                 row -= rows
-                continue
-            skip = row
-            row = 0
-            size = rows_at_once(parquet.metadata, group)
-            for batch in parquet.iter_batches(size, [group], columns):
-                yield batch[skip:]
-                skip = max(0, skip - len(batch))
+            else:
+                yield from parquet.iter_batches(rows_at_once(parquet.metadata, group), [group], columns)
 
 
 def rows_at_once(file: pq.FileMetaData, group: int) -> int:
@@ -308,10 +312,42 @@ def partition_of(path: str) -> dict[str, str | None]:
 
 
 def _ipc_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
-    with reading(file.name, "is not an Arrow IPC file, or is cut short (pass pyarrow.ipc.open_stream() for a stream)"):
-        fragment = _fragment(pa_dataset.IpcFileFormat(), file)
-        own = _selected(fragment.physical_schema, columns, schema)
-    return ArrowPart(file.name, schema or own, None, lambda _: fragment.to_batches(columns=own.names))
+    what = "is not an Arrow IPC file, or is cut short (pass pyarrow.ipc.open_stream() for a stream)"
+    with reading(file.name, what), _ipc_file(file) as opened:
+        own = _selected(opened.schema, columns, schema)
+        rows = _rows_of_ipc(file, opened.schema)
+
+    def batches(row: int) -> Iterator[pa.RecordBatch]:
+        with _ipc_file(file, own.names) as opened:
+            for number in range(bisect(starts, row) - 1, opened.num_record_batches):
+                yield opened.get_batch(number).select(own.names)
+
+    starts = list(accumulate(rows[:-1], initial=0)) if rows else []
+    return ArrowPart(file.name, schema or own, batches, sum(rows), starts, file.facts.nbytes)
+
+
+def _bits_of(field: pa.Field) -> int:
+    """Return the bits of a value of a column; of one whose values vary, or share a dictionary, more than of others."""
+    is_number = pa.types.is_primitive(field.type)
+    return int(field.type.bit_width) if is_number else _VARYING_BITS
+
+
+@contextmanager
+def _ipc_file(file: File, names: Sequence[str] | None = None) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    """Yield an Arrow IPC file of which some columns are read, or all."""
+    with pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r") as opened:
+        reader = pa.ipc.open_file(opened)
+        if names is not None:
+            chosen = [reader.schema.names.index(name) for name in names]
+            reader = pa.ipc.open_file(opened, options=pa.ipc.IpcReadOptions(included_fields=chosen))
+        yield reader
+
+
+def _rows_of_ipc(file: File, schema: pa.Schema) -> list[int]:
+    """Return the number of rows of each record batch of an Arrow IPC file, which its narrowest column tells."""
+    narrowest = min(schema, key=_bits_of)
+    with _ipc_file(file, [narrowest.name]) as opened:
+        return [opened.get_batch(number).num_rows for number in range(opened.num_record_batches)]
 
 
 def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed, RowBatch, batch_records
+from cachelayer.builds.source import Source
 from cachelayer.errors import (
     CacheLayerError,
     InvalidArgumentError,
@@ -40,12 +42,11 @@ except ImportError as error:
 _DYNAMIC_BATCH = 256
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TfDataSource | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:
     """Return the source of a ``tf.data.Dataset``; None for anything else."""
     if not isinstance(obj, tf.data.Dataset):
         return None
-    dataset = unbatched(obj) if unbatch else obj
-    return TfDataSource(dataset, element_spec)
+    return source_of_pipeline(unbatched(obj) if unbatch else obj, element_spec)
 
 
 def unbatched(batches: Any) -> Any:
@@ -73,8 +74,8 @@ def unbatched(batches: Any) -> Any:
     return flat
 
 
-class TfDataSource:
-    """A ``tf.data.Dataset``, read in batches: reading element by element costs many times more.
+def source_of_pipeline(dataset: Any, declared: Tree | None) -> Source:
+    """Return the source of a ``tf.data.Dataset``.
 
     Args:
         dataset: the dataset.
@@ -84,22 +85,32 @@ class TfDataSource:
         InvalidTypeError: if a leaf cannot be stored; names its path.
         InvalidArgumentError: if the declared spec does not fit the dataset.
     """
+    own = _from_tf_spec(dataset.element_spec, dataset)
+    spec = overlaid(declared, own)
+    if declared is not None:
+        _check_declared(own, spec)
+    cardinality = int(dataset.cardinality())
+    is_endless = cardinality == tf.data.INFINITE_CARDINALITY
+    return Source(
+        "tf.data",
+        _PipelineReader(dataset, spec).read,
+        element_spec=spec,
+        length=cardinality if cardinality >= 0 else None,
+        endless="remove .repeat() of the tf.data.Dataset" if is_endless else "",
+    )
 
-    kind = "tf.data"
 
-    def __init__(self, dataset: Any, declared: Tree | None) -> None:
-        self._dataset = dataset
-        own = _from_tf_spec(dataset.element_spec, dataset)
-        spec = overlaid(declared, own)
-        if declared is not None:
-            _check_declared(own, spec)
-        self.element_spec: Tree | None = spec
+@dataclass(frozen=True, eq=False)
+class _PipelineReader:
+    """Reads a dataset in batches: reading element by element costs many times more.
 
-    @property
-    def length(self) -> int | None:
-        """The number of elements; None if TensorFlow does not know it."""
-        cardinality = int(self._dataset.cardinality())
-        return cardinality if cardinality >= 0 else None
+    Args:
+        dataset: the dataset.
+        element_spec: the spec of its elements.
+    """
+
+    dataset: Any
+    element_spec: Tree
 
     @cached_property
     def _leaves(self) -> list[LeafSpec]:
@@ -114,22 +125,11 @@ class TfDataSource:
         """Whether every leaf has the same shape in all elements, so that batches are plain tensors."""
         return all(isinstance(leaf, ArraySpec) and None not in leaf.shape for leaf in self._leaves)
 
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Return an iterator over the elements, in batches.
-
-        Raises:
-            InvalidArgumentError: if TensorFlow knows that the dataset is endless and there is no limit.
-            SourceError: if the pipeline fails.
-        """
-        if limit is None and int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise InvalidArgumentError(
-                "the tf.data.Dataset is endless (.repeat() without a count): remove .repeat(), or pass max_records="
-            )
-        dataset = self._dataset if limit is None else self._dataset.take(limit)
-        dataset = _without_graph_rewrites(dataset)
+    def read(self, _: int, stop: int | None) -> Iterator[Batch]:
+        """Return an iterator over the elements, in batches."""
+        dataset = _without_graph_rewrites(self.dataset if stop is None else self.dataset.take(stop))
         if self._stacks:
-            nbytes = sum(_static_nbytes(leaf) for leaf in self._leaves)
-            size = batch_records(nbytes)
+            size = batch_records(sum(_static_nbytes(leaf) for leaf in self._leaves))
             return self._pulled(dataset, dataset.batch(size), size, self._stacked)
         parts = dataset.map(self._to_parts)
         return self._pulled(dataset, parts.ragged_batch(_DYNAMIC_BATCH), _DYNAMIC_BATCH, self._encoded)
@@ -157,7 +157,7 @@ class TfDataSource:
 
     def _to_parts(self, *element: Any) -> tuple[Any, ...]:
         """In the graph, return each leaf as one-dimensional tensors, which batch without loss for any shape."""
-        value = element if type(self._dataset.element_spec) is tuple else element[0]
+        value = element if type(self.dataset.element_spec) is tuple else element[0]
         parts = []
         for spec, leaf in zip(self._leaves, tree.flatten_like(self.element_spec, value), strict=True):
             if isinstance(spec, RaggedSpec):

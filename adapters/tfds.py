@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cachelayer.adapters.sources.python_rows import packer
-from cachelayer.builds.iterable_source import SequenceSource
-from cachelayer.builds.source import Source, Splits
+from cachelayer.builds.as_source import Adapted
+from cachelayer.builds.item_source import source_of_items
+from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import tree
 from cachelayer.records.infer import leaf_spec
@@ -27,7 +30,7 @@ METADATA = "tfds"
 _RECORDS_AT_ONCE = 64
 
 
-def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | Splits | None:
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Adapted:
     """Return the source of a data source, or of a prepared builder with one split; None for anything else.
 
     A dict of data sources, as ``builder.as_data_source()`` returns it, becomes one source for each split.
@@ -37,14 +40,14 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         InvalidTypeError: if a builder has several splits, or a feature cannot be stored.
     """
     if isinstance(obj, Mapping) and obj and all(isinstance(part, BaseDataSource) for part in obj.values()):
-        return Splits({str(name): part for name, part in obj.items()})
+        return {str(name): part for name, part in obj.items()}
     if not isinstance(obj, (tfds.core.DatasetBuilder, BaseDataSource)):
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: the examples of TFDS are elements already; leave it out")
     data = _only_split(obj) if isinstance(obj, tfds.core.DatasetBuilder) else obj
     if isinstance(data, BaseDataSource):
-        return TfdsSource(data, element_spec)
+        return _source_of_examples(data, element_spec)
     from cachelayer.adapters.tensorflow import as_source as tf_source
 
     return tf_source(data, element_spec=element_spec)
@@ -72,36 +75,34 @@ def _only_split(builder: Any) -> Any:
             raise InvalidTypeError(f"TFDS does not read {builder.info.full_name}: {error}") from error
 
 
-class TfdsSource(SequenceSource):
-    """The examples of a data source, read many at a time.
+def _source_of_examples(data: BaseDataSource, declared: Tree | None) -> Source:
+    """Return the source of the examples of a data source, with decoders or without.
 
     Args:
-        source: the data source, with decoders or without.
+        data: the data source.
         declared: the element spec that the user declares, in place of the one that the features imply.
 
     Raises:
         InvalidTypeError: if a feature cannot be stored; names its path.
     """
+    spec, info = declared or _spec_of(data), data.dataset_info
+    names = dict(_class_names(info.features, ""))
+    metadata = {METADATA: {"dataset": info.full_name, "split": str(data.split), "class_names": names}}
+    elements = partial(_examples_from, data, None if spec is None else packer(spec))
+    return replace(source_of_items(data, elements=elements), kind="tfds", element_spec=spec, metadata=metadata)
 
-    def __init__(self, source: Any, declared: Tree | None = None) -> None:
-        super().__init__(source, declared or _spec_of(source), by_number=True)
-        self.kind = "tfds"
-        info = source.dataset_info
-        names = dict(_class_names(info.features, ""))
-        self.metadata = {METADATA: {"dataset": info.full_name, "split": str(source.split), "class_names": names}}
 
-    def elements(self) -> Iterator[Any]:
-        examples = self._examples()
-        return examples if self.element_spec is None else map(packer(self.element_spec), examples)
-
-    def _examples(self) -> Iterator[Any]:
-        for start in range(self._first, self._count, _RECORDS_AT_ONCE):
-            numbers = range(start, min(start + _RECORDS_AT_ONCE, self._count))
-            try:
-                yield from self.items.__getitems__(list(numbers))
-            except Exception:  # noqa: BLE001
-                # Reading one by one raises at the example that fails.
-                yield from (self.items[number] for number in numbers)
+def _examples_from(data: BaseDataSource, pack: Callable[[Any], Any] | None, start: int) -> Iterator[Any]:
+    """Yield examples from one on, and read many at a time."""
+    for first in range(start, len(data), _RECORDS_AT_ONCE):
+        numbers = range(first, min(first + _RECORDS_AT_ONCE, len(data)))
+        try:
+            examples = data.__getitems__(list(numbers))
+        except Exception:  # noqa: BLE001
+            # Reading one by one raises at the example that fails.
+            examples = (data[number] for number in numbers)
+        for example in examples:
+            yield example if pack is None else pack(example)
 
 
 def _spec_of(source: Any) -> Tree | None:

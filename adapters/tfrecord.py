@@ -6,14 +6,17 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import google_crc32c
 
-from cachelayer.adapters.sources.files import File, FileElements, Files, FileSource, Options, Paths
+from cachelayer.adapters.sources.files import File, Files, Options, Paths, source_of_files
 from cachelayer.builds.batches import Batch
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
@@ -47,8 +50,7 @@ def from_tfrecord(
         raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
     files, compression = Files(filenames, storage_options), compression_type or None
     if features is None:
-        read = partial(_records, files, compression)
-        return FileSource("tfrecord", files, lambda spec: FileElements(spec or ArraySpec(bytes), read))
+        return source_of_files(files, partial(_source_of_bytes, files, compression))
     if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
         raise InvalidTypeError(
             f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
@@ -58,11 +60,16 @@ def from_tfrecord(
         import tensorflow  # noqa: F401, ICN001
     except ImportError as error:
         raise MissingDependencyError("features need TensorFlow: pip install 'cachelayer[tensorflow]'") from error
-    return FileSource(
-        "tfrecord", files, partial(_Examples, files, compression, dict(features)), {"features": dict(features)}
-    )
+    examples = _Examples(files, compression, dict(features))
+    return source_of_files(files, examples.source, {"features": dict(features)})
 
 
+def _source_of_bytes(files: Files, compression: str | None, declared: Tree | None) -> Source:
+    spec = declared or ArraySpec(bytes)
+    return Source("tfrecord", elements=lambda _: _records(files, compression), element_spec=spec)
+
+
+@dataclass(frozen=True)
 class _Examples:
     """The parsed examples of files.
 
@@ -70,20 +77,22 @@ class _Examples:
         files: the files.
         compression: how they are compressed.
         features: the features.
-        declared: the element spec that a user declares.
     """
 
-    length: int | None = None
+    files: Files
+    compression: str | None
+    features: dict[str, Any]
 
-    def __init__(self, files: Files, compression: str | None, features: dict[str, Any], declared: Tree | None) -> None:
-        self._files, self._compression, self._features, self._declared = files, compression, features, declared
-        self.element_spec = self._parsed(lambda: iter(())).element_spec
+    def source(self, declared: Tree | None) -> Source:
+        """Return the source, with the element spec that a user declares."""
+        spec = self._parsed(lambda: iter(()), declared).element_spec
+        return Source("tfrecord", partial(self._read, declared), element_spec=spec)
 
-    def batches(self, limit: int | None) -> Iterator[Batch]:
+    def _read(self, declared: Tree | None, _: int, stop: int | None) -> Iterator[Batch]:
         damage: list[SourceError] = []
-        names = _Names(self._features)
+        names = _Names(self.features)
         try:
-            yield from self._parsed(partial(self._chunks, damage, names)).batches(limit)
+            yield from self._parsed(partial(self._chunks, damage, names), declared).batches(0, stop)
         except SourceError:
             self._raise_located()
             raise
@@ -96,7 +105,7 @@ class _Examples:
 
         def whole() -> Iterator[bytes]:
             try:
-                for record in _records(self._files, self._compression):
+                for record in _records(self.files, self.compression):
                     names.look_at(record)
                     yield record
             except SourceError as error:
@@ -109,30 +118,30 @@ class _Examples:
         """Parse the records one by one, and raise at the one that fails."""
         import tensorflow as tf
 
-        for file in self._files.find():
-            for number, record in enumerate(_records_of(file, self._compression)):
+        for file in self.files.find():
+            for number, record in enumerate(_records_of(file, self.compression)):
                 try:
-                    tf.io.parse_single_example(record, self._features)
+                    tf.io.parse_single_example(record, self.features)
                 except tf.errors.OpError as error:
                     raise SourceError(f"{file.name} failed at its record {number}: {error.message}") from error
 
-    def _parsed(self, chunks: Callable[[], Iterator[list[bytes]]]) -> Any:
+    def _parsed(self, chunks: Callable[[], Iterator[list[bytes]]], declared: Tree | None) -> Source:
         import tensorflow as tf
 
-        from cachelayer.adapters.tensorflow import TfDataSource, unbatched
+        from cachelayer.adapters.tensorflow import source_of_pipeline, unbatched
 
         raw = tf.data.Dataset.from_generator(chunks, output_signature=tf.TensorSpec((None,), tf.string))
         # Parsing many at a time is faster, but pads all other kinds of lists to the longest in the batch.
         kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
-        is_batched = all(isinstance(feature, kinds) for feature in self._features.values())
+        is_batched = all(isinstance(feature, kinds) for feature in self.features.values())
         parse = tf.io.parse_example if is_batched else tf.io.parse_single_example
         try:
             parsed = (raw if is_batched else raw.unbatch()).map(
-                partial(parse, features=self._features), num_parallel_calls=tf.data.AUTOTUNE
+                partial(parse, features=self.features), num_parallel_calls=tf.data.AUTOTUNE
             )
         except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"TensorFlow does not take features={self._features!r}: {error}") from error
-        return TfDataSource(unbatched(parsed) if is_batched else parsed, self._declared)
+            raise InvalidArgumentError(f"TensorFlow does not take features={self.features!r}: {error}") from error
+        return source_of_pipeline(unbatched(parsed) if is_batched else parsed, declared)
 
 
 class _Names:

@@ -18,11 +18,11 @@ from cachelayer.access.view import View
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream
 from cachelayer.adapters.sources.pictures import with_files
 from cachelayer.arguments import integer
-from cachelayer.builds.array_source import ArraySource, columns_of
+from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
-from cachelayer.builds.iterable_source import IterableSource, SequenceSource, length_of
+from cachelayer.builds.item_source import length_of, source_of_items
 from cachelayer.builds.source import Source
-from cachelayer.builds.unbatched_source import UnbatchedSource
+from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records import tree
@@ -63,55 +63,50 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         InvalidTypeError: if a dataset has neither a length nor its own order, or the rows of batches are unknown.
     """
     if isinstance(obj, torch.Tensor) and obj.ndim and not unbatch:
-        return ArraySource(as_leaf(obj))
+        return array_source(as_leaf(obj))
     # A subclass may make other elements of its tensors.
     if type(obj) is data.TensorDataset and not unbatch:
-        return ArraySource(columns_of(obj.tensors))
+        return array_source(columns_of(obj.tensors))
     rows: int | None = None
     if isinstance(obj, data.DataLoader):
         batches, rows = _lengths_of(obj)
-        source = IterableSource(map(_copied, _loaded(obj)), "torch", batches)
+        items = map(_copied, _loaded(obj))
+        source = Source("torch", elements=lambda _: items, length=batches)
         if unbatch and obj.batch_size is None and isinstance(obj.dataset, _RefDataset):
             raise InvalidTypeError(
                 "unbatch=True: a list in batches of to_torch() may be rows or columns: pass the DataRef itself"
             )
     elif isinstance(obj, data.IterableDataset):
-        source = IterableSource(map(_copied, obj), "torch", length_of(obj))
+        items = map(_copied, obj)
+        source = Source("torch", elements=lambda _: items, length=length_of(obj))
     elif _is_image_folder(obj):
-        source = ImageFolderSource(obj)
+        source = _source_of_image_folder(obj)
     elif isinstance(obj, data.Dataset):
-        source = DatasetSource(obj, by_number=True)
+        # Arrays for tensors, and files for pictures.
+        source = source_of_items(obj, convert=_copied, by_number=True)
     else:
         return None
-    return UnbatchedSource(source, rows) if unbatch else source
+    return unbatched(source, rows) if unbatch else source
 
 
-class DatasetSource(SequenceSource):
-    """The items of a map-style dataset, with arrays for tensors, and files for pictures."""
+def _source_of_image_folder(folder: Any) -> Source:
+    """Return the source of the files of torchvision's ``ImageFolder``, with the numbers of their classes.
 
-    def elements(self) -> Iterator[Any]:
-        return map(_copied, super().elements())
-
-
-class ImageFolderSource(SequenceSource):
-    """The files of torchvision's ``ImageFolder``, with the numbers of their classes.
-
-    Args:
-        folder: the dataset. Its transforms are left out, because what they make differs from epoch to epoch.
+    Its transforms are left out, because what they make differs from epoch to epoch.
     """
+    if folder.transform is not None or folder.target_transform is not None:
+        warn(
+            "the transforms of the ImageFolder are not cached: files and labels are, and loader(stream.map(fn)) or "
+            "the training program applies fn to what is read"
+        )
+    source = source_of_items(folder.samples, convert=_file_and_label, by_number=True)
+    spec = ImageSpec("RGB"), ArraySpec("int64")
+    return replace(source, kind=type(folder).__name__, element_spec=spec, metadata={"classes": list(folder.classes)})
 
-    def __init__(self, folder: Any) -> None:
-        if folder.transform is not None or folder.target_transform is not None:
-            warn(
-                "the transforms of the ImageFolder are not cached: files and labels are, and loader(stream.map(fn)) or "
-                "the training program applies fn to what is read"
-            )
-        super().__init__(folder.samples, (ImageSpec("RGB"), ArraySpec("int64")), by_number=True)
-        self.kind = type(folder).__name__
-        self.metadata = {"classes": list(folder.classes)}
 
-    def elements(self) -> Iterator[Any]:
-        return ((Path(path).read_bytes(), label) for path, label in super().elements())
+def _file_and_label(sample: tuple[str, int]) -> tuple[bytes, int]:
+    path, label = sample
+    return Path(path).read_bytes(), label
 
 
 def _is_image_folder(obj: Any) -> bool:

@@ -16,7 +16,9 @@ from typing import IO, Any
 import numpy as np
 
 from cachelayer.adapters.npy import read_array
-from cachelayer.adapters.sources.files import FileElements, Files, FileSource, Options, Paths
+from cachelayer.adapters.sources.files import Files, Options, Paths, source_of_files
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -69,10 +71,10 @@ def from_webdataset(
     expanded = [one for path in paths for one in (expand_urls(path) if isinstance(path, str) else [path])]
     files = Files(expanded, storage_options)
     chosen = None if suffixes is None else _checked(suffixes)
-    return FileSource("webdataset", files, partial(_source, files, chosen), {"suffixes": chosen})
+    return source_of_files(files, partial(_source, files, chosen), {"suffixes": chosen})
 
 
-def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> FileElements:
+def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> Source:
     if declared is None:
         spec: Any = _spec(files, suffixes)
     elif not isinstance(declared, dict) or not all(isinstance(leaf, LeafSpec) for leaf in declared.values()):
@@ -81,7 +83,8 @@ def _source(files: Files, suffixes: list[str] | None, declared: Tree | None) -> 
         raise InvalidArgumentError(f"element_spec must have {KEY!r}: ArraySpec(str)")
     else:
         spec = declared
-    return FileElements(spec, partial(_elements, files, spec, takes_all=suffixes is None and declared is None))
+    takes_all = suffixes is None and declared is None
+    return Source("webdataset", elements=lambda _: _elements(files, spec, takes_all=takes_all), element_spec=spec)
 
 
 def _spec(files: Files, suffixes: list[str] | None) -> dict[str, LeafSpec | None]:

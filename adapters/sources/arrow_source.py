@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from itertools import accumulate
+from typing import Any
 
 from cachelayer.adapters.sources.arrow_columns import (
     FileLeaves,
@@ -22,6 +21,7 @@ from cachelayer.adapters.sources.arrow_columns import (
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
 from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.source import Source, Table
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -30,7 +30,6 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
-from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.layout import Column
@@ -66,11 +65,20 @@ class TableRows:
         return (TableRows(self.table[row : row + 1], self.columns_of) for row in range(len(self.table)))
 
 
-class TableSource:
-    """A table or frame, whose rows can be read from any place at little cost.
+def source_of_rows(
+    kind: str,
+    length: int,
+    nbytes: int,
+    fetch: Callable[[slice | Sequence[int]], Any],
+    columns_of: Callable[[Any], list[Column]],
+    element_spec: Tree,
+    metadata: Mapping[str, Any],
+    nbytes_of: Callable[[Any], int] | None = None,
+) -> Source:
+    """Return the source of a table or frame, whose rows can be read from any place at little cost.
 
     Args:
-        kind: the kind of source, for the provenance.
+        kind: what it is, for the provenance.
         length: the number of rows.
         nbytes: their approximate size.
         fetch: returns the rows of a slice, or of a sequence of numbers, as a table.
@@ -79,53 +87,34 @@ class TableSource:
         metadata: what the metadata of the version keep.
         nbytes_of: returns the size of such a table, if it is no table of Arrow.
     """
+    most = _BATCHES_AT_ONCE * batch_records(nbytes / max(1, length))
 
-    def __init__(
-        self,
-        kind: str,
-        length: int,
-        nbytes: int,
-        fetch: Callable[[slice | Sequence[int]], Any],
-        columns_of: Callable[[Any], list[Column]],
-        element_spec: Tree,
-        metadata: Mapping[str, Any] | None = None,
-        nbytes_of: Callable[[Any], int] | None = None,
-    ) -> None:
-        self.kind = kind
-        self.length: int | None = length
-        self.element_spec: Tree | None = element_spec
-        self.metadata = metadata or {}
-        self.nbytes = nbytes
-        self._size = batch_records(nbytes / max(1, length))
-        self._fetch = fetch
-        self._columns_of = columns_of
-        self._nbytes_of = nbytes_of or rows_nbytes
-        self._rows = range(length)
+    def read(start: int, stop: int | None) -> Iterator[Batch]:
+        end = length if stop is None else min(length, stop)
+        for first in range(start, end, most):
+            some = fetch(slice(first, min(first + most, end)))
+            size = batch_records((nbytes_of or rows_nbytes)(some) / max(1, len(some)))
+            for row in range(0, len(some), size):
+                yield TableRows(some[row : row + size], columns_of)
 
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        rows = self._rows[:limit]
-        for start in range(rows.start, rows.stop, _BATCHES_AT_ONCE * self._size):
-            some = self._fetch(slice(start, min(start + _BATCHES_AT_ONCE * self._size, rows.stop)))
-            size = batch_records(self._nbytes_of(some) / max(1, len(some)))
-            for first in range(0, len(some), size):
-                yield TableRows(some[first : first + size], self._columns_of)
-
-    def take(self, rows: slice | Sequence[int]) -> Batch:
-        return TableRows(self._fetch(rows), self._columns_of)
-
-    def skipped(self, records: int) -> Self:
-        """Return this source without its first records."""
-        skipped = copy(self)
-        skipped._rows = self._rows[records:]
-        return skipped
+    table = Table(element_spec, length, nbytes, lambda rows: TableRows(fetch(rows), columns_of))
+    return Source(
+        kind,
+        read,
+        element_spec=element_spec,
+        length=length,
+        starts=range(length),
+        table=table,
+        metadata=metadata,
+    )
 
 
-def table_source(kind: str, table: pa.Table, declared: Tree | None) -> TableSource:
+def source_of_table(kind: str, table: pa.Table, declared: Tree | None) -> Source:
     """Return the source of a table of Arrow."""
     spec = spec_of_schema(table.schema, declared, {})
     columns = partial(columns_of, spec, {}, None, "")
     kept = schema_metadata(table.schema)
-    return TableSource(kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec, kept)
+    return source_of_rows(kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec, kept)
 
 
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -141,103 +130,92 @@ class ArrowPart:
     Args:
         name: the name of the file; "" if there is no file.
         schema: the schema of every batch.
-        rows: the number of rows, or None if it is unknown.
-        batches: returns the batches from a given row on. The row is 0 if ``rows`` is None.
+        batches: returns the batches from a given row on: 0, or one of the starts.
+        rows: the number of rows; None if it is unknown.
+        starts: the rows from which batches can be read again and again, by any process, without those before; None if
+            they are read once.
+        nbytes: the approximate size of all rows, if there are starts.
     """
 
     name: str
     schema: pa.Schema
-    rows: int | None
     batches: Callable[[int], Iterable[pa.RecordBatch]]
+    rows: int | None = None
+    starts: Sequence[int] | None = None
+    nbytes: int = 0
 
 
-class ArrowStream:
-    """Record batches that are read one after another. An element is a dict whose keys are the column names.
+def source_of_parts(
+    kind: str,
+    parts: Sequence[ArrowPart],
+    declared: Tree | None = None,
+    leaves: FileLeaves | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    casts: bool = False,
+) -> Source:
+    """Return the source of record batches. An element is a dict whose keys are the column names.
+
+    If all parts have starts, it can be read from each of them.
 
     Args:
-        kind: the kind of source, for the provenance.
-        parts: returns the parts in order, each time it is called.
+        kind: what it is, for the provenance.
+        parts: the parts, in order.
         declared: the element spec that the user declares, in place of the one that the schema implies.
         leaves: the structs that stand for files.
         metadata: what the metadata of the version keep, in place of the types of the columns.
         casts: whether a user declares types, so that each batch is cast to the schema of its part.
     """
+    schema = parts[0].schema
+    spec = spec_of_schema(schema, declared, leaves or {}, parts[0].name)
+    kept = schema_metadata(schema) if metadata is None else metadata
+    counts = [part.rows for part in parts if part.rows is not None]
+    length = sum(counts) if len(counts) == len(parts) else None
+    read = partial(_read, parts, spec, leaves or {}, casts)
+    source = Source(kind, read, element_spec=spec, length=length, metadata=kept)
+    if any(part.starts is None for part in parts):
+        return source
+    firsts = accumulate(counts[:-1], initial=0)
+    starts = [first + row for part, first in zip(parts, firsts, strict=True) for row in part.starts or ()]
+    record_nbytes = sum(part.nbytes for part in parts) / max(1, sum(counts))
+    return replace(source, starts=starts, record_nbytes=record_nbytes, workers_make="parts")
 
-    def __init__(
-        self,
-        kind: str,
-        parts: Callable[[], Sequence[ArrowPart]],
-        declared: Tree | None = None,
-        leaves: FileLeaves | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        casts: bool = False,
-    ) -> None:
-        self.kind = kind
-        self._metadata = metadata
-        self._parts = parts
-        self._declared = declared
-        self._leaves = leaves or {}
-        self._casts = casts
-        self._begin = 0
 
-    @cached_property
-    def element_spec(self) -> Tree | None:
-        """The declared element spec, or the one that the schema implies."""
-        first = self._parts()[0]
-        return spec_of_schema(first.schema, self._declared, self._leaves, first.name)
+def _read(
+    parts: Sequence[ArrowPart], spec: Tree, leaves: FileLeaves, casts: bool, start: int, stop: int | None
+) -> Iterator[Batch]:
+    for part in parts:
+        _check_schema(parts[0], part.name, part.schema)
+    record = 0
+    for part in parts:
+        if part.rows is not None and record + part.rows <= start:
+            record += part.rows
+            continue
+        columns = partial(columns_of, spec, leaves, part.schema if casts else None, part.name)
+        row = max(0, start - record)
+        record += row
+        for batch in resized(_pulled(part, row, record, casts=casts)):
+            wanted = batch if stop is None else batch[: max(0, stop - record)]
+            if len(wanted):
+                yield TableRows(wanted, columns)
+            record += len(batch)
+            if stop is not None and record >= stop:
+                return
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Metadata for the version: by default the types of columns that the spec does not say."""
-        return schema_metadata(self._parts()[0].schema) if self._metadata is None else self._metadata
 
-    @cached_property
-    def length(self) -> int | None:
-        """The number of rows, or None if a part does not know its own."""
-        counts = [part.rows for part in self._parts()]
-        return None if None in counts else sum(count for count in counts if count is not None)
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        first = 0
-        stop = math.inf if limit is None else self._begin + limit
-        parts = self._parts()
-        for part in parts:
-            _check_schema(parts[0], part.name, part.schema)
-        for part in parts:
-            row = 0 if part.rows is None else min(part.rows, max(0, self._begin - first))
-            first += row
-            if row == part.rows:
-                continue
-            casts = part.schema if self._casts else None
-            columns = partial(columns_of, self.element_spec, self._leaves, casts, part.name)
-            for batch in resized(self._pulled(part, row, first)):
-                wanted = batch[max(0, self._begin - first) : None if limit is None else max(0, int(stop) - first)]
-                if len(wanted):
-                    yield TableRows(wanted, columns)
-                first += len(batch)
-                if first >= stop:
-                    return
-
-    def without(self, records: int) -> Self:
-        """Return this source without its first records. Parts that do not know their rows are read from the start."""
-        rest = copy(self)
-        rest._begin += records
-        return rest
-
-    def _pulled(self, part: ArrowPart, row: int, first: int) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a part from a row on; ``first`` is the record of the source that this row is."""
-        name, done = part.name or "the source", first
-        try:
-            for batch in part.batches(row):
-                if not self._casts:
-                    _check_schema(part, f"record {done}", batch.schema)
-                yield batch
-                done += len(batch)
-        except (CacheLayerError, GeneratorExit):
-            raise
-        except Exception as error:
-            raise SourceError(f"{name} failed at record {done} or later: {type(error).__name__}: {error}") from error
+def _pulled(part: ArrowPart, row: int, record: int, *, casts: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a part from a row on; ``record`` is the record of the source that this row is."""
+    try:
+        for batch in part.batches(row):
+            if not casts:
+                _check_schema(part, f"record {record}", batch.schema)
+            yield batch
+            record += len(batch)
+    except (CacheLayerError, GeneratorExit):
+        raise
+    except Exception as error:
+        name = part.name or "the source"
+        raise SourceError(f"{name} failed at record {record} or later: {type(error).__name__}: {error}") from error
 
 
 def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves, name: str = "") -> Tree:

@@ -6,20 +6,19 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NoReturn, Self
+from typing import IO, Any, NoReturn
 
 import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.source_files import FileFacts
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileFacts, FileSource
 from cachelayer.credentials_in_urls import without_credentials, without_credentials_in
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.locks import cached_property
 from cachelayer.objects import paths as names
 from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.records.codec import Codec
@@ -89,11 +88,6 @@ class Files:
         self.paths: list[Any] = list(paths) if is_several else [paths]  # type: ignore[arg-type]
         self.storage_options = storage_options
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the names of the files say that they lie on this host."""
-        return not any("://" in name or "::" in name for name in map(str, self.paths))
-
     def find(self) -> list[File]:
         """Return the files: in the order of the list, and by name within a pattern.
 
@@ -109,124 +103,34 @@ class Files:
             return list(pool.map(lambda file: file.facts, self.find()))
 
 
-class FileSource:
-    """The elements of files, given by a source that is made when it is asked for.
+def source_of_files(
+    files: Files, make: Callable[[Tree | None], Source], options: Mapping[str, Any] | None = None
+) -> FileSource:
+    """Return the source of files, which is made when it is asked for.
 
     Args:
         files: the files.
-        make: returns that source, for the element spec that a user declares, or None.
-        kind: the kind of source, for the provenance.
-        options: how the files are read, by name: a version that was built with others is stale.
+        make: opens them, and returns the source for the element spec that a user declares, or for None.
+        options: how they are read, by name: a version that was built with others is stale.
     """
-
-    def __init__(
-        self, kind: str, files: Files, make: Callable[[Tree | None], Any], options: Mapping[str, Any] | None = None
-    ) -> None:
-        self.kind = kind
-        self.options = options or {}
-        self.is_local = files.is_local
-        self._files = files
-        self._make = make
-        self._declared: Tree | None = None
-        self._first = 0
-
-    @cached_property
-    def _source(self) -> Any:
-        return self._make(self._declared)
-
-    @property
-    def element_spec(self) -> Tree | None:
-        """The element spec that is declared, or the one that the files show."""
-        return self._source.element_spec
-
-    @property
-    def length(self) -> int | None:
-        """The number of elements; None if the files do not tell it."""
-        length: int | None = self._source.length
-        return length
-
-    def with_element_spec(self, spec: Tree) -> Self:
-        """Return this source with an element spec that a user declares."""
-        declared = type(self)(self.kind, self._files, self._make, self.options)
-        declared._declared = spec
-        return declared
-
-    def file_facts(self) -> list[FileFacts]:
-        """Return the current size and modification time of each file."""
-        return self._files.facts()
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the elements, in batches.
-
-        Raises:
-            SourceError: if a file cannot be read; names it.
-        """
-        batches: Iterator[Batch] = self._begun().batches(limit)
-        return batches
-
-    def _begun(self) -> Any:
-        """Return the source from the first element that is wanted."""
-        return self._source
-
-    def _from(self, records: int) -> Self:
-        begun = type(self)(self.kind, self._files, self._make, self.options)
-        begun.__dict__.update(self.__dict__, _first=self._first + records)
-        return begun
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Another process makes its own source of the files, rather than get the arrays that are mapped here.
-        return {name: value for name, value in self.__dict__.items() if name != "_source"}
+    return FileSource([*map(str, files.paths)], make, files.facts, options or {})
 
 
-class SeekableFiles(FileSource):
-    """Files whose source begins at any element at little cost."""
-
-    def skipped(self, records: int) -> Self:
-        """Return this source without its first records."""
-        return self._from(records)
-
-    def _begun(self) -> Any:
-        return self._source.skipped(self._first)
-
-
-class SkippableFiles(FileSource):
-    """Files whose source leaves out its first elements at less cost than they have."""
-
-    def skipped(self, records: int) -> Self:
-        """Return this source without its first records."""
-        return self._from(records)
-
-    def _begun(self) -> Any:
-        return self._source.without(self._first)
-
-
-class FileElements:
-    """Elements of Python that are read from files, one after another: the source within a :class:`FileSource`.
+def with_places(source: Source, place_of: Callable[[int], str]) -> Source:
+    """Return a source whose errors name the place where an element was read.
 
     Args:
-        element_spec: the spec of the elements; None if the first ones decide it.
-        elements: yields them, each time it is called.
-        place_of: returns the file of a record, and its line; None if errors need no more than the record.
+        source: the source.
+        place_of: returns the place of a record, such as its file and line.
     """
 
-    kind = "files"
-    length: int | None = None
+    def read(start: int, stop: int | None) -> Iterator[Batch]:
+        record = start
+        for batch in source.batches(start, stop):
+            yield PlacedBatch(batch, record, place_of)
+            record += len(batch)
 
-    def __init__(
-        self,
-        element_spec: Tree | None,
-        elements: Callable[[], Iterator[Any]],
-        place_of: Callable[[int], str] | None = None,
-    ) -> None:
-        self.element_spec = element_spec
-        self._elements = elements
-        self._place_of = place_of
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        first = 0
-        for batch in IterableSource(self._elements(), self.kind, None).batches(limit):
-            yield batch if self._place_of is None else PlacedBatch(batch, first, self._place_of)
-            first += len(batch)
+    return replace(source, read=read, elements=None)
 
 
 @dataclass(frozen=True, eq=False)

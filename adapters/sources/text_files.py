@@ -16,8 +16,9 @@ import pyarrow.csv as pa_csv
 
 from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
-from cachelayer.adapters.sources.files import File, FileElements, Files, reading
+from cachelayer.adapters.sources.files import File, Files, reading, with_places
 from cachelayer.adapters.sources.python_rows import packer
+from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.infer import from_rows, may_lack_keys
 from cachelayer.records.tree import Tree
@@ -45,7 +46,7 @@ def stream_of(file: File) -> Any:
     return pa.CompressedInputStream(raw, codec.name)
 
 
-def json_lines(files: Files, schema: Any, declared: Tree | None) -> FileElements:
+def json_lines(files: Files, schema: Any, declared: Tree | None) -> Source:
     """Return the objects of JSON lines, in the declared spec, that of a schema, or the one that the first lines show.
 
     A line that is no object is refused as a record.
@@ -61,7 +62,8 @@ def json_lines(files: Files, schema: Any, declared: Tree | None) -> FileElements
         except ElementError as error:
             raise error.at(place=_place_of(files, error.record or 0)) from error.__cause__
     pack = packer(spec, fill=True)
-    return FileElements(spec, lambda: map(pack, rows()), partial(_place_of, files))
+    source = Source("json", elements=lambda _: map(pack, rows()), element_spec=spec)
+    return with_places(source, partial(_place_of, files))
 
 
 def _rows(files: Files, names: list[str] | None) -> Iterator[Any]:
@@ -158,7 +160,7 @@ def csv_part(schema: Any, read: Any, parse: Any, convert: Any, file: File) -> Ar
                 ]
                 yield pa.RecordBatch.from_arrays(columns, names=names)
 
-    return ArrowPart(file.name, own, None, batches)
+    return ArrowPart(file.name, own, batches)
 
 
 def _without_last_row(batches: Any, name: str) -> Iterator[pa.RecordBatch]:

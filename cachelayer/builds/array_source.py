@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_records
+from cachelayer.builds.source import Source, Table
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.infer import as_leaf, from_element
@@ -23,47 +24,45 @@ _IN_MEMORY = ("__dlpack__", "numpy", "to_numpy")
 _STRINGS = "A column of objects holds str, or bytes, and None: convert the others, or pass a list of elements."
 
 
-class ArraySource:
-    """An array, or a nested dict or tuple of arrays of equal length: element i is row i of each.
+def array_source(arrays: Tree, declared: Tree | None = None) -> Source:
+    """Return the source of the rows of arrays: element i is row i of each.
 
     Args:
-        arrays: arrays of at least one dimension; of dtype object if they hold str, or bytes, and None.
+        arrays: an array, or a nested dict or tuple of arrays of equal length, of at least one dimension; of dtype
+            object if they hold str, or bytes, and None.
         declared: the user's element spec, if any; it is needed for a column that holds nothing but None.
     """
-
-    kind = "arrays"
-
-    def __init__(self, arrays: Tree, declared: Tree | None = None) -> None:
-        columns = tree.map_structure(arrays, _column)
-        found = tree.leaf_values(columns)
-        lengths = {path: len(column) for path, column in found}
-        if len(set(lengths.values())) > 1:
-            raise InvalidTypeError(
-                f"arrays of different lengths are not a source: {lengths}. The arrays of a dict or tuple are "
-                "columns; to make each array a record, pass a list"
-            )
-        leaves = {} if declared is None else dict(tree.leaf_values(declared))
-        self.element_spec: Tree | None = tree.map_structure(
-            columns, lambda path, column: _row_spec(path, column, leaves.get(path))
+    columns = tree.map_structure(arrays, _column)
+    found = tree.leaf_values(columns)
+    lengths = {path: len(column) for path, column in found}
+    if len(set(lengths.values())) > 1:
+        raise InvalidTypeError(
+            f"arrays of different lengths are not a source: {lengths}. The arrays of a dict or tuple are columns; to "
+            "make each array a record, pass a list"
         )
-        self.length: int | None = next(iter(lengths.values()))
-        self._rows = RowBatch(columns, self.length)
-        self.nbytes = sum(_values(column).nbytes for _, column in found)
-        self._batch = batch_records(self.nbytes / max(1, self.length), MAX_STACKED_RECORDS)
-        self._first = 0
+    leaves = {} if declared is None else dict(tree.leaf_values(declared))
+    spec = tree.map_structure(columns, lambda path, column: _row_spec(path, column, leaves.get(path)))
+    length = next(iter(lengths.values()))
+    nbytes = sum(_values(column).nbytes for _, column in found)
+    rows = RowBatch(columns, length)
+    return Source(
+        "arrays",
+        partial(_read, rows, batch_records(nbytes / max(1, length), MAX_STACKED_RECORDS)),
+        element_spec=spec,
+        length=length,
+        starts=range(length),
+        table=Table(spec, length, nbytes, partial(_take, rows)),
+        # One process makes rows as quickly as several would.
+        workers_make="nothing",
+    )
 
-    def skipped(self, records: int) -> ArraySource:
-        """Return a source of these arrays that begins at a row."""
-        skipped = copy(self)
-        skipped._first += records
-        return skipped
 
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        stop = len(self._rows) if limit is None else min(len(self._rows), self._first + limit)
-        return self._rows.cut(self._first, stop, self._batch)
+def _read(rows: RowBatch, size: int, start: int, stop: int | None) -> Iterator[RowBatch]:
+    return rows.cut(start, len(rows) if stop is None else min(stop, len(rows)), size)
 
-    def take(self, rows: slice | Sequence[int]) -> Batch:
-        return self._rows.take(rows if isinstance(rows, slice) else np.asarray(rows))
+
+def _take(rows: RowBatch, wanted: slice | Sequence[int]) -> RowBatch:
+    return rows.take(wanted if isinstance(wanted, slice) else np.asarray(wanted))
 
 
 def columns_of(obj: Any) -> Tree | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError, InvalidTypeError, SourceError
+from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.infer import as_leaf
@@ -262,37 +262,3 @@ class Framed:
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:
     """Return the number of records of about this size that make a batch."""
     return int(min(most, max(1, BATCH_NBYTES // max(1, record_nbytes))))
-
-
-def counted(
-    batches: Iterator[Any], length: int | None, first: int, limit: int | None, size: Callable[[Any], int] = len
-) -> Iterator[Any]:
-    """Yield the batches of a source, and raise if their number of elements is not what the source promises.
-
-    Args:
-        batches: the batches that the source yields.
-        length: the total number of elements that the source promises; None if it promises none.
-        first: the number of the first of these elements in the source.
-        limit: the number of elements that were asked for; None for all.
-        size: returns the number of elements of a batch.
-    """
-    if length is None:
-        yield from batches
-        return
-    wanted = max(0, length - first)
-    wanted = wanted if limit is None else min(wanted, limit)
-    yielded = 0
-    for batch in batches:
-        yielded += size(batch)
-        if yielded > wanted:
-            raise _wrong_length(length, f"goes on after {first + wanted}")
-        yield batch
-    if yielded < wanted:
-        raise _wrong_length(length, f"ended after {first + yielded}")
-
-
-def _wrong_length(length: int, what: str) -> SourceError:
-    return SourceError(
-        f"the source {what} elements, but its length is {length}: correct its __len__, or pass a function that yields "
-        "the elements: it promises no length"
-    )

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.element_specs import check_fits, known_spec
+from cachelayer.builds.element_specs import check_fits, known_spec, own_spec
 from cachelayer.builds.extensions import Extension
-from cachelayer.builds.ordered_records import OrderedRecords
-from cachelayer.builds.parts import Parts, Ranges, divide
+from cachelayer.builds.parts import Parts, divide
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import Source, as_source
-from cachelayer.builds.source_files import FileFacts, files_of
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileFacts
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
@@ -96,7 +96,7 @@ class BuildPlan:
         """Decide how to build what was requested. If the user's source is a function, this calls it."""
         source, options = _source_and_options(request)
         parts = divide(source, options)
-        files = files_of(source)
+        files = source.files()
         recipe = request.recipe.completed(source, files)
         base, spec = request.extension.base, options.element_spec
         facts = {
@@ -105,7 +105,7 @@ class BuildPlan:
             "shard_bytes": options.shard_bytes,
             "base": None if base is None else base.info.digest,
             "source": source.kind,
-            "records of the source": getattr(source, "plan", None),
+            "records of the source": source.plan,
             "parts": None if parts is None else parts.plan,
             "length": source.length,
             "element spec": None if spec is None else spec_json.to_json(spec),
@@ -133,12 +133,11 @@ class BuildPlan:
     def engine(self) -> Engine | None:
         """What runs the parts in other processes; None if this process writes them.
 
-        Worker processes then make the elements of ranges, and this process writes them: that divides small versions
-        too.
+        Worker processes then make elements, if these take time to make, and this process writes them: that divides
+        small versions too.
         """
         options = self.options
-        by_chunks = isinstance(self.parts, Ranges) and not isinstance(self.parts.source, OrderedRecords)
-        if options.engine is None and (by_chunks or options.workers == 1):
+        if options.engine is None and (options.workers == 1 or self.source.workers_make != "parts"):
             return None
         return engine_of(options.engine, options.workers)
 
@@ -156,5 +155,5 @@ def _source_and_options(request: BuildRequest) -> tuple[Source, BuildOptions]:
         source = as_source(obj, unbatch=options.unbatch, element_spec=extension.spec)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"this source cannot be appended to {name}: {error}") from error
-    check_fits(name, extension.spec, source.element_spec)
+    check_fits(name, extension.spec, own_spec(source))
     return source, replace(options, element_spec=extension.spec)

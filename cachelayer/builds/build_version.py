@@ -19,7 +19,6 @@ from cachelayer.builds.extensions import write_array
 from cachelayer.builds.part_builds import Hosts, build_parts, build_parts_together, join_hosts
 from cachelayer.builds.parts import Parts
 from cachelayer.builds.shard_target import ShardTarget, shard_target
-from cachelayer.builds.source import metadata_of, provenance_of, versions_read
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.builds.write_shards import write_whole
 from cachelayer.errors import AlreadyExistsError, SourceError
@@ -163,9 +162,7 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     change = event("publish", version=request.version, **({} if base is None else {"base": base.info.version}))
     manifest, numbers = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
-        published = publish(
-            request.log, request.version, manifest, numbers, change, base, read=versions_read(plan.source)
-        )
+        published = publish(request.log, request.version, manifest, numbers, change, base, read=plan.source.versions)
     except AlreadyExistsError:
         _forget_notes(plan)
         raise
@@ -198,11 +195,11 @@ def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
     inherited = {} if base is None else base.manifest.provenance.get("metadata") or {}
     return {
         **annotations,
-        "metadata": {**inherited, **metadata_of(plan.source), **annotations["metadata"]},
+        "metadata": {**inherited, **plan.source.metadata, **annotations["metadata"]},
         **({"left_out": {"records": left_out, "first": list(result.first_left_out)}} if left_out else {}),
         **plan.recipe.provenance,
         **commit_of(code_file(plan.recipe.made_by)),
-        **provenance_of(plan.source),
+        **plan.source.provenance,
         "source": plan.source.kind,
         "time": now(),
         "duration_s": round(time.monotonic() - plan.started, 3),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed, RowBatch, batch_records
+from cachelayer.builds.elements import errors_named, failure_at
 from cachelayer.builds.encode import Encoder, marked
-from cachelayer.builds.iterable_source import SequenceSource, errors_named, failure_at
+from cachelayer.builds.item_source import source_of_items
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import HasRecords, records_of
@@ -19,66 +21,58 @@ from cachelayer.records.codec import codec_for
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
-from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
 
 
-class FunctionColumns(SequenceSource):
-    """What a function makes of the records of a version.
+def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *, batched: bool) -> Source:
+    """Return the source of what a function makes of the records of a version.
 
     Args:
         ref: the version.
         function: takes an element, or with ``batched`` a batch, and returns a dict of columns.
         batched: whether it takes a batch: leaves stacked on a leading axis, which its columns have too.
     """
+    plan = {"of": records_of(ref).digests.elements, "batched": batched}
+    if not batched:
+        source = source_of_items(ref, elements=partial(_columns_from, ref, function))
+        return replace(source, kind="columns", plan=plan)
+    read, length = partial(_read, ref, function), len(records_of(ref))
+    return Source("columns", read, length=length, starts=range(length), items=ref, plan=plan)
 
-    def __init__(self, ref: HasRecords[Any], function: Callable[[Any], Any], *, batched: bool) -> None:
-        super().__init__(ref, by_number=True)
-        self.kind = "columns"
-        self._function = function
-        self._batched = batched
-        self._size = batch_records(records_of(ref).info.read_nbytes)
 
-    @property
-    def plan(self) -> dict[str, Any]:
-        """What decides the columns, besides the function."""
-        return {"of": records_of(self.items).digests.elements, "batched": self._batched}
+def _ranges(ref: HasRecords[Any], start: int, stop: int) -> Iterator[Ints]:
+    """Yield the numbers of records that are read at once."""
+    size = batch_records(records_of(ref).info.read_nbytes)
+    for first in range(start, stop, size):
+        yield np.arange(first, min(first + size, stop))
 
-    def _numbers(self, stop: int) -> Iterator[Ints]:
-        for start in range(self._first, stop, self._size):
-            yield np.arange(start, min(start + self._size, stop))
 
-    def elements(self) -> Iterator[Any]:
-        if self._batched:
-            for batch in self._batches(self._count):
-                yield from batch.views()
-            return
-        for numbers in self._numbers(self._count):
-            for number, element in zip(numbers.tolist(), self.items.__getitems__(numbers), strict=True):
-                yield self._checked(number, self._function(element))
+def _columns_from(ref: Any, function: Callable[[Any], Any], start: int) -> Iterator[Any]:
+    for numbers in _ranges(ref, start, len(records_of(ref))):
+        elements = ref.__getitems__(numbers)
+        for number, element in zip(numbers.tolist(), elements, strict=True):
+            yield _checked(number, function(element))
 
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        if not self._batched:
-            return super().batches(limit)
-        return self._batches(self._count if limit is None else min(self._count, self._first + limit))
 
-    def _batches(self, stop: int) -> Iterator[RowBatch]:
-        for numbers in self._numbers(stop):
-            first = int(numbers[0])
-            with errors_named(failure_at(first)):
-                columns = self._checked(first, self._function(records_of(self.items).batch(numbers)))
-            batch = _with_string_arrays(columns, "")
-            for path, leaf in tree.leaf_values(batch):
-                _check_rows(path, leaf, len(numbers))
-            yield RowBatch(batch, len(numbers))
+def _read(ref: HasRecords[Any], function: Callable[[Any], Any], start: int, stop: int | None) -> Iterator[Batch]:
+    records = records_of(ref)
+    for numbers in _ranges(ref, start, len(records) if stop is None else min(len(records), stop)):
+        first = int(numbers[0])
+        with errors_named(failure_at(first)):
+            columns = _checked(first, function(records.batch(numbers)))
+        batch = _with_string_arrays(columns, "")
+        for path, leaf in tree.leaf_values(batch):
+            _check_rows(path, leaf, len(numbers))
+        yield RowBatch(batch, len(numbers))
 
-    def _checked(self, number: int, columns: Any) -> Any:
-        if not isinstance(columns, dict) or not columns:
-            raise InvalidTypeError(
-                f"columns: the function returned {tree.describe(columns)} for record {number}: return a dict, such as "
-                "{'score': 0.5}"
-            )
-        return columns
+
+def _checked(number: int, columns: Any) -> Any:
+    if not isinstance(columns, dict) or not columns:
+        raise InvalidTypeError(
+            f"columns: the function returned {tree.describe(columns)} for record {number}: return a dict, such as "
+            "{'score': 0.5}"
+        )
+    return columns
 
 
 def _with_string_arrays(value: Any, path: str) -> Any:
@@ -106,28 +100,7 @@ def _check_rows(path: str, leaf: Any, rows: int) -> None:
         raise SourceError(f"the function returned {len(leaf)} rows of {path} for {rows} records")
 
 
-@dataclass(frozen=True)
-class EncodedColumns:
-    """Columns that are encoded already.
-
-    Args:
-        element_spec: their spec.
-        frames: a record for each row.
-    """
-
-    element_spec: Tree
-    frames: Frames
-    kind = "columns"
-
-    @property
-    def length(self) -> int:
-        return len(self.frames)
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        yield Framed(self.frames[: len(self.frames) if limit is None else limit])
-
-
-def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
+def columns_by_key(source: Source, keys: Any, key: str) -> Source:
     """Return the rows of a table in the order of records, found by a key.
 
     Args:
@@ -146,7 +119,7 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
         )
     codec = codec_for(spec)
     encoder = Encoder(codec, "raise")
-    frames = Frames.joined(list(map(encoder.encode, source.batches(None))))
+    frames = Frames.joined(list(map(encoder.encode, source.batches())))
     records = Records(frames.buffer, frames.starts, frames.lengths)
     spec = marked(spec, encoder.result.nullable)
     codec, number = codec_for(spec), leaf_number(spec, key)
@@ -154,7 +127,13 @@ def columns_by_key(source: Source, keys: Any, key: str) -> EncodedColumns:
     rows = _rows_of(keys, key_array(ours.batch(ours.decode(records))[key], key, "the table"), key)
     others = codec.chosen([leaf for leaf in range(len(tree.leaves(spec))) if leaf != number])
     columns = others.decode(records[rows])
-    return EncodedColumns(others.spec, codec_for(others.spec).encode(columns, len(rows)))
+    found = codec_for(others.spec).encode(columns, len(rows))
+    read = partial(_read_frames, found)
+    return Source("columns", read, element_spec=others.spec, length=len(found))
+
+
+def _read_frames(frames: Frames, start: int, stop: int | None) -> Iterator[Batch]:
+    yield Framed(frames[start:stop])
 
 
 def key_array(column: Any, key: str, where: str) -> Any:

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.parts import Parts, errors_of
-from cachelayer.builds.source import Seekable, Source
+from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records import tree
-from cachelayer.records.infer import FIRST_ELEMENTS, completed, from_elements, may_lack_keys, overlaid
+from cachelayer.records.infer import (
+    FIRST_ELEMENTS,
+    completed,
+    from_elements,
+    lacks_keys,
+    may_lack_keys,
+    overlaid,
+)
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 
@@ -31,83 +37,89 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
             have besides.
     """
     declared = options.element_spec
-    if isinstance(source, Parts):
+    if source.parts is not None:
         # An engine may build parts where their data is: for a declared spec none is opened here.
-        return declared if declared is not None and options.engine is not None else _spec_of_parts(source, declared)
+        is_enough = declared is not None and options.engine is not None
+        return declared if is_enough else _spec_of_parts(source.parts, declared)
     if source.element_spec is not None:
         return overlaid(declared, source.element_spec)
-    if declared is not None:
-        return _completed(declared, source, options)
     length = options.expected(source.length)
-    if isinstance(source, Seekable) and length:
-        return _inferred(lambda limit: source.skipped(0).batches(min(limit, length)))
-    return None
-
-
-def _completed(declared: Tree, source: Source, options: BuildOptions) -> Tree:
-    """Return a declared spec with the keys of the first elements that it lacks."""
-    # If elements may be left out, the first one may be such an element.
-    if not isinstance(source, IterableSource) or options.on_error == "skip" or not may_lack_keys(declared):
+    if source.starts is None or not length or not needs_elements(declared, options):
         return declared
-    try:
-        return completed(declared, source.peek(declared))
-    except ElementError as error:
-        raise error.at(record=error.record or 0) from error.__cause__
+    return _told_by(lambda most: source.batches(0, min(most, length)), declared)
+
+
+def needs_elements(declared: Tree | None, options: BuildOptions) -> bool:
+    """Return whether first elements tell what a declared spec lacks."""
+    # If elements may be left out, the first one may be such an element.
+    return declared is None or (options.on_error == "raise" and may_lack_keys(declared))
+
+
+def own_spec(source: Source) -> Tree | None:
+    """Return the spec that a source, or the first of its parts, has; None if only elements show it."""
+    return source.element_spec if source.parts is None else source.parts.part(0).source.element_spec
 
 
 def _spec_of_parts(parts: Parts, declared: Tree | None) -> Tree | None:
-    if not parts.count or (declared is not None and not may_lack_keys(declared)):
+    if declared is not None and not may_lack_keys(declared):
         return declared
     own = parts.part(0).source.element_spec
-    if own is not None:
-        return overlaid(declared, own)
-    batches = partial(_batches_of, parts)
-    if declared is None:
-        return _inferred(batches)
-    return completed(declared, list(islice(_elements(batches(FIRST_ELEMENTS)), FIRST_ELEMENTS)))
+    return _told_by(partial(_batches_of, parts), declared) if own is None else overlaid(declared, own)
 
 
-def _batches_of(parts: Parts, limit: int) -> Iterator[Batch]:
+def _batches_of(parts: Parts, most: int) -> Iterator[Batch]:
     """Yield the first batches of each part."""
     for number in range(parts.count):
         part = parts.part(number)
         with errors_of(part):
-            yield from part.source.batches(limit)
+            yield from part.source.batches(stop=most)
 
 
-def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
-    """Return the spec of a source's first elements, reading as few as possible; None if it has no element."""
+def _told_by(batches: Callable[[int], Iterator[Batch]], declared: Tree | None) -> Tree | None:
+    """Return the spec that as few first elements as possible tell; None if there is no element."""
     try:
-        return from_elements(islice(_elements(batches(FIRST_ELEMENTS)), FIRST_ELEMENTS))
+        return infer_spec(batches(FIRST_ELEMENTS), declared)[0]
     except ElementError:
         # A leaf is None in all of them: a later one may show what it is.
-        return from_elements(_elements(batches(_LOOK_AHEAD)))
+        return infer_spec(batches(_LOOK_AHEAD), declared)[0]
 
 
-def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
-    """Return the spec of the first elements, None if there are none, and an iterator over all batches."""
-    seen: list[Batch] = []
+def infer_spec(batches: Iterator[Batch], declared: Tree | None = None) -> tuple[Tree, Iterator[Batch]]:
+    """Return the spec of the first elements, None if there are none, and an iterator over all batches.
 
-    def watched() -> Iterator[Batch]:
+    Args:
+        batches: the batches.
+        declared: what a user declares of the spec; the first elements tell the rest.
+    """
+    first: list[Batch] = []
+
+    def first_elements() -> Iterator[Any]:
         for batch in batches:
-            seen.append(batch)
-            yield batch
-            # The source may change what it gave when it makes the next batch.
-            seen[-1] = batch.copied() if isinstance(batch, RowBatch) else batch
+            first.append(batch)
+            if isinstance(batch, RowBatch):
+                yield from batch.views()
+                # The source may change what it gave when it makes the next batch.
+                first[-1] = batch.copied()
+            elif isinstance(batch, ElementBatch):
+                yield from batch.items
+            else:
+                raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
 
-    def all_batches() -> Iterator[Batch]:
-        while seen:
-            yield seen.pop(0)
-        yield from batches
-
-    return from_elements(_elements(watched())), all_batches()
+    spec = from_elements(first_elements()) if declared is None else _completed(declared, first_elements())
+    return spec, chain((first.pop(0) for _ in range(len(first))), batches)
 
 
-def _elements(batches: Iterator[Batch]) -> Iterator[Any]:
-    for batch in batches:
-        if not isinstance(batch, (ElementBatch, RowBatch)):
-            raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
-        yield from batch.views() if isinstance(batch, RowBatch) else batch.items
+def _completed(declared: Tree, elements: Iterator[Any]) -> Tree:
+    """Return a declared spec with the keys of the first elements that it lacks."""
+    first: list[Any] = []
+    for element in islice(elements, FIRST_ELEMENTS):
+        first.append(element)
+        if not lacks_keys(declared, element):
+            break
+    try:
+        return completed(declared, first)
+    except ElementError as error:
+        raise error.at(record=error.record or 0) from error.__cause__
 
 
 def check_fits(name: str, spec: Tree, added: Tree | None) -> None:

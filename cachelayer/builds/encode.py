@@ -18,7 +18,6 @@ from cachelayer.builds.batches import (
     MAX_BATCH_RECORDS,
     Batch,
     Framed,
-    counted,
 )
 from cachelayer.engines.processes import Call, ProcessPool
 from cachelayer.errors import ElementError
@@ -33,7 +32,7 @@ from cachelayer.versions.notes import PartResult
 
 if TYPE_CHECKING:
     # Worker processes import this module; the sources that they do not read would make their start slower.
-    from cachelayer.builds.source import Seekable
+    from cachelayer.builds.source import Source
 
 OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
@@ -122,12 +121,12 @@ def marked(spec: Tree, nullable: Collection[int]) -> Tree:
 
 
 def encode_with_workers(
-    source: Seekable, spec: Tree, on_error: OnError, workers: int, parts: Mapping[int, range]
+    source: Source, spec: Tree, on_error: OnError, workers: int, parts: Mapping[int, range]
 ) -> Generator[tuple[int, EncodedChunk], None, None]:
     """Yield the elements of parts of a source in chunks, in order; closing it kills the processes.
 
     Args:
-        source: the source, which can begin at any record; it is pickled, by value if the main program defines it.
+        source: the source, which is read from any record; it is pickled, by value if the main program defines it.
         spec: the element spec.
         on_error: what to do with elements that do not fit.
         workers: number of processes; each has two chunks in progress.
@@ -167,9 +166,8 @@ def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: li
     return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
 
 
-def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> EncodedChunk:
-    """Encode one chunk of a source which can begin at any record."""
+def encode(source: Source, spec: Tree, on_error: OnError, start: int, count: int) -> EncodedChunk:
+    """Encode one chunk of a source that is read from any record."""
     encoder = Encoder(codec_for(spec), on_error, start)
-    begun = source.skipped(start)
-    frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]
+    frames = [encoder.encode(batch) for batch in source.batches(start, start + count)]
     return frames, encoder.result

@@ -13,9 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
-from cachelayer.builds.batches import counted
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.column_sources import FunctionColumns
 from cachelayer.builds.encode import Encoder, marked
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
@@ -232,11 +230,10 @@ class AddingColumns:
             )
 
     def array_spec(self, source: Source, options: BuildOptions) -> Tree | None:
-        """Return the spec of columns of fixed size, if they need no code of the user."""
-        spec = options.element_spec if options.element_spec is not None else source.element_spec
-        if spec is None or layout_nbytes(self._checked(spec)) is None or isinstance(source, FunctionColumns):
-            return None
-        return spec
+        """Return the spec of columns of fixed size, if the source tells it without making any."""
+        spec = options.element_spec
+        is_static = spec is not None and layout_nbytes(self._checked(spec)) is not None
+        return spec if is_static and source.element_spec is not None else None
 
     def finish(
         self,
@@ -296,7 +293,7 @@ def write_array(source: Source, spec: Tree, records: int, target: ShardTarget) -
     encoder = Encoder(codec_for(spec), "raise")
 
     def rows() -> Iterator[Bytes]:
-        for batch in counted(source.batches(None), source.length, 0, None):
+        for batch in source.batches():
             encoded = rows_of(encoder.encode(batch))
             current().update(len(encoded), encoded.nbytes)
             yield encoded

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed
+from cachelayer.builds.source import Source
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
@@ -41,9 +42,10 @@ class RawRecords(Protocol):
         """Return the records of these rows."""
 
 
-@dataclass(frozen=True)
-class OrderedRecords:
-    """The records of a base in the order of a new version.
+def ordered_records(
+    records: RawRecords, seed: int | None, record_nbytes: float, made_by: Mapping[str, Any], base: Mapping[str, Any]
+) -> Source:
+    """Return the source of the records of a base, in the order of a new version.
 
     Args:
         records: the records of the base.
@@ -51,52 +53,36 @@ class OrderedRecords:
         record_nbytes: the mean bytes of a record.
         made_by: what decides the records besides the base, for the provenance; JSON values.
         base: what the provenance says of the base.
-        first: the number of the first record.
     """
+    length = len(records)
+    return Source(
+        "rewrite",
+        partial(_read, records, seed, max(1, int(_READ_NBYTES // max(1.0, record_nbytes)))),
+        element_spec=records.element_spec,
+        length=length,
+        starts=range(length),
+        versions=records.versions,
+        record_nbytes=record_nbytes,
+        workers_make="parts",
+        plan={"base": records.digest, "shuffle_seed": seed, "fields": made_by["fields"]},
+        provenance={"base": dict(base), "rewrite": dict(made_by)},
+    )
 
-    records: RawRecords
-    seed: int | None
-    record_nbytes: float
-    made_by: Mapping[str, Any]
-    base: Mapping[str, Any]
-    first: int = 0
-    kind = "rewrite"
 
-    @property
-    def element_spec(self) -> Tree:
-        return self.records.element_spec
-
-    @property
-    def length(self) -> int:
-        return len(self.records)
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """How the version was made."""
-        return {"base": dict(self.base), "rewrite": dict(self.made_by)}
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """What decides the records."""
-        return {"base": self.records.digest, "shuffle_seed": self.seed, "fields": self.made_by["fields"]}
-
-    def skipped(self, records: int) -> OrderedRecords:
-        return replace(self, first=self.first + records)
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the records, and read the next ones meanwhile."""
-        stop = self.length if limit is None else min(self.length, self.first + limit)
-        step = max(1, int(_READ_NBYTES // max(1.0, self.record_nbytes)))
-        rows = (self._rows(start, min(start + step, stop)) for start in range(self.first, stop, step))
-        frames = map(self.records.frames, rows)
-        with Pool(1, "cachelayer-rewrite") as thread:
+def _read(records: RawRecords, seed: int | None, step: int, start: int, stop: int | None) -> Iterator[Batch]:
+    """Yield records, and read the next ones meanwhile."""
+    end = len(records) if stop is None else min(len(records), stop)
+    ranges = ((first, min(first + step, end)) for first in range(start, end, step))
+    frames = (records.frames(_rows(len(records), seed, *each)) for each in ranges)
+    with Pool(1, "cachelayer-rewrite") as thread:
+        coming = thread.submit(next, frames, None)
+        while (read := coming.result()) is not None:
             coming = thread.submit(next, frames, None)
-            while (read := coming.result()) is not None:
-                coming = thread.submit(next, frames, None)
-                yield Framed(read)
+            yield Framed(read)
 
-    def _rows(self, first: int, stop: int) -> Ints:
-        """Return the rows of the base that are records ``first`` to ``stop`` of the new version."""
-        if self.seed is None:
-            return np.arange(first, stop)
-        return np.concatenate(list(permuted_pieces(self.length, self.seed, 0, first, stop)))
+
+def _rows(length: int, seed: int | None, first: int, stop: int) -> Ints:
+    """Return the rows of the base that are records ``first`` to ``stop`` of the new version."""
+    if seed is None:
+        return np.arange(first, stop)
+    return np.concatenate(list(permuted_pieces(length, seed, 0, first, stop)))

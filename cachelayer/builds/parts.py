@@ -6,16 +6,19 @@ processes. Each part begins a shard of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from itertools import pairwise
+from typing import Any, Protocol
 
+from cachelayer.builds.batches import Batch
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import encode
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
-from cachelayer.builds.source import Seekable, Source
+from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
+from cachelayer.locks import cached_property
 from cachelayer.records.codec import codec_for
 
 _SAMPLE = 64
@@ -29,15 +32,18 @@ class Part:
 
     Args:
         source: yields its elements.
-        first: the number of the first of them in error messages.
-        records: how many there are; None for all elements of the source.
+        first, stop: those of the source that belong to it: all from the first on if ``stop`` is None.
         name: its name in error messages; empty if the record numbers are enough.
     """
 
     source: Source
     first: int = 0
-    records: int | None = None
+    stop: int | None = None
     name: str = ""
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the elements."""
+        return self.source.batches(self.first, self.stop)
 
 
 @contextmanager
@@ -56,9 +62,8 @@ def errors_of(part: Part) -> Iterator[None]:
         raise type(error)(f"{part.name}: {error}") from error
 
 
-@runtime_checkable
 class Parts(Protocol):
-    """A source that comes in parts; it can be pickled."""
+    """The parts of a source; they can be pickled."""
 
     @property
     def count(self) -> int:
@@ -81,29 +86,44 @@ class Parts(Protocol):
 
 @dataclass(frozen=True)
 class Ranges:
-    """A source that can begin at any record, divided into ranges of equal numbers of records.
+    """Ranges of a source that can be read from some records.
 
     Args:
         source: the source.
         length: number of the elements that are taken from it.
-        records: number of records in a part.
+        records: about how many are in a part.
         is_all: whether these are all of its elements.
     """
 
-    source: Seekable
+    source: Source
     length: int
     records: int
     is_all: bool = True
 
+    @cached_property
+    def starts(self) -> Sequence[int]:
+        """The first record of each part.
+
+        A part has as many records as are wanted, or fewer, but at least those from one start of the source to the next.
+        """
+        if isinstance(self.source.starts, range):
+            return range(0, self.length, self.records)
+        starts = [0]
+        within = [start for start in self.source.starts or () if start < self.length]
+        for start, end in pairwise([*within, self.length]):
+            if start > starts[-1] and end - starts[-1] > self.records:
+                starts.append(start)
+        return starts
+
     @property
     def count(self) -> int:
         """How many parts."""
-        return -(-self.length // self.records)
+        return len(self.starts)
 
     @property
     def plan(self) -> dict[str, Any]:
         """What decides the parts."""
-        return {"records": self.records}
+        return {"records": self.records, "parts": self.count}
 
     def describe(self, number: int) -> str:
         records = self.range(number)
@@ -111,20 +131,20 @@ class Ranges:
 
     def range(self, number: int) -> range:
         """Return the numbers of the records of a part."""
-        return range(number * self.records, min(self.length, (number + 1) * self.records))
+        return range(self.starts[number], self.length if number + 1 == self.count else self.starts[number + 1])
 
     def part(self, number: int) -> Part:
         records = self.range(number)
         # The end of the source is asked for more, to see whether it has more than it says.
         is_last = self.is_all and records.stop == self.length
-        return Part(self.source.skipped(records.start), records.start, None if is_last else len(records))
+        return Part(self.source, records.start, None if is_last else records.stop)
 
 
-def in_ranges(source: Seekable, length: int, options: BuildOptions) -> Ranges:
+def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
     """Divide a source into ranges of about a shard each, by a rule that depends on the source and the options alone.
 
-    If all records have one size, each part is a full shard. Else their mean size is that of up to 64 spread records,
-    or of so many of these as fill a shard, and a part is to fill 0.8 of a shard.
+    If all records have one size, each part is a full shard. Else their mean size is that which the source tells, or
+    that of up to 64 spread records, or of so many of these as fill a shard, and a part is to fill 0.8 of a shard.
 
     Args:
         source: the source.
@@ -136,7 +156,7 @@ def in_ranges(source: Seekable, length: int, options: BuildOptions) -> Ranges:
     is_all = options.max_records is None
     if not codec.layout.varying_count:
         return Ranges(source, length, _in_a_shard(codec.layout.fixed_nbytes, shard_bytes), is_all)
-    mean = getattr(source, "record_nbytes", None)
+    mean = source.record_nbytes
     if mean is None:
         sampled = range(0, length, max(1, -(-length // _SAMPLE)))
         nbytes = records = 0
@@ -164,15 +184,15 @@ def divide(source: Source, options: BuildOptions) -> Parts | None:
         source: the source.
         options: how it is built, with the spec of its elements.
     """
-    if isinstance(source, Parts):
+    if source.parts is not None:
         if options.max_records is not None:
             raise InvalidArgumentError(
                 "max_records: it is unknown which records of a source in parts come first: limit them in the function"
             )
-        return source
+        return source.parts
     length = options.expected(source.length)
     # Whether a source that says that it is empty is so shows when it is read.
-    if isinstance(source, Seekable) and length:
+    if source.starts is not None and length:
         return in_ranges(source, length, options)
     if options.engine is not None and length != 0:
         raise InvalidArgumentError(

@@ -21,7 +21,7 @@ from typing import Any, Self
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileFacts, how_files_are_read, identity_of_files
+from cachelayer.builds.source_files import FileFacts, FileSource, identity_of_files
 from cachelayer.builds.source_identity import (
     Identity,
     hashes_of_held_table,
@@ -79,10 +79,11 @@ class Recipe:
         names = checked_record(record, made_by)
         is_function = isinstance(made_by, (FunctionType, MethodType, functools.partial))
         is_known = is_function or bool(code_file(made_by))
-        if is_known and callable(made_by):
+        values: Mapping[str, Any] = {}
+        if isinstance(made_by, FileSource):
+            values = made_by.options
+        elif is_known and callable(made_by):
             values = arguments_of(made_by, is_call=is_call)
-        else:
-            values = dict(how_files_are_read(made_by))
         identity = Identity() if is_function else identity_of_object(made_by, options)
         return cls(
             made_by,

@@ -8,11 +8,9 @@ from typing import Any, Generic, overload
 from cachelayer.arguments import integer
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.parts import Part
-from cachelayer.builds.source import Source, as_source
+from cachelayer.builds.source import Source
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.locks import cached_property
 from cachelayer.protocols import T
-from cachelayer.records.tree import Tree
 
 _STANDARD = frozenset({"builtins", "itertools", "_io", "_csv"})
 """The modules of iterators that never begin again."""
@@ -30,9 +28,6 @@ class Sharded(Generic[T]):
         InvalidArgumentError: if the count is below 1.
     """
 
-    kind = "sharded"
-    length: int | None = None
-
     def __init__(self, function: Callable[[int, int], Any], count: int) -> None:
         if not callable(function):
             raise InvalidTypeError(
@@ -41,8 +36,29 @@ class Sharded(Generic[T]):
             )
         self.function = function
         self.count = integer("count", count, 1)
-        self._unbatch = False
-        self._declared: Tree | None = None
+
+    def source(self, open_part: Callable[[Any], Source]) -> Source:
+        """Return the source of the elements of all parts, one part after another.
+
+        Args:
+            open_part: returns the source that an object is which the function returned.
+        """
+        parts = FunctionParts(self.function, self.count, open_part)
+        return Source("sharded", parts.read, parts=parts, workers_make="parts")
+
+
+class FunctionParts:
+    """The parts that a function makes; each has a name.
+
+    Args:
+        function, count: those of :class:`Sharded`.
+        open_part: returns the source that an object is which the function returned.
+    """
+
+    def __init__(self, function: Callable[[int, int], Any], count: int, open_part: Callable[[Any], Source]) -> None:
+        self.count = count
+        self._function = function
+        self._open_part = open_part
         self._returned: Any = None
 
     @property
@@ -50,28 +66,14 @@ class Sharded(Generic[T]):
         """What decides the parts."""
         return {"parts": self.count}
 
-    @cached_property
-    def element_spec(self) -> Tree | None:
-        found = self._source(0).element_spec
-        return self._declared if found is None else found
-
-    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Sharded[T]:
-        """Return a source of the same parts, with each part unbatched or with the declared spec."""
-        made: Sharded[T] = Sharded(self.function, self.count)
-        made._unbatch, made._declared = unbatch, element_spec
-        return made
-
     def part(self, number: int) -> Part:
-        """Return one of the parts."""
-        return Part(self._source(number), name=self.describe(number))
+        """Return one of the parts.
 
-    def describe(self, number: int) -> str:
-        """Return what errors call a part."""
-        return f"part {number} of {self.count}"
-
-    def _source(self, number: int) -> Source:
+        Raises:
+            CacheLayerError: if it has no source.
+        """
         try:
-            made = self.function(number, self.count)
+            made = self._function(number, self.count)
         except CacheLayerError:
             raise
         except Exception as error:
@@ -80,9 +82,21 @@ class Sharded(Generic[T]):
             ) from error
         self._refuse_begun(made, number)
         try:
-            return as_source(made, unbatch=self._unbatch, element_spec=self._declared)
+            return Part(self._open_part(made), name=self.describe(number))
         except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
             raise type(error)(f"{self.describe(number)}: {error}") from error
+
+    def describe(self, number: int) -> str:
+        """Return what errors call a part."""
+        return f"part {number} of {self.count}"
+
+    def read(self, _: int, stop: int | None) -> Iterator[Batch]:
+        """Yield the elements of all parts, one part after another."""
+        left = stop
+        for number in range(self.count):
+            for batch in self.part(number).source.batches(stop=left):
+                left = None if left is None else left - len(batch)
+                yield batch
 
     def _refuse_begun(self, made: Any, number: int) -> None:
         """Raise if the function returns one iterator again and again: elements were taken from it before."""
@@ -98,14 +112,6 @@ class Sharded(Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         # Few iterators can be pickled.
         return {**self.__dict__, "_returned": None}
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        """Yield the elements of all parts, one part after another."""
-        left = limit
-        for number in range(self.count):
-            for batch in self._source(number).batches(left):
-                left = None if left is None else left - len(batch)
-                yield batch
 
 
 @overload

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachelayer.builds.array_source import ArraySource, columns_of
+from cachelayer.builds.array_source import array_source, columns_of
+from cachelayer.builds.as_source import adapted_source
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.iterable_source import SequenceSource
-from cachelayer.builds.source import Source, Table, adapted_source
+from cachelayer.builds.source import Source, Table
 from cachelayer.builds.source_files import identity_of_files, local_files
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import has_records, records_of
@@ -95,12 +95,12 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
 
 def identity_of_source(source: Source) -> dict[str, Any]:
     """Return what identifies the elements of a source that a function has made, if they are in memory."""
-    spec = source.element_spec
-    if isinstance(source, Table) and spec is not None:
+    table = source.table
+    if table is not None:
         # Images may be files elsewhere.
-        has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(spec))
-        return _content_of_table(source, 0 if has_files else MOST_NBYTES)[0]
-    if isinstance(source, SequenceSource) and type(source.items) in _ITEMS:
+        has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(table.element_spec))
+        return _content_of_table(table, 0 if has_files else MOST_NBYTES)[0]
+    if type(source.items) in _ITEMS:
         return {"elements": stored(hash_of(source.items, hashes_of_held_table).value)}
     return {}
 
@@ -131,7 +131,7 @@ def _length(obj: Any) -> int | None:
 
 
 def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
-    """Return the source of arrays, tensors, a table, a frame or a series in memory; None for any other object."""
+    """Return arrays, tensors, a table, a frame or a series in memory as a table; None for any other object."""
     if isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple):
         return None
     try:
@@ -146,23 +146,23 @@ def table_of(obj: Any, declared: Tree | None = None) -> Table | None:
 def _table_of(obj: Any, declared: Tree | None) -> Table | None:
     columns = columns_of(obj)
     if columns is not None:
-        return ArraySource(columns, declared)
+        return array_source(columns, declared).table
     if hasattr(type(obj), "__len__") and (hasattr(type(obj), "columns") or hasattr(type(obj), "column_names")):
         # Tables and frames of every library have rows, and names of columns.
         source = adapted_source(obj, unbatch=False, element_spec=declared)
-        return source if isinstance(source, Table) else None
-    return _source_of_tensors(obj, declared)
+        return source.table if isinstance(source, Source) else None
+    return _table_of_tensors(obj, declared)
 
 
-def _source_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
-    """Return the source of a series, a tensor of any library, or a dataset of tensors; None for any other object."""
+def _table_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
+    """Return a series, a tensor of any library, or a dataset of tensors as a table; None for any other object."""
     # Objects of other libraries may answer to any name.
     is_dataset = isinstance(inspect.getattr_static(obj, "tensors", None), tuple)
     if not is_dataset and not hasattr(type(obj), "__array__"):
         return None
     columns = columns_of(obj.tensors if is_dataset else (obj,))
     try:
-        return None if columns is None else ArraySource(columns if is_dataset else columns[0], declared)
+        return None if columns is None else array_source(columns if is_dataset else columns[0], declared).table
     except (InvalidTypeError, ElementError):
         # A series of objects that are no column is stored element by element.
         return None
@@ -170,7 +170,7 @@ def _source_of_tensors(obj: Any, declared: Tree | None) -> Table | None:
 
 def table_hashes(table: Table, most_nbytes: int = MOST_NBYTES) -> TableHashes:
     """Return a hash of each column of a table; of one of more bytes, of some of its rows."""
-    spec, length = table.element_spec, table.length or 0
+    spec, length = table.element_spec, table.length
     rows: list[slice | Sequence[int]] = [
         slice(start, min(start + _ROWS_AT_ONCE, length)) for start in range(0, length, _ROWS_AT_ONCE)
     ]

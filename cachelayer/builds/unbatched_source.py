@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, groupby, islice
+from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records, counted
-from cachelayer.builds.iterable_source import (
-    IterableSource,
+from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records
+from cachelayer.builds.elements import (
     element_batches,
     errors_named,
     failure_at,
     numbers,
-    watched,
+    with_record_in_errors,
 )
+from cachelayer.builds.source import Source, counted
 from cachelayer.errors import ElementError
 from cachelayer.progress import current
 from cachelayer.records import tree
-from cachelayer.records.infer import FIRST_ELEMENTS, approximate_nbytes, lacks_keys
+from cachelayer.records.infer import approximate_nbytes
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, wrong_row
 
@@ -29,47 +30,40 @@ from cachelayer.records.values import Ragged, wrong_row
 _FEW = 16
 
 
-class UnbatchedSource(IterableSource):
-    """The rows of the batches that a source gives.
+def unbatched(source: Source, rows: int | None = None) -> Source:
+    """Return the source of the rows of the batches that a source gives as elements.
 
     Args:
-        source: the source; each of its elements is a batch.
+        source: the source; it has elements one by one.
         rows: the number of rows in all; None if nobody promises it.
     """
+    read = partial(_read, source)
+    return Source(source.kind, read, length=rows, endless=source.endless, provenance=source.provenance)
 
-    def __init__(self, source: IterableSource, rows: int | None = None) -> None:
-        super().__init__(iter(()), source.kind, rows)
-        self._source = source
 
-    def peek(self, spec: Tree) -> list[Any]:
-        """Return the first rows of the first batches; empty if there are none, or they have no key that spec lacks."""
-        batches = [with_string_columns(batch) for batch in self._source.peek(spec) if lacks_keys(spec, batch)]
-        rows = chain.from_iterable(RowBatch(batch, row_count(batch)).views() for batch in batches)
-        return list(islice(rows, FIRST_ELEMENTS))
+def _read(source: Source, start: int, stop: int | None) -> Iterator[Batch]:
+    record = start
+    for is_stacked, run in groupby(_row_batches(source, stop), _is_stacked):
+        for batch in _together(run) if is_stacked else _one_by_one(run, record):
+            yield batch
+            record += len(batch)
 
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        self._source.refuse_endless(limit)
-        record = 0
-        for is_stacked, run in groupby(self._row_batches(limit), _is_stacked):
-            for batch in _together(run) if is_stacked else _one_by_one(run, record):
-                yield batch
-                record += len(batch)
 
-    def _row_batches(self, limit: int | None) -> Iterator[RowBatch]:
-        """Yield each batch of the source, the last one without the rows past the limit."""
-        first = 0
-        drawn = self._source.drawn(iter(lambda: first, None))
-        for batch in counted(drawn, self._source.length, 0, None, lambda _: 1) if limit != 0 else ():
-            with errors_named(failure_at(first)):
-                try:
-                    columns = with_string_columns(batch)
-                    rows = row_count(columns)
-                except ElementError as error:
-                    raise error.at(record=first + (error.record or 0)) from error.__cause__
-            yield RowBatch(columns, rows if limit is None else min(rows, limit - first))
-            first += rows
-            if limit is not None and first >= limit:
-                return
+def _row_batches(source: Source, stop: int | None) -> Iterator[RowBatch]:
+    """Yield each batch of a source, the last one without the rows past the end."""
+    first = 0
+    batches = with_record_in_errors(source.one_by_one(), iter(lambda: first, None))
+    for batch in counted(batches, source.length, 0, None, lambda _: 1) if stop != 0 else ():
+        with errors_named(failure_at(first)):
+            try:
+                columns = with_string_columns(batch)
+                rows = row_count(columns)
+            except ElementError as error:
+                raise error.at(record=first + (error.record or 0)) from error.__cause__
+        yield RowBatch(columns, rows if stop is None else min(rows, stop - first))
+        first += rows
+        if stop is not None and first >= stop:
+            return
 
 
 def _is_stacked(batch: RowBatch) -> bool:
@@ -90,7 +84,7 @@ def _together(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
 
 def _one_by_one(batches: Iterator[RowBatch], record: int) -> Iterator[Batch]:
     rows = chain.from_iterable(map(RowBatch.views, batches))
-    return element_batches(watched(rows, numbers(record)), record)
+    return element_batches(with_record_in_errors(rows, numbers(record)), record)
 
 
 def _row_count(path: str, leaf: Any) -> int:

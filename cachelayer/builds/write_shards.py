@@ -8,10 +8,8 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
-from cachelayer.builds.array_source import ArraySource
-from cachelayer.builds.batches import counted
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.element_specs import infer_spec
+from cachelayer.builds.element_specs import infer_spec, needs_elements
 from cachelayer.builds.encode import Encoder, encode_with_workers
 from cachelayer.builds.parts import Part, Parts, Ranges, errors_of
 from cachelayer.builds.shard_pipeline import ShardPipeline
@@ -44,10 +42,10 @@ def write_whole(source: Source, target: ShardTarget, options: BuildOptions) -> t
             "its elements. More processes can work on a sequence with a length, on most datasets, and on what "
             "cachelayer.sharded(function, count) returns"
         )
-    limit, spec = options.max_records, options.element_spec
-    batches = current().waiting_for("the source", counted(source.batches(limit), source.length, 0, limit))
-    if spec is None:
-        spec, batches = infer_spec(batches)
+    spec = options.element_spec
+    batches = current().waiting_for("the source", source.batches(stop=options.max_records))
+    if source.element_spec is None and needs_elements(spec, options):
+        spec, batches = infer_spec(batches, spec)
     encoder = Encoder(codec_for(spec), options.on_error)
     with ShardPipeline(target, replace(options, element_spec=spec)) as pipeline:
         pipeline.write(map(encoder.encode, batches))
@@ -68,8 +66,7 @@ def write_parts(
         notes: where each finished part is noted; None for nowhere.
     """
     keep_freed_memory()
-    # One process makes the rows of arrays as quickly as several would.
-    if options.workers > 1 and isinstance(parts, Ranges) and not isinstance(parts.source, ArraySource):
+    if options.workers > 1 and isinstance(parts, Ranges) and parts.source.workers_make == "elements":
         encoded = _encoded_by_workers(parts, numbers, options)
     else:
         encoded = _encoded_here(parts, numbers, options)
@@ -92,8 +89,8 @@ def _encoded_here(parts: Parts, numbers: Iterable[int], options: BuildOptions) -
     for number in numbers:
         part = parts.part(number)
         encoder = Encoder(codec_for(options.element_spec), options.on_error, part.first)
-        batches = counted(part.source.batches(part.records), part.source.length, part.first, part.records)
-        yield number, part, encoder, map(encoder.encode, current().waiting_for("the source", batches))
+        batches = current().waiting_for("the source", part.batches())
+        yield number, part, encoder, map(encoder.encode, batches)
 
 
 def _encoded_by_workers(parts: Ranges, numbers: Iterable[int], options: BuildOptions) -> _Encoded:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.builds.as_source import sources_by_split
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildRequest
 from cachelayer.builds.build_version import build_once, submit
 from cachelayer.builds.extensions import NEW_RECORDS, Extension
 from cachelayer.builds.part_builds import Hosts
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import sources_by_split
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError
 from cachelayer.objects import paths

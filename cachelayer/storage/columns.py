@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.column_sources import FunctionColumns, columns_by_key, key_array
+from cachelayer.builds.column_sources import columns_by_key, columns_of_function, key_array
 from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import as_source
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.records import tree
 from cachelayer.storage.builder import Builder
@@ -45,7 +45,7 @@ def add_columns(
     recipe = replace(recipe, options={**recipe.options, **how})
     source = columns
     if is_function:
-        source = FunctionColumns(base, columns, batched=batched)
+        source = columns_of_function(base, columns, batched=batched)
     elif on is not None:
         source = columns_by_key(as_source(columns, element_spec=options.element_spec), _keys_of(base, on), on)
     if hosts is None:

@@ -10,8 +10,9 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.stored_records import StoredRecords
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.ordered_records import OrderedRecords
+from cachelayer.builds.ordered_records import ordered_records
 from cachelayer.builds.recipe import Recipe
+from cachelayer.builds.source import Source
 from cachelayer.engines import Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.storage.builder import Builder
@@ -72,7 +73,7 @@ def rewrite(
 
 def _ordered(
     name: str, records: StoredRecords, references: tuple[str, ...], seed: int | None, made_by: Mapping[str, Any]
-) -> OrderedRecords:
+) -> Source:
     nbytes = records.record_nbytes
     if seed is not None and not records.is_local and nbytes < _LARGE_RECORD:
         warn(
@@ -85,7 +86,7 @@ def _ordered(
         "records": len(records),
         "references": list(references),
     }
-    return OrderedRecords(records, seed, nbytes, made_by, base)
+    return ordered_records(records, seed, nbytes, made_by, base)
 
 
 def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet
 from cachelayer.adapters.webdataset import from_webdataset
+from cachelayer.builds.as_source import as_source
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.source import Source
 from cachelayer.errors import CacheLayerError
 
 ROWS = 3000
@@ -238,20 +241,17 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-class Changed:
-    """A source that does something to its file when the last of its batches was given."""
+def changed(files: Any, change: Callable[[], Any]) -> Source:
+    """Return a source that does something to its file when the last of its batches was given."""
+    source = as_source(files)
 
-    def __init__(self, source: Any, change: Callable[[], Any]) -> None:
-        self.source = source
-        self.change = change
-        self.kind, self.length, self.element_spec = source.kind, source.length, source.element_spec
+    def read(start: int, stop: int | None) -> Iterator[Batch]:
+        yield from source.batches(start, stop)
+        # A part of it is read to see how large records are.
+        if stop is None:
+            change()
 
-    def file_facts(self) -> Any:
-        return self.source.file_facts()
-
-    def batches(self, limit: int | None) -> Iterator[Any]:
-        yield from self.source.batches(limit)
-        self.change()
+    return replace(source, read=read, elements=None)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -264,7 +264,7 @@ def test_a_file_that_changes_while_it_is_read_ends_the_build_by_name(
     read = FORMATS[name].read if name in FORMATS else lambda path: from_files(path.parent, "x.*")
     spoil, reason = CHANGES[change]
     with pytest.raises(SourceError, match=reason) as raised:
-        storage.submit(Changed(read(path), lambda: spoil(path)), "d", "v1")
+        storage.submit(changed(read(path), lambda: spoil(path)), "d", "v1")
     assert str(path.parent) in str(raised.value)
     assert storage.datasets() == []
 
@@ -279,10 +279,10 @@ def test_a_remote_file_that_changes_while_it_is_read_ends_the_build() -> None:
 
     storage = Storage("memory://changing/cache")
     with pytest.raises(SourceError, match=r"memory://.*x\.csv changed while it was read: it has 6 bytes, not 4"):
-        storage.submit(Changed(from_csv("memory://changing/x.csv"), change), "d", "v1")
+        storage.submit(changed(from_csv("memory://changing/x.csv"), change), "d", "v1")
 
 
 def test_a_file_that_comes_while_others_are_read_is_none_of_them(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
-    source = Changed(from_csv(tmp_path / "*.csv"), lambda: (tmp_path / "b.csv").write_text("x\n2\n"))
+    source = changed(from_csv(tmp_path / "*.csv"), lambda: (tmp_path / "b.csv").write_text("x\n2\n"))
     assert len(Storage(tmp_path / "cache").submit(source, "d", "v1")) == 1

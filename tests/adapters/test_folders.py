@@ -25,6 +25,7 @@ from cachelayer.adapters.folders import from_audio_folder, from_files, from_imag
 from cachelayer.adapters.npy import from_npy, from_npz
 from cachelayer.adapters.pyarrow import from_json
 from cachelayer.adapters.sources.files import Files
+from cachelayer.builds.as_source import as_source
 
 CLASSES = ["cat", "dog"]
 
@@ -148,12 +149,12 @@ def test_folders_that_would_shift_or_lose_labels_are_refused(spoil: Any, named: 
     root = write_images(tmp_path / "images", 4)
     spoil(root)
     with pytest.raises((InvalidArgumentError, SourceError), match=named):
-        from_image_folder(root).length  # noqa: B018
+        as_source(from_image_folder(root))
 
 
 def test_a_file_that_cannot_be_read_is_named_with_its_record(storage: Storage, tmp_path: Path) -> None:
     root = write_images(tmp_path / "images", 4)
-    source = from_files(root)
+    source = as_source(from_files(root))
     assert source.length == 4
     (root / "dog" / "part1" / "00003.PNG").unlink()
     with pytest.raises(SourceError, match="record 3"):
@@ -228,7 +229,7 @@ def test_a_folder_that_may_not_be_read_is_named(name: str, read: Callable[..., A
             if is_root:
                 os.seteuid(65534)
             with pytest.raises(SourceError, match="PermissionError"):
-                _ = read(folder / "root").length
+                as_source(read(folder / "root"))
         finally:
             if is_root:
                 os.seteuid(0)

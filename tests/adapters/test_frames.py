@@ -25,7 +25,7 @@ from cachelayer import ArraySpec, ImageSpec, Storage, concat
 from cachelayer.adapters.pandas import to_pandas
 from cachelayer.adapters.polars import to_polars
 from cachelayer.adapters.pyarrow import to_arrow
-from cachelayer.builds.source import as_source
+from cachelayer.builds.as_source import as_source
 from cachelayer.errors import (
     CacheLayerError,
     CacheLayerWarning,

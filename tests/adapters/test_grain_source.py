@@ -16,7 +16,7 @@ from values_table import NESTINGS, VALUES, edges
 
 from cachelayer import ArraySpec, CacheLayerWarning, DataRef, Storage
 from cachelayer.adapters.grain import iter_dataset
-from cachelayer.builds.source import as_source
+from cachelayer.builds.as_source import as_source
 from cachelayer.errors import InvalidArgumentError, SourceError
 
 

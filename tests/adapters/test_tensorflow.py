@@ -17,7 +17,7 @@ from source_conformance import records_of, spec_of
 import cachelayer
 from cachelayer import ArraySpec, Ragged, Sparse, Storage
 from cachelayer.adapters.tensorflow import to_tf
-from cachelayer.builds.source import as_source
+from cachelayer.builds.as_source import as_source
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -196,7 +196,7 @@ def test_a_failing_element_is_named_by_its_number_in_the_whole_pipeline() -> Non
     dataset = tf.data.Dataset.range(3000).map(lambda n: tf.debugging.check_numerics(1 / (n - 1300), "boom"))
     source = as_source(dataset)
     with pytest.raises(cachelayer.SourceError, match=r"record 1300:.*boom"):
-        records_of(source, spec_of(source), None)
+        records_of(source, spec_of(source))
 
 
 def test_to_tf_batches_have_static_shapes_where_they_can(storage: Storage) -> None:

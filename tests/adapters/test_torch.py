@@ -33,7 +33,7 @@ from values_across import Row, ValuesAcross, assert_same
 import cachelayer
 from cachelayer import ArraySpec, DataRef, InvalidTypeError, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
 from cachelayer.adapters.torch import BatchSampler, Sampler, loader, tensors, to_torch
-from cachelayer.builds.source import as_source
+from cachelayer.builds.as_source import as_source
 from cachelayer.records import tree
 from cachelayer.records.tree import leaves
 

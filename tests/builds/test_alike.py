@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from samples import examples
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
-from cachelayer.builds import batches, iterable_source
+from cachelayer.builds import batches
+from cachelayer.builds import elements as elements_module
+from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import Batch, ElementBatch, snapshot
+from cachelayer.builds.element_specs import infer_spec
 from cachelayer.builds.encode import Encoder, OnError
-from cachelayer.builds.parts import infer_spec
-from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError
 from cachelayer.records.codec import codec_for
 
@@ -241,12 +242,12 @@ def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:
 def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_make(case: Any, size: int) -> None:
     elements, spec = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iterable_source, "MAX_BATCH_RECORDS", size)
+        patch.setattr(elements_module, "MAX_BATCH_RECORDS", size)
         patch.setattr(batches, "MAX_BATCH_RECORDS", size)
-        skipping = outcome(as_source(reusing(elements)).batches(None), spec, "skip")
+        skipping = outcome(as_source(reusing(elements)).batches(), spec, "skip")
         assert skipping == outcome(in_batches(elements, 1024), spec, "skip")
         # The first element that does not fit is named, however the elements are divided into batches.
-        raising = outcome(as_source(reusing(elements)).batches(None), spec, "raise")
+        raising = outcome(as_source(reusing(elements)).batches(), spec, "raise")
         assert raising == outcome(in_batches(elements, 1024), spec, "raise")
 
 
@@ -255,12 +256,12 @@ def test_every_leaf_that_a_source_writes_into_is_stored_as_it_was(name: str) -> 
     for make in LEAVES[name][1]:
         for shape in (lambda leaf: {"a": leaf}, lambda leaf: {"a": [UserDict(b=Pair((leaf,), "text"))]}):
             elements = [lambda number=number, make=make, shape=shape: shape(make(number)) for number in range(4)]
-            stored = outcome(as_source(reusing(elements)).batches(None), None, "skip")
+            stored = outcome(as_source(reusing(elements)).batches(), None, "skip")
             assert stored == outcome(in_batches(elements, 1024), None, "skip")
 
 
 def test_a_batch_of_texts_ends_at_its_size() -> None:
-    sizes = [len(batch) for batch in as_source(iter(["x" * 100_000] * 100)).batches(None)]
+    sizes = [len(batch) for batch in as_source(iter(["x" * 100_000] * 100)).batches()]
     assert sum(sizes) == 100
     assert max(sizes) == 42
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import MAX_BATCH_RECORDS, batch_records
-from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
 
@@ -42,7 +42,7 @@ def test_arrays_that_cannot_be_stored_are_refused(wrong: Any) -> None:
 def test_batches_stay_small() -> None:
     assert batch_records(0) == batch_records(1) == MAX_BATCH_RECORDS
     assert batch_records(1e12) == 1
-    large = [len(batch) for batch in as_source([np.zeros(1 << 21, np.uint8)] * 5).batches(None)]
+    large = [len(batch) for batch in as_source([np.zeros(1 << 21, np.uint8)] * 5).batches()]
     assert large == [2, 2, 1]
 
 

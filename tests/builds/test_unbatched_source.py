@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from strategies import versions
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Storage
+from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import ElementBatch, RowBatch
 from cachelayer.builds.encode import Encoder
-from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
@@ -89,7 +89,7 @@ def test_rows_that_do_not_lie_in_the_values_are_refused_with_their_record(
         good, bad = (Ragged(each, np.array([0, 1, 2, 3])) for each in (good, bad))
     source = as_source([{"tokens": good}, {"tokens": bad}], unbatch=True)
     with pytest.raises(ElementError, match=f"record {3 + row}, leaf .'tokens'.*within the values"):
-        list(source.batches(None))
+        list(source.batches())
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -114,9 +114,9 @@ def test_what_does_not_fit_at_once_is_what_it_is_one_by_one(change: dict[str, An
         except CacheLayerError as error:
             return str(error)
 
-    apart = as_source([documents([2] * 20), batch], unbatch=True).batches(None)
+    apart = as_source([documents([2] * 20), batch], unbatch=True).batches()
     first = [{"tokens": np.arange(2 * row, 2 * row + 2, dtype=np.int32), "id": row} for row in range(20)]
-    assert outcome(apart) == outcome(as_source([*first, *rows]).batches(None))
+    assert outcome(apart) == outcome(as_source([*first, *rows]).batches())
 
 
 def test_elements_that_do_not_fit_are_left_out_of_a_batch(tmp_path: Path) -> None:
@@ -133,13 +133,13 @@ def test_no_batch_is_drawn_after_the_last_record() -> None:
         yield documents([1] * 20)
         raise OSError("the disk is gone")
 
-    assert sum(map(len, as_source(batches(), unbatch=True).batches(40))) == 40
+    assert sum(map(len, as_source(batches(), unbatch=True).batches(stop=40))) == 40
     with pytest.raises(SourceError, match="record 40: OSError"):
-        list(as_source(batches(), unbatch=True).batches(41))
+        list(as_source(batches(), unbatch=True).batches(stop=41))
 
 
 def test_a_dict_of_arrays_is_refused_because_its_rows_are_elements_already() -> None:
     columns = {"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}
     with pytest.raises(InvalidArgumentError, match="unbatch=True"):
         as_source(columns, unbatch=True)
-    assert sum(map(len, as_source([columns], unbatch=True).batches(None))) == 3
+    assert sum(map(len, as_source([columns], unbatch=True).batches())) == 3

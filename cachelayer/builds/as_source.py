@@ -1,0 +1,142 @@
+"""What can be a source: the object that a user passes, as a :class:`Source`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cachelayer.builds.array_source import array_source, columns_of, refuse_columns_in_a_list
+from cachelayer.builds.elements import errors_named
+from cachelayer.builds.item_source import has_items, length_of, source_of_items
+from cachelayer.builds.ref_source import source_of_ref_or_stream
+from cachelayer.builds.sharded_source import Sharded
+from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
+from cachelayer.builds.unbatched_source import unbatched
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.provenance.environment import ENTRY_POINTS
+from cachelayer.records import tree
+from cachelayer.records.tree import Tree
+
+_ONCE = "pass a function that returns a new one, so that each build begins with the first element"
+Adapted = Source | Mapping[str, Any] | None
+"""What an adapter returns: a source; or objects by name, each a dataset of its own, as those of training and tests; or
+None, for what it does not know."""
+
+
+def sources_by_split(obj: Any) -> Mapping[str, Any] | None:
+    """Return the sources that an object has by name, as a ``DatasetDict`` does; None if it is one source."""
+    found = adapted_source(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
+    """Return the source that an object is.
+
+    Args:
+        obj: a source, a path or URL of files, what an adapter knows, a ref or a stream, an array, a dict or tuple of
+            arrays, an iterable, what has items by number, or a function that returns one of these.
+        unbatch: each element of ``obj`` is a batch: take it apart along the leading axis of its leaves.
+        element_spec: the spec that the user declares.
+    """
+    obj = at_path(obj)
+    if isinstance(obj, Sharded):
+        return obj.source(partial(as_source, unbatch=unbatch, element_spec=element_spec))
+    if isinstance(obj, (FileSource, Source)):
+        if unbatch:
+            raise InvalidArgumentError("unbatch=True: what files have are elements already: leave it out")
+        return obj.opened(element_spec) if isinstance(obj, FileSource) else obj
+    adapted = adapted_source(obj, unbatch=unbatch, element_spec=element_spec)
+    if isinstance(adapted, Mapping):
+        raise InvalidTypeError(
+            f"a {type(obj).__name__} has the splits {', '.join(adapted)}, each a dataset of its own: pass it to "
+            "cache() or submit() itself, not a function that returns it, or choose one of them"
+        )
+    if adapted is not None:
+        return adapted
+    if callable(obj) and not isinstance(obj, Iterable):
+        with errors_named(f"{getattr(obj, '__name__', type(obj).__name__)}() failed before it returned a source"):
+            made = obj()
+        return as_source(made, unbatch=unbatch, element_spec=element_spec)
+    own = source_of_ref_or_stream(obj, unbatch=unbatch, element_spec=element_spec)
+    if own is not None:
+        return own
+    columns = None if unbatch or _is_records(obj, element_spec) else columns_of(obj)
+    if columns is not None:
+        return array_source(columns, element_spec)
+    if unbatch and isinstance(obj, Mapping) and columns_of(obj) is not None:
+        raise InvalidArgumentError(
+            "unbatch=True: a dict of arrays is a source of their rows already: leave it out, or pass a list of dicts"
+        )
+    _refuse_no_source(obj)
+    _refuse_if_begun(obj)
+    source = _of_elements(obj)
+    if unbatch:
+        return unbatched(source)
+    if isinstance(obj, list) and element_spec is None:
+        refuse_columns_in_a_list(obj)
+    return source
+
+
+def _of_elements(obj: Any) -> Source:
+    """Return the source of what gives elements one after another, or by number."""
+    if has_items(obj) or not hasattr(obj, "__iter__"):
+        return source_of_items(obj)
+    kind = type(obj).__name__
+    with errors_named(f"iter() of the {kind} failed"):
+        try:
+            elements = iter(obj)
+        except TypeError as error:
+            raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
+    return Source(kind, elements=lambda _: elements, length=length_of(obj))
+
+
+def _is_records(obj: Any, element_spec: Tree | None) -> bool:
+    """Return whether a user's declared spec says that a tuple is one of records, not of columns."""
+    return isinstance(obj, tuple) and element_spec is not None and not isinstance(element_spec, tuple)
+
+
+def _refuse_no_source(obj: Any) -> None:
+    """Raise for what gives no elements, one after another or by number, and for a dict, which gives its keys."""
+    is_value = isinstance(obj, (bytes, bytearray, Mapping)) or (isinstance(obj, np.ndarray) and obj.ndim == 0)
+    if not is_value and (hasattr(obj, "__iter__") or hasattr(obj, "__getitem__")):
+        return
+    items = obj.items() if isinstance(obj, Mapping) else ()
+    wrong = [f": [{key!r}] is {tree.describe(child)}" for key, child in items if columns_of((child,)) is None]
+    raise InvalidTypeError(
+        f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass an iterable of elements, a function that "
+        "returns one, an array, or a dict or tuple of arrays of equal length (np.asarray makes one of a list)"
+    )
+
+
+def _refuse_if_begun(iterator: Any) -> None:
+    """Raise if elements were already taken from an iterator: the build would get only the rest.
+
+    Generators and the iterators of lists and tuples show it; other iterators do not.
+    """
+    if inspect.isgenerator(iterator):
+        state = inspect.getgeneratorstate(iterator)
+        if state == inspect.GEN_CREATED:
+            return
+        has = "has ended" if state == inspect.GEN_CLOSED else "has begun, and the elements it gave are lost"
+        raise InvalidArgumentError(f"the generator {iterator.__name__} {has}: {_ONCE}")
+    if type(iterator) in (type(iter([])), type(iter(()))):
+        position = iterator.__reduce__()[2:]
+        if position and position[0] > 0:
+            raise InvalidArgumentError(f"{position[0]} elements of the {type(iterator).__name__} were taken: {_ONCE}")
+
+
+def adapted_source(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Adapted:
+    """Return what an adapter makes of an object; only those are asked whose framework is loaded already."""
+    for entry in entry_points_of(ENTRY_POINTS):
+        if sys.modules.get(entry.name) is not None:
+            adapter: Callable[..., Adapted] = entry.load()
+            source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
+            if source is not None:
+                return source
+    return None
