@@ -385,6 +385,30 @@ def table_of(kind: str) -> Callable[[], Any]:
     return make
 
 
+def parquet(folder: Path) -> Work:
+    import pyarrow.parquet as pq
+
+    from cachelayer.adapters.pyarrow import from_parquet
+
+    table = table_of("arrow")()
+    table = table.append_column("text", [[f"text {number}" * (number % 7) for number in range(len(table))]])
+    pq.write_table(table, folder / "rows.parquet", row_group_size=40_000)
+    return builds(lambda: from_parquet(folder / "rows.parquet"), len(table))(folder / "built")
+
+
+def torch_dataset() -> Any:
+    import torch.utils.data
+
+    class Rows(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 20_000
+
+        def __getitem__(self, number: int) -> Any:
+            return {"x": torch.full((32, 32, 3), number % 251, dtype=torch.uint8), "n": number}
+
+    return Rows()
+
+
 ROWS: dict[str, Callable[[Path], Work]] = {
     "stream, 3 KB": streams("3 KB"),
     "stream, 196 KB": streams("196 KB"),
@@ -408,6 +432,7 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "build, workers=2": builds(Sequence, 20_000, workers=2),
     "build, tf.data": builds(pipeline, 40_000),
     "build, Arrow table": builds(table_of("arrow"), 200_000),
+    "build, Parquet": parquet,
     "build, pandas": builds(table_of("pandas"), 200_000),
     "build, Hugging Face": builds(table_of("huggingface"), 200_000),
     "append of one shard": append,
@@ -417,6 +442,7 @@ ROWS: dict[str, Callable[[Path], Work]] = {
     "exact by ranges, GCS": remote("gcs", shuffle=True, batches=8),
     "JAX, batches of 128": jax_batches(128),
     "JAX, batches of 1,024": jax_batches(1024),
+    "build, torch": builds(torch_dataset, 20_000),
     "PyTorch loader": torch_loader,
     "to_tf": to_tf,
 }
