@@ -113,7 +113,7 @@ def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> FileSource:
-    """Return a source of the rows of Parquet files. A build that resumes skips the row groups already written.
+    """Return a source of the rows of Parquet files. It can be read from any row group.
 
     Folders directly above a file that are named ``key=value``, as Hive writes them, become columns after those of the
     file, unless the file has a column of that name. They are text, so that ``007`` stays ``007``; ``schema=`` casts
@@ -134,7 +134,7 @@ def from_parquet(
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> FileSource:
-    """Return a source of the rows of Arrow IPC files (also called Feather, or ``.arrow``).
+    """Return a source of the rows of Arrow IPC files (also called Feather, or ``.arrow``), from any record batch.
 
     For a stream of Arrow IPC pass ``pyarrow.ipc.open_stream(path)``, or a function that returns it, to ``cache``.
 

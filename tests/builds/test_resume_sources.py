@@ -8,12 +8,13 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.feather as pa_feather
 import pyarrow.parquet as pq
 import pytest
 from source_conformance import assert_resumes, records_of, spec_of
 
 import cachelayer
-from cachelayer.adapters.pyarrow import from_parquet
+from cachelayer.adapters.pyarrow import from_ipc, from_parquet
 from cachelayer.builds.as_source import as_source
 
 RECORDS = 6000
@@ -36,8 +37,33 @@ def parquet(folder: Path) -> Any:
     return from_parquet(folder / "*.parquet")
 
 
-def test_a_build_that_failed_goes_on_to_the_version_of_one_run(tmp_path: Path) -> None:
-    assert_resumes(lambda: parquet(tmp_path / "files"), tmp_path, RECORDS, SHARD_BYTES)
+def arrow(folder: Path) -> Any:
+    folder.mkdir(exist_ok=True)
+    for number, part in enumerate((slice(0, 2500), slice(2500, RECORDS))):
+        pa_feather.write_feather(table()[part], str(folder / f"{number}.arrow"), chunksize=ROW_GROUP)
+    return from_ipc(folder / "*.arrow")
+
+
+FILES = pytest.mark.parametrize("files", [parquet, arrow])
+
+
+@FILES
+def test_a_build_that_failed_goes_on_to_the_version_of_one_run(files: Callable[[Path], Any], tmp_path: Path) -> None:
+    assert_resumes(lambda: files(tmp_path / "files"), tmp_path, RECORDS, SHARD_BYTES)
+
+
+@FILES
+def test_processes_and_hosts_make_the_version_that_one_makes(files: Callable[[Path], Any], tmp_path: Path) -> None:
+    source = files(tmp_path / "files")
+    others: list[dict[str, Any]] = [{"workers": 2}, {"engine": "processes", "workers": 2}, {"hosts": (0, 1)}]
+    refs = [
+        cachelayer.Storage(tmp_path / str(number)).cache(source, "d", "v1", shard_bytes=SHARD_BYTES, **options)
+        for number, options in enumerate([{}, *others])
+    ]
+    assert len({ref.digest for ref in refs}) == 1
+    assert [int(element["number"]) for element in refs[1]] == list(range(RECORDS))
+    limited = cachelayer.Storage(tmp_path / "limited").cache(source, "d", "v1", max_records=3001, workers=2)
+    assert len(limited) == 3001
 
 
 def test_row_groups_before_the_place_are_not_read(tmp_path: Path) -> None:
