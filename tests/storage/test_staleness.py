@@ -544,15 +544,16 @@ def test_no_secret_is_written_anywhere_and_one_that_changed_is_noticed(storage: 
 
 
 def test_no_secret_is_written_while_a_build_is_unfinished(storage: Storage, tmp_path: Path) -> None:
-    def failing(function: Callable[..., Any], *args: Any) -> Iterator[Any]:
-        function(*args)
-        yield from range(100_000)
-        raise OSError
+    def failing(function: Callable[..., Any], url: str, headers: dict[str, Any], index: int, count: int) -> Any:
+        function(url, headers)
+        if index == count - 1:
+            raise OSError
+        return range(100 * index, 100 * index + 100)
 
     module = module_of(tmp_path, MARK)
     source = functools.partial(failing, module["positional"], f"s3://x:{MARK}@host", {"Authorization": [MARK]})
     with pytest.raises(cachelayer.SourceError):
-        storage.cache(source, "d", "v1", shard_bytes=20_000)
+        storage.cache(cachelayer.sharded(source, 4), "d", "v1")
     assert list(Path(storage.url).rglob("plan.json"))
     assert_no_secret(storage)
     storage.cache(cachelayer.sharded(functools.partial(module["part"], MARK), 2), "parts", "v1")
