@@ -19,6 +19,7 @@ from harness import machine, peak_mb, table
 from cachelayer import ArraySpec
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
@@ -43,7 +44,7 @@ def a_manifest(shards: int, records: int) -> Manifest:
         for number in range(shards)
         for digest in [hashlib.sha256(number.to_bytes(8, "little")).hexdigest()]
     ]
-    return Manifest("typed/1", SPEC, ShardTable(ShardFile(stat, 0) for stat in stats))
+    return Manifest(ShardSet("typed/1", SPEC, ShardTable(ShardFile(stat, 0) for stat in stats)))
 
 
 def seconds(work: Callable[[], Any], rounds: int = 5) -> float:

@@ -26,6 +26,7 @@ from cachelayer.streams.state import FILE, read_state, restore, state_of
 from cachelayer.streams.stream_options import make_options
 from cachelayer.versions.log import LogEvent
 from cachelayer.versions.manifest import Kept, Manifest
+from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo
 
@@ -42,7 +43,7 @@ INFO = VersionInfo("v1", "0" * 64, 2, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:
 
 def a_manifest(kept: Kept) -> Any:
     provenance = {"time": "now", "metadata": {"a": [1]}}
-    return json.loads(Manifest("typed/1", VARYING, SHARDS, provenance, "token", (8, 4), kept).encode())
+    return json.loads(Manifest(ShardSet("typed/1", VARYING, SHARDS), provenance, "token", (8, 4), kept).encode())
 
 
 MANIFESTS = {
@@ -60,7 +61,7 @@ def use_manifest(document: Any) -> None:
     for name in names:
         assert paths.is_file(name.partition(".")[0])
     dict(manifest.provenance.get("metadata") or {})
-    codec_named(manifest.codec, manifest.element_spec)
+    codec_named(manifest.rows.codec, manifest.rows.element_spec)
 
 
 def use_entry(document: Any) -> None:
@@ -140,7 +141,7 @@ def test_what_could_not_be_read_again_is_not_written() -> None:
     with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
         checked_metadata({"deep": DEEP})
     with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
-        Manifest("typed/1", SPEC, SHARDS, {"deep": DEEP}).encode()
+        Manifest(ShardSet("typed/1", SPEC, SHARDS), {"deep": DEEP}).encode()
     spec: Any = ArraySpec("int8")
     for _ in range(101):
         spec = [spec]

@@ -12,7 +12,7 @@ from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.record_buffers import FetchedBlock, Records
-from cachelayer.versions.columns import BLOCK_NBYTES, ColumnFile
+from cachelayer.versions.column_file import BLOCK_NBYTES, ColumnFile
 from cachelayer.versions.stored_version import StoredVersion
 
 WHOLE_NBYTES = 1 << 28
@@ -23,7 +23,7 @@ class ColumnRows:
     """Random access to the rows of a column file. Thread-safe.
 
     Args:
-        version: the group of columns as a version of its own.
+        version: the version that has it.
         file: the file.
         verify: what to check when rows are read from a local disk.
     """

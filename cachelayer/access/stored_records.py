@@ -18,7 +18,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
-from cachelayer.versions.columns import merged_spec
+from cachelayer.versions.shard_set import merged_spec
 from cachelayer.versions.stored_version import StoredVersion
 
 

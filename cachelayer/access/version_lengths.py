@@ -19,6 +19,7 @@ from cachelayer.records.codec import Codec
 from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.user_warnings import warn
+from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
 # Records that are read at a time to compute their lengths, and about the most of their bytes.
@@ -31,6 +32,7 @@ class VersionLengths:
 
     Args:
         version: the version.
+        shards: those of its records, or of a group of its columns.
         codec: reads lengths from records.
         read: returns the records of these numbers.
         copies: the local copies of the shards and their lengths; None if there are none.
@@ -39,13 +41,14 @@ class VersionLengths:
     def __init__(
         self,
         version: StoredVersion,
+        shards: ShardTable,
         codec: Codec,
         read: Callable[..., Records],
         copies: LocalCopies | None = None,
     ) -> None:
         self._version = version
         self._codec = codec
-        self._shards = version.manifest.shards
+        self._shards = shards
         self._records = self._shards.records
         self._read = read
         self._copies = copies
@@ -135,7 +138,7 @@ class VersionLengths:
             "storage.rewrite() makes a version with lengths of its own"
         )
         start = int(self._records[:shard].sum())
-        each = self._version.info.nbytes // max(1, self._version.manifest.shard_records)
+        each = self._shards.nbytes // max(1, int(self._records.sum()))
         together = max(1, min(_TOGETHER, _TOGETHER_NBYTES // max(1, each)))
         lengths = [np.empty(0, np.int64)]
         with Progress(f"lengths of {self._version.name}", count, None) as progress:

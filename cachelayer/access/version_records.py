@@ -27,7 +27,7 @@ from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import HeldBlock, Records, held_records
-from cachelayer.versions.columns import ColumnFile
+from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.stored_version import StoredVersion
 
 # A read of so many records hides the cost of the call.
@@ -36,7 +36,7 @@ _RECORDS_PER_READ = 8192
 
 @dataclass(frozen=True, eq=False)
 class VersionRecords:
-    """The records of a version, or of a group of columns as a version of their own: a :class:`RecordSource`.
+    """The records of a version, or the rows of a group of its columns: a :class:`RecordSource`.
 
     Opens each file when it is first read, and again after unpickling. Thread-safe.
 
@@ -44,17 +44,23 @@ class VersionRecords:
         version: the version as it is stored.
         verify: what to check when bytes are read.
         copies: the local cache of shards of a remote store; None to make no local copies.
-        array: the file of a group whose columns all have a fixed size; None if the records are in shards.
+        group: the number of the group of columns; None for the records.
     """
 
     version: StoredVersion
     verify: Verify = "open"
     copies: CacheFolder | None = None
-    array: ColumnFile | None = None
+    group: int | None = None
     kind: ClassVar[str] = "DataRef"
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def stored(self) -> ShardSet:
+        """The records, or the rows of the group, as they are stored."""
+        manifest = self.version.manifest
+        return manifest.rows if self.group is None else manifest.columns[self.group]
 
     @property
     def digests(self) -> Digests:
@@ -68,11 +74,10 @@ class VersionRecords:
     @cached_property
     def info(self) -> DatasetInfo:
         version, manifest = self.version, self.version.manifest
-        if self.array is None:
-            nbytes = manifest.shards.nbytes if manifest.unerased_nbytes is None else manifest.unerased_nbytes
-            nbytes //= max(1, len(self))
-        else:
-            nbytes = self.array.record_nbytes
+        nbytes = self.stored.nbytes
+        if self.group is None and manifest.unerased_nbytes is not None:
+            nbytes = manifest.unerased_nbytes
+        nbytes //= max(1, len(self))
         metadata = manifest.provenance.get("metadata") or {}
         return DatasetInfo(version.name, metadata, nbytes, nbytes, _RECORDS_PER_READ)
 
@@ -87,7 +92,7 @@ class VersionRecords:
         return Sources.whole(self.version.reference, numbers)
 
     def __len__(self) -> int:
-        return self.version.manifest.shard_records if self.array is None else self.array.records
+        return self.stored.records
 
     @cached_property
     def erased(self) -> Ints:
@@ -103,7 +108,7 @@ class VersionRecords:
 
     @cached_property
     def codec(self) -> Codec:
-        return codec_named(self.version.manifest.codec, self.version.manifest.element_spec)
+        return codec_named(self.stored.codec, self.stored.element_spec)
 
     @property
     def home(self) -> StoredVersion | None:
@@ -111,12 +116,12 @@ class VersionRecords:
 
     @property
     def reads_in_part(self) -> bool:
-        if self.array is not None:
+        if self.stored.array is not None:
             return True
         # What comes over a network is checked, and a checksum covers a whole record.
         if not self.is_local or self.verify == "always" or not len(self):
             return False
-        return {*self.version.manifest.shards.compressions} == {"none"}
+        return {*self.stored.shards.compressions} == {"none"}
 
     @property
     def is_local(self) -> bool:
@@ -133,13 +138,14 @@ class VersionRecords:
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
         """What reads the records."""
-        version, shards = self.version, self.version.manifest.shards
-        if self.array is not None:
-            return ColumnRows(version, self.array, self.verify)
+        version, shards = self.version, self.stored.shards
+        if self.stored.array is not None:
+            return ColumnRows(version, self.stored.array, self.verify)
         if self.is_local:
             records = shards.records.tolist()
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
-        ranged = RangedShards(self._read_ranges, cache(self._shard_object), shards.records, version.indices)
+        indices = version.indices if self.group is None else None
+        ranged = RangedShards(self._read_ranges, cache(self._shard_object), shards.records, indices)
         return RemoteShards(shards.records, ranged, self.local_copies)
 
     @cached_property
@@ -148,12 +154,12 @@ class VersionRecords:
         version = self.version
         if self.copies is None or self.is_local:
             return None
-        copies = LocalCopies(self.copies, version.folder, version.manifest.shards, self.verify)
+        copies = LocalCopies(self.copies, version.folder, self.stored.shards, self.verify)
         copies.drop_files(version.manifest.gone)
         return copies
 
     def _shard_object(self, number: int) -> ShardObject:
-        shard = self.version.manifest.shards[number]
+        shard = self.stored.shards[number]
         return ShardObject(self.version.folder.url, shard.name, paths.index_of(shard.name), shard.stats)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
@@ -163,8 +169,9 @@ class VersionRecords:
     @contextmanager
     def _shard_files(self, number: int) -> Iterator[ShardFiles]:
         """Yield the files of a shard in a local store; say so if the version was deleted meanwhile."""
-        with self.version.reporting_deletion(), self.version.shard_file(number) as path:
-            yield ShardFiles(path, Path(paths.index_of(str(path))), self.version.manifest.shards[number].stats)
+        shard = self.stored.shards[number]
+        with self.version.reporting_deletion(), self.version.shard_file(shard) as path:
+            yield ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
 
     def needed(self, numbers: Ints) -> Needed:
         return {self: distinct(numbers)} if self.takes_requests else {}
@@ -194,7 +201,9 @@ class VersionRecords:
     @cached_property
     def _lengths(self) -> VersionLengths:
         # Erased records have lengths too: 0.
-        return VersionLengths(self.version, self.codec, lambda rows: self.shards.records(rows), self.local_copies)
+        return VersionLengths(
+            self.version, self.stored.shards, self.codec, lambda rows: self.shards.records(rows), self.local_copies
+        )
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)

@@ -30,10 +30,7 @@ def version_elements(records: VersionRecords) -> RecordElements | WithColumns:
     base, version = RecordElements(records), records.version
     if not version.manifest.columns:
         return base
-    groups = [
-        RecordElements(replace(records, version=version.column_group(number), array=group.array))
-        for number, group in enumerate(version.manifest.columns)
-    ]
+    groups = [RecordElements(replace(records, group=number)) for number in range(len(version.manifest.columns))]
     return WithColumns.of(base, groups)
 
 

@@ -30,10 +30,10 @@ from cachelayer.records.codec import codec_for
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.claims import CLAIM, Claims, expiry
-from cachelayer.versions.columns import ShardSet
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.notes import PartResult
 from cachelayer.versions.publish import publish, refuse_if_taken
+from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -148,7 +148,7 @@ def _working(plan: BuildPlan, title: str, length: int | None) -> Iterator[ShardT
 
 
 def _shard_set(spec: Tree, result: PartResult) -> ShardSet:
-    return ShardSet(codec_for(spec).name, marked(spec, result.nullable), None, ShardTable(result.shards))
+    return ShardSet(codec_for(spec).name, marked(spec, result.nullable), ShardTable(result.shards))
 
 
 def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget) -> StoredVersion:

@@ -28,11 +28,11 @@ from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
 from cachelayer.versions.claims import CLAIM, Claims
-from cachelayer.versions.columns import ShardSet
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.publish import lost_files, put_manifest
+from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -60,8 +60,8 @@ class Erasure:
         self._reason = reason
         self._grace = grace
         self._progress = progress
-        self._written: dict[str, ShardFile] = {}
-        """The shards that were written anew, by what the old ones hold."""
+        self._written: dict[tuple[str, bytes], ShardFile] = {}
+        """The shards that were written anew, by what the old ones hold and the numbers that went of them."""
 
     def erase(self) -> StoredVersion:
         """Erase the records, and return what the version is now."""
@@ -114,9 +114,7 @@ class Erasure:
         for info in head.versions.values():
             manifest = self._manifest(info)
             if any(shard.content in rows for shard in manifest.shards):
-                version = StoredVersion(self._dataset, info)
-                shards = self._write(version, rows, head, target, progress)
-                infos.append(self._put(head, version, shards, rows, target))
+                infos.append(self._put(head, StoredVersion(self._dataset, info), rows, target, progress))
         held = [each for each in head.deleted if self._holds(each.info, rows)]
         deletions = [
             replace(each, grace=min(each.grace, self._grace)) if each in held else each for each in head.deleted
@@ -130,26 +128,10 @@ class Erasure:
     def _holds(self, info: VersionInfo, rows: Mapping[str, Ints]) -> bool:
         return any(shard.content in rows for shard in self._manifest(info).shards)
 
-    def _write(
-        self, version: StoredVersion, rows: Mapping[str, Ints], head: Snapshot, target: ShardTarget, progress: Progress
-    ) -> ShardTable:
-        """Return the shards of a version, of which those that hold some of the rows are written anew."""
-        shards = list(version.manifest.shards)
-        for number, shard in enumerate(shards):
-            content = shard.content
-            if content not in rows:
-                continue
-            written = self._written.get(content)
-            if written is None or lost_files([written.file], self._log, head):
-                written = self._written[content] = write_anew(version, number, rows[content], target)
-                progress.update(len(rows[content]), written.stats.nbytes)
-            shards[number] = written
-        return ShardTable(shards)
-
     def _put(
-        self, head: Snapshot, version: StoredVersion, shards: ShardTable, rows: Mapping[str, Ints], target: ShardTarget
+        self, head: Snapshot, version: StoredVersion, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress
     ) -> VersionInfo:
-        """Put the manifest of a version with the shards that were written anew."""
+        """Put a version without the records: shards, column files and the manifest."""
         before = version.manifest
         begins = before.shards.records.cumsum() - before.shards.records
         erased = [
@@ -158,10 +140,11 @@ class Erasure:
             if (content := shard.content) in rows
         ]
         numbers = np.concatenate(erased)
-        columns = tuple(self._written_group(version, group, numbers, target) for group in range(len(before.columns)))
-        whole = before.without_records(numbers.tolist(), shards, self._reason, columns)
+        kept_rows, *columns = [self._without_records(version, each, numbers, head, target) for each in before.sets]
+        whole = before.without_records(numbers.tolist(), kept_rows, columns, self._reason)
         manifest, kept = (whole, None) if before.kept is None else keeping(whole, version.kept)
         raw = replace(manifest, token=uuid.uuid4().hex).encode()
+        progress.update(len(numbers), manifest.nbytes)
         info = replace(
             version.info,
             manifest_sha256=hashlib.sha256(raw).hexdigest(),
@@ -172,29 +155,35 @@ class Erasure:
         )
         return put_manifest(self._log, head, info, manifest, raw, kept)
 
-    def _written_group(self, version: StoredVersion, number: int, records: Ints, target: ShardTarget) -> ShardSet:
-        """Put a group of columns without some of the records, and return it."""
-        group, columns = version.manifest.columns[number], version.column_group(number)
-        if group.array is not None:
-            (rows,) = column_rows(columns, group.array)
-            rows = rows.copy()
+    def _without_records(
+        self, version: StoredVersion, stored: ShardSet, records: Ints, head: Snapshot, target: ShardTarget
+    ) -> ShardSet:
+        """Put what holds some of the records of a version anew, and return the rows or the columns without them."""
+        if stored.array is not None:
+            rows = column_rows(version, stored.array).copy()
             rows[records] = 0
-            return replace(group, array=put_column_file(target, group.element_spec, group.records, [rows]))
-        shards, ends = list(group.shards), group.shards.records.cumsum()
+            return replace(stored, array=put_column_file(target, stored.element_spec, stored.records, [rows]))
+        shards, ends = list(stored.shards), stored.shards.records.cumsum()
         owner = ends.searchsorted(records, side="right")
-        for shard in np.unique(owner).tolist():
-            within = records[owner == shard] - (ends[shard] - group.shards.records[shard])
-            shards[shard] = write_anew(columns, shard, within, target)
-        return replace(group, shards=ShardTable(shards))
+        for number in np.unique(owner).tolist():
+            shard = shards[number]
+            within = records[owner == number] - (ends[number] - shard.stats.records)
+            key = shard.content, within.tobytes()
+            written = self._written.get(key)
+            if written is None or lost_files([written.file], self._log, head):
+                written = self._written[key] = write_anew(version, stored, shard, within, target)
+            shards[number] = written
+        return replace(stored, shards=ShardTable(shards))
 
 
-def write_anew(version: StoredVersion, number: int, rows: Ints, target: ShardTarget) -> ShardFile:
-    """Write a shard of a version without some of its records, and put it."""
-    manifest, stats = version.manifest, version.manifest.shards[number].stats
+def write_anew(
+    version: StoredVersion, stored: ShardSet, shard: ShardFile, rows: Ints, target: ShardTarget
+) -> ShardFile:
+    """Write a shard of a version, or of a group of its columns, without some of its records, and put it."""
+    stats, codec = shard.stats, codec_named(stored.codec, stored.element_spec)
     path = target.folder / f"{uuid.uuid4().hex}.array_record"
-    codec = codec_named(manifest.codec, manifest.element_spec)
     target.room.take(stats.nbytes)
-    with version.shard_file(number) as old:
+    with version.shard_file(shard) as old:
         files = ShardFiles(old, Path(paths.index_of(str(old))), stats)
         compression = Compression.parse(None if stats.compression == "none" else stats.compression)
         lengths_path = Path(paths.lengths_of(str(path)))

@@ -26,16 +26,11 @@ from cachelayer.records.codec import codec_for
 from cachelayer.records.memory import Bytes
 from cachelayer.records.record_buffers import PREFIX, Frames, Records
 from cachelayer.records.tree import Tree
-from cachelayer.versions.columns import (
-    MOST_GROUPS,
-    ColumnFile,
-    ShardSet,
-    layout_nbytes,
-    write_column_file,
-)
+from cachelayer.versions.column_file import ColumnFile, write_column_file
 from cachelayer.versions.derive import appended
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.notes import PartResult
+from cachelayer.versions.shard_set import MOST_GROUPS, ShardSet, layout_nbytes
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -100,7 +95,7 @@ NEW_RECORDS = NewRecords()
 
 def _manifest(built: ShardSet, provenance: dict[str, Any]) -> Manifest:
     """Return the manifest of a version that has what was built alone."""
-    return Manifest(built.codec, built.element_spec, built.shards, provenance, uuid.uuid4().hex)
+    return Manifest(built, provenance, uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -138,54 +133,49 @@ class Appending:
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
     ) -> Finished:
-        manifest = _manifest(built, provenance)
-        before = self.base.manifest
+        before, added = self.base.manifest, _manifest(built, provenance)
         if not before.columns:
-            return appended(self.base, manifest)
-        specs = [before.element_spec, *(group.element_spec for group in before.columns)]
-        keys = [key for spec in specs for key in spec]
+            return appended(self.base, added)
+        keys = [key for each in before.sets for key in each.element_spec]
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InvalidArgumentError(
                 f"{self.base.name}: its field {twice!r} was replaced, so records cannot be appended: storage.rewrite() "
                 "makes a version with the new field alone"
             )
-        new = StoredVersion.with_manifest(self.base.folder, self.base.info, manifest)
-        spec = self._widened(before.element_spec, new)
-        rows = write_shards(self._taken(new, spec), spec, target, options)
-        groups = [self._longer(number, group, new, target, options) for number, group in enumerate(before.columns)]
-        added = replace(manifest, codec=before.codec, element_spec=spec, shards=rows, columns=tuple(groups))
-        return appended(self.base, added)
+        spec = self._widened(before.rows.element_spec, built)
+        shards = write_shards(self._taken(built, spec), spec, target, options)
+        rows = replace(before.rows, element_spec=spec, shards=shards)
+        columns = tuple(self._longer(group, built, target, options) for group in before.columns)
+        return appended(self.base, replace(added, rows=rows, columns=columns))
 
-    def _widened(self, spec: Mapping[str, Tree], new: StoredVersion) -> dict[str, Tree]:
+    def _widened(self, spec: Mapping[str, Tree], built: ShardSet) -> dict[str, Tree]:
         """Return a spec of the version, with the leaves that are None in new records marked nullable."""
-        came = new.manifest.element_spec
+        came = built.element_spec
         filled = {name: spec[name] for name in spec if name in self.fill}
         fills = codec_for(filled).columns([{name: self.fill[name] for name in filled}]) if filled else []
         empty = {leaf for leaf, column in enumerate(fills) if column.nulls is not None and column.nulls.any()}
         return {**spec, **{name: came[name] for name in spec if name in came}, **marked(filled, empty)}
 
-    def _longer(
-        self, number: int, group: ShardSet, new: StoredVersion, files: ShardTarget, options: BuildOptions
-    ) -> ShardSet:
+    def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
         """Put a group with the rows of new records after those of the version, and return it."""
-        spec = self._widened(group.element_spec, new)
-        frames = self._taken(new, spec)
+        spec = self._widened(group.element_spec, built)
+        frames = self._taken(built, spec)
         if group.array is None:
             shards = group.shards.then(write_shards(frames, spec, files, options))
             return replace(group, element_spec=spec, shards=shards)
         rows = (rows_of(each) for each in frames)
-        old = column_rows(self.base.column_group(number), group.array)
-        records = group.records + new.manifest.shard_records
-        return replace(group, element_spec=spec, array=put_column_file(files, spec, records, chain(old, rows)))
+        old = column_rows(self.base, group.array)
+        records = group.records + built.records
+        return replace(group, element_spec=spec, array=put_column_file(files, spec, records, chain([old], rows)))
 
-    def _taken(self, new: StoredVersion, spec: Mapping[str, Tree]) -> Iterator[Frames]:
-        """Yield records that have the fields of a spec alone, those that are filled among them."""
-        source, wanted = new.manifest.element_spec, codec_for(spec)
+    def _taken(self, built: ShardSet, spec: Mapping[str, Tree]) -> Iterator[Frames]:
+        """Yield new records that have the fields of a spec alone, those that are filled among them."""
+        source, wanted = built.element_spec, codec_for(spec)
         places = {path: number for number, (path, _) in enumerate(tree.leaves(source))}
         paths_of_field = {name: [path for path, _ in tree.leaves({name: spec[name]})] for name in spec}
         filled = {name: self.fill[name] for name in spec if name in self.fill}
-        for records in records_in_order(new):
+        for records in records_in_order(self.base, built.shards):
             columns, rows = codec_for(source).decode(records), len(records)
             for_fill = codec_for({name: spec[name] for name in filled}).columns([filled] * rows) if filled else []
             fills = iter(for_fill)
@@ -213,9 +203,9 @@ class AddingColumns:
 
     def __post_init__(self) -> None:
         manifest, name = self.base.manifest, self.base.name
-        if not isinstance(manifest.element_spec, dict):
+        if not isinstance(manifest.rows.element_spec, dict):
             raise InvalidArgumentError(
-                f"{name} has elements {tree.describe(manifest.element_spec)}: columns are added to dicts"
+                f"{name} has elements {tree.describe(manifest.rows.element_spec)}: columns are added to dicts"
             )
         if manifest.erased:
             # What is passed for an erased record must not be stored.
@@ -263,10 +253,8 @@ class AddingColumns:
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Put columns of fixed size that were built as shards into one file."""
-        base = self.base
-        new = StoredVersion.with_manifest(base.folder, base.info, _manifest(built, {}))
-        rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(new))
-        return put_column_file(target, spec, base.manifest.shard_records, rows)
+        rows = (records.slab(0, int(records.lengths[0])) for records in records_in_order(self.base, built.shards))
+        return put_column_file(target, spec, built.records, rows)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:
         """Return the spec of the columns if they can be added."""
@@ -299,7 +287,7 @@ def write_array(source: Source, spec: Tree, records: int, target: ShardTarget) -
             yield encoded
 
     array = put_column_file(target, spec, records, rows())
-    return ShardSet(codec_for(spec).name, marked(spec, encoder.result.nullable), array, ShardTable([]))
+    return ShardSet(codec_for(spec).name, marked(spec, encoder.result.nullable), ShardTable([]), array)
 
 
 def write_shards(frames: Iterator[Frames], spec: Tree, target: ShardTarget, options: BuildOptions) -> ShardTable:
@@ -333,20 +321,25 @@ def rows_of(frames: Frames) -> Bytes:
     return frames.buffer.reshape(-1, PREFIX + nbytes)[:, PREFIX:]
 
 
-def records_in_order(version: StoredVersion) -> Iterator[Records]:
-    """Yield all records of the shards of a version, some MiB at a time, each compared with its checksum."""
-    for number, shard in enumerate(version.manifest.shards):
-        with version.shard_file(number) as path:
+def records_in_order(version: StoredVersion, shards: ShardTable) -> Iterator[Records]:
+    """Yield all records of some shards, some MiB at a time, each compared with its checksum.
+
+    Args:
+        version: a version of the dataset.
+        shards: shards in its folder.
+    """
+    for shard in shards:
+        with version.shard_file(shard) as path:
             files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
             for _, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
                 yield records.unmapped()
 
 
-def column_rows(group: StoredVersion, file: ColumnFile) -> Iterator[Bytes]:
-    """Yield the rows of a column file that is there, checked."""
-    name = f"{group.folder.url}/{file.name}"
-    raw = np.frombuffer(group.folder.read(file.name) or b"", np.uint8)
+def column_rows(version: StoredVersion, file: ColumnFile) -> Bytes:
+    """Return the rows of a column file of a version, checked: uint8 of shape ``[rows, bytes]``."""
+    name = f"{version.folder.url}/{file.name}"
+    raw = np.frombuffer(version.folder.read(file.name) or b"", np.uint8)
     if len(raw) != file.nbytes:
         raise CorruptionError(f"{name}: expected {file.nbytes} bytes, found {len(raw)}")
     file.check_blocks(raw, 0, name)
-    yield raw[file.begin :].reshape(file.records, file.record_nbytes)
+    return raw[file.begin :].reshape(file.records, file.record_nbytes)

@@ -91,7 +91,7 @@ def show(reference: str, **reach: Any) -> Result:
     ref = fetch_rows(storage, text)
     tags = sorted(tag for tag, version in storage.tags(ref.dataset_id).items() if version == ref.dataset_version)
     manifest = ref._base.version.manifest
-    about = {**version_document(ref), "tags": tags, "codec": manifest.codec}
+    about = {**version_document(ref), "tags": tags, "codec": manifest.rows.codec}
     shards = [{"name": shard.name, **asdict(shard.stats)} for shard in manifest.shards]
     spec = "\n".join("    " * depth + f"{name}: {text}" for depth, name, text in spec_rows(ref.raw().element_spec))
     rows = table(shards[:_SHARDS_SHOWN], "name", "records", "nbytes", "sha256")

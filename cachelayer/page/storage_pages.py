@@ -107,7 +107,7 @@ def version(request: Request) -> Response:
         records=len(ref),
         stored_records=manifest.shard_records,
         tags=storage.tags(ref.dataset_id),
-        codec=manifest.codec,
+        codec=manifest.rows.codec,
         shards=manifest.shards[:_SHARDS],
         shard_count=len(manifest.shards),
         spec=spec[:_SPEC_ROWS],

@@ -498,7 +498,7 @@ class Storage:
             SourceError: if there is not one row for each record, or the function fails; names the record.
         """
         from cachelayer.builds.build_options import BuildOptions
-        from cachelayer.storage.columns import add_columns
+        from cachelayer.storage.add_columns import add_columns
 
         reference = self._catalog.parse(dataset_id, base, "base", "base")
         name = Reference.parse(reference.dataset_id, new, "new", "new").name

@@ -21,7 +21,7 @@ from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.system_threads import Pool
 from cachelayer.versions.claims import CLAIM, Claims
-from cachelayer.versions.columns import ColumnFile
+from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.derive import stored_numbers
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest

@@ -65,23 +65,23 @@ def appended(base: StoredVersion, added: Manifest) -> tuple[Manifest, bytes | No
     before = base.manifest
     if before.records == 0 and before.kept is None:
         return replace(added, segments=()), None
-    spec = common_spec([(base.name, before.element_spec), ("what is appended", added.element_spec)])
-    if before.codec != added.codec:
-        raise InvalidArgumentError(f"{base.name} has records of codec {before.codec}, not {added.codec}")
-    came = (added.records,) if added.records else ()
+    rows, more = before.rows, added.rows
+    spec = common_spec([(base.name, rows.element_spec), ("what is appended", more.element_spec)])
+    if rows.codec != more.codec:
+        raise InvalidArgumentError(f"{base.name} has records of codec {rows.codec}, not {more.codec}")
+    segment = (added.records,) if added.records else ()
     whole = replace(
         added,
-        element_spec=spec,
-        shards=before.shards.then(added.shards),
-        segments=(*base.segments, *came) if came else before.segments,
+        rows=replace(rows, element_spec=spec, shards=rows.shards.then(more.shards)),
+        segments=(*base.segments, *segment) if segment else before.segments,
         erased=before.erased,
         unerased_nbytes=None if before.unerased_nbytes is None else before.unerased_nbytes + added.shards.nbytes,
         provenance={**added.provenance, **before.erasures},
     )
     if before.kept is None:
         return whole, None
-    more = np.arange(before.shard_records, whole.shard_records)
-    return keeping(whole, Selection(np.concatenate([*base.kept.pieces(), more])))
+    came = np.arange(before.shard_records, whole.shard_records)
+    return keeping(whole, Selection(np.concatenate([*base.kept.pieces(), came])))
 
 
 def keeping(whole: Manifest, kept: Selection) -> tuple[Manifest, bytes | None]:

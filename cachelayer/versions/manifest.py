@@ -1,11 +1,11 @@
 """Manifests: what a version consists of.
 
-A manifest is ``{format, data, provenance, token}``. ``data`` holds codec, element spec and a column for each fact about
-the shards; ``data`` alone decides the digest. The digest of the shards is the SHA-256 of the canonical JSON (sorted
-keys, no spaces, ASCII) of codec, element spec, the columns ``records`` and ``sha256``, and ``erased`` if records were
-erased: the same records, cut into shards at the same places, have the same digest everywhere. It is also the digest of
-the version, unless the version keeps only some of the records, or columns were added to it. States of streams depend on
-the rows alone, so they know the digest of the shards.
+A manifest is ``{format, data, provenance, token}``. ``data`` holds the rows, a :class:`ShardSet`, and a further one for
+each group of added columns; ``data`` alone decides the digest. The digest of the rows is the SHA-256 of the canonical
+JSON (sorted keys, no spaces, ASCII) of their identity, and of ``erased`` if records were erased: the same records, cut
+into shards at the same places, have the same digest everywhere. It is also the digest of the version, unless the
+version keeps only some of the records, or columns were added to it. States of streams depend on the rows alone, so they
+know the digest of the rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.json_values import Sha256, Whole
 from cachelayer.locks import cached_property
 from cachelayer.records import spec_json
-from cachelayer.records.leaf_names import varying_leaves
 from cachelayer.records.tree import Tree
-from cachelayer.versions.columns import ColumnFile, ShardSet, merged_spec
+from cachelayer.versions.column_file import ColumnFile
+from cachelayer.versions.shard_set import ShardSet, merged_spec
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 FORMAT = 1
@@ -76,9 +76,7 @@ class Manifest:
     """What a version consists of.
 
     Args:
-        codec: name of the codec.
-        element_spec: the element spec.
-        shards: the shards, in the order of their records.
+        rows: the records.
         provenance: how the version was made, as JSON values; not part of the digest.
         token: unique to this manifest.
         segments: if records were appended, the number of records of the first build and of each append.
@@ -88,12 +86,10 @@ class Manifest:
             oldest first; not part of the digest.
         unerased_nbytes: the bytes of the shards before any record was erased, from which sizes of blocks follow; not
             part of the digest. None if none was.
-        columns: the columns that were added, the oldest first.
+        columns: the groups of columns that were added, the oldest first.
     """
 
-    codec: str
-    element_spec: Tree
-    shards: ShardTable
+    rows: ShardSet
     provenance: dict[str, Any] = field(default_factory=dict)
     token: str = ""
     segments: tuple[int, ...] = ()
@@ -103,9 +99,20 @@ class Manifest:
     unerased_nbytes: int | None = None
     columns: tuple[ShardSet, ...] = ()
 
-    @cached_property
+    @property
+    def shards(self) -> ShardTable:
+        """The shards of the records."""
+        return self.rows.shards
+
+    @property
     def shard_records(self) -> int:
-        return int(self.shards.records.sum())
+        """Number of records of the shards, of which the version may keep some."""
+        return self.rows.records
+
+    @property
+    def sets(self) -> list[ShardSet]:
+        """The rows and the groups of columns."""
+        return [self.rows, *self.columns]
 
     @property
     def records(self) -> int:
@@ -114,38 +121,31 @@ class Manifest:
     @property
     def nbytes(self) -> int:
         """Bytes of all shards, without indices, and of added columns."""
-        return self.shards.nbytes + sum(group.nbytes for group in self.columns)
+        return sum(each.nbytes for each in self.sets)
 
     @property
     def files(self) -> list[ShardFile | ColumnFile]:
         """All shards and column files."""
-        return [*self.shards, *(file for group in self.columns for file in group.files)]
+        return [file for each in self.sets for file in each.files]
 
     def of_generations(self, generations: Sequence[int]) -> Manifest:
         """Return the manifest of the same :attr:`files` under the names that they have in these generations."""
         left = iter(generations)
-        shards = self.shards.of_generations([next(left) for _ in self.shards])
-        columns = tuple(group.of_generations([next(left) for _ in group.files]) for group in self.columns)
-        return replace(self, shards=shards, columns=columns)
+        rows, *columns = [each.of_generations([next(left) for _ in each.files]) for each in self.sets]
+        return replace(self, rows=rows, columns=tuple(columns))
 
     @cached_property
     def shards_digest(self) -> str:
-        """SHA-256 of the records of all shards, without added columns, in hexadecimal: the digest of the rows."""
-        identity = {
-            "codec": self.codec,
-            "element_spec": spec_json.to_json(self.element_spec),
-            "records": self.shards.records.tolist(),
-            "sha256": self.shards.sha256,
-            **({"erased": list(self.erased)} if self.erased else {}),
-        }
+        """SHA-256 of the rows, without added columns, in hexadecimal."""
+        identity = {**self.rows.identity, **({"erased": list(self.erased)} if self.erased else {})}
         return hashlib.sha256(canonical_json(identity)).hexdigest()
 
     @property
     def merged_spec(self) -> Tree:
         """The spec of elements with the added columns."""
         if not self.columns:
-            return self.element_spec
-        return merged_spec([self.element_spec, *(group.element_spec for group in self.columns)])
+            return self.rows.element_spec
+        return merged_spec([each.element_spec for each in self.sets])
 
     @cached_property
     def whole_digest(self) -> str:
@@ -160,20 +160,6 @@ class Manifest:
         """SHA-256 of the data, in hexadecimal."""
         return self.whole_digest if self.kept is None else self.kept.digest
 
-    def of_group(self, number: int) -> Manifest:
-        """Return the manifest of a version that has the columns of a group in place of the records."""
-        group = self.columns[number]
-        return replace(
-            self,
-            codec=group.codec,
-            element_spec=group.element_spec,
-            shards=group.shards,
-            segments=(),
-            kept=None,
-            columns=(),
-            unerased_nbytes=None,
-        )
-
     def prefix_digest(self, records: int) -> str | None:
         """Return the digest of the rows of a version of the first shards; None if no shard ends after so many."""
         if records == self.records and not (self.kept and self.columns):
@@ -183,28 +169,29 @@ class Manifest:
         if self.kept is not None or last == len(ends) or ends[last] != records:
             return None
         erased = tuple(record for record in self.erased if record < records)
-        return replace(self, shards=ShardTable(self.shards[: last + 1]), erased=erased).shards_digest
+        rows = replace(self.rows, shards=ShardTable(self.shards[: last + 1]))
+        return replace(self, rows=rows, erased=erased).shards_digest
 
     def without_records(
-        self, records: Iterable[int], shards: ShardTable, reason: str, columns: tuple[ShardSet, ...] = ()
+        self, records: Iterable[int], rows: ShardSet, columns: Sequence[ShardSet], reason: str
     ) -> Manifest:
         """Return the manifest that replaces this one after records were erased. It keeps all others.
 
         Args:
             records: the numbers of the records among those of the shards.
-            shards: the same shards, those that held one of these written anew.
-            reason: why they were erased.
+            rows: the same rows, without these records.
             columns: the same columns, without these records.
+            reason: why they were erased.
         """
         new = sorted({*records} - {*self.erased})
         before = self.erasures.get("erasures", [])
-        left = {file.file for file in [*shards, *(file for group in columns for file in group.files)]}
+        left = {file.file for each in (rows, *columns) for file in each.files}
         gone = [file.file for file in self.files if file.file not in left]
         erasures = [*before, {"records": new, "reason": reason, "files": gone}]
         return replace(
             self,
-            shards=shards,
-            columns=columns,
+            rows=rows,
+            columns=tuple(columns),
             provenance={**self.provenance, "erasures": erasures},
             kept=None,
             erased=tuple(sorted([*self.erased, *new])),
@@ -231,8 +218,9 @@ class Manifest:
 
     def as_stored(self) -> Manifest:
         """Return the manifest as it will be read back: JSON has neither tuples nor a user's classes."""
-        spec = spec_json.from_json(spec_json.to_json(self.element_spec))
-        return replace(self, element_spec=spec, provenance=json.loads(json.dumps(self.provenance)))
+        spec = spec_json.from_json(spec_json.to_json(self.rows.element_spec))
+        rows = replace(self.rows, element_spec=spec)
+        return replace(self, rows=rows, provenance=json.loads(json.dumps(self.provenance)))
 
     def encode(self) -> bytes:
         try:
@@ -240,9 +228,7 @@ class Manifest:
         except ValueError as error:
             raise InvalidArgumentError(f"{error}: pass flatter metadata") from error
         data = {
-            "codec": self.codec,
-            "element_spec": spec_json.to_json(self.element_spec),
-            "shards": self.shards.to_json(),
+            "rows": self.rows.to_json(),
             "segments": list(self.segments),
             "kept": None if self.kept is None else json_values.encoded(self.kept),
             "erased": list(self.erased),
@@ -266,9 +252,7 @@ class Manifest:
             json_values.check_format(document, FORMAT, "manifest")
             data = json_values.mapping("data", document["data"])
             manifest = cls(
-                codec=json_values.text("codec", data["codec"]),
-                element_spec=spec_json.from_json(data["element_spec"]),
-                shards=ShardTable.from_json(data["shards"]),
+                rows=ShardSet.from_json(data["rows"]),
                 provenance=_provenance(document["provenance"]),
                 token=json_values.text("token", document["token"]),
                 segments=json_values.decoded(tuple[Whole, ...], "segments", data["segments"]),
@@ -278,10 +262,13 @@ class Manifest:
                 supersedes=json_values.decoded(tuple[Sha256, ...], "supersedes", document["supersedes"]),
                 unerased_nbytes=json_values.decoded(Whole | None, "unerased_nbytes", document["unerased_nbytes"]),
             )
-            _check_lengths(manifest.shards, manifest.element_spec)
             records = manifest.shard_records
             if manifest.segments and sum(manifest.segments) != records:
                 raise ValueError(f"the segments have {sum(manifest.segments)} records, the shards {records}")
+            if manifest.rows.array is not None:
+                raise ValueError("the records are no shards")
+            if not all(isinstance(group.element_spec, dict) for group in manifest.columns):
+                raise ValueError("a group of columns is no dict")
             if any(group.records != records for group in manifest.columns):
                 raise ValueError(f"added columns do not have {records} rows")
             if list(manifest.erased) != sorted({*manifest.erased}) or max(manifest.erased, default=-1) >= records:
@@ -289,12 +276,6 @@ class Manifest:
             if manifest.kept is not None:
                 manifest.kept.check(records)
             return manifest
-
-
-def _check_lengths(shards: ShardTable, spec: Tree) -> None:
-    leaves = len(varying_leaves(spec))
-    if len(shards) and leaves != shards.length_leaves:
-        raise ValueError(f"lengths of {shards.length_leaves} leaves: {leaves} leaves of the elements vary in length")
 
 
 def _provenance(found: Any) -> dict[str, Any]:

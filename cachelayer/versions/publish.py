@@ -9,7 +9,7 @@ from typing import Any
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.system_threads import Pool
-from cachelayer.versions.columns import ColumnFile
+from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
@@ -116,8 +116,8 @@ def _refuse_if_changed(read: StoredVersion, log: Log, head: Snapshot, version: s
 
 def _check(log: Log, head: Snapshot, version: str, manifest: Manifest) -> None:
     """Raise if a version cannot be published on this head."""
-    groups = [file.generation for group in manifest.columns for file in group.files]
-    is_swept = min([*manifest.shards.generations, *groups], default=head.generation) < head.generation
+    columns = [file.generation for group in manifest.columns for file in group.files]
+    is_swept = min([*manifest.shards.generations, *columns], default=head.generation) < head.generation
     lost = lost_files((file.file for file in manifest.files) if is_swept else (), log, head)
     if lost:
         raise BuildRevokedError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from cachelayer.records.selection import Selection
 from cachelayer.temporary_files import scratch_folder
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.snapshot import VersionInfo
 
 INDICES_NBYTES = 1 << 26
@@ -32,12 +33,10 @@ class StoredVersion:
     Args:
         folder: the folder of the dataset.
         info: what the log says of it.
-        group: the number of a group of added columns, whose version this is; None for the version of the records.
     """
 
     folder: Store
     info: VersionInfo
-    group: int | None = None
 
     @classmethod
     def with_manifest(cls, folder: Store, info: VersionInfo, manifest: Manifest) -> Self:
@@ -65,8 +64,6 @@ class StoredVersion:
     @cached_property
     def manifest(self) -> Manifest:
         """The manifest, checked against the log."""
-        if self.group is not None:
-            return replace(self, group=None).manifest.of_group(self.group)
         name = f"{self.folder.url}/{self.info.manifest}"
         raw = self.folder.read(self.info.manifest)
         if raw is None:
@@ -79,13 +76,6 @@ class StoredVersion:
         if manifest.digest != self.info.digest:
             raise changed
         return manifest
-
-    def column_group(self, number: int) -> StoredVersion:
-        """Return the columns of a group as a version of their own."""
-        manifest = self.manifest.of_group(number)
-        group = replace(self, group=number)
-        group.__dict__["manifest"] = manifest
-        return group
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -121,7 +111,7 @@ class StoredVersion:
         a storage was copied by other means.
         """
         shards = self.manifest.shards
-        is_remote = self.group is None and self.folder.local_path(paths.MANIFESTS) is None
+        is_remote = self.folder.local_path(paths.MANIFESTS) is None
         has_one = is_remote and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
         return paths.indices(self.info.file) if has_one else None
 
@@ -146,9 +136,8 @@ class StoredVersion:
             raise
 
     @contextmanager
-    def shard_file(self, number: int) -> Iterator[Path]:
+    def shard_file(self, shard: ShardFile) -> Iterator[Path]:
         """Yield the file of a shard, with what is beside it; if the store is not local, a temporary copy of all."""
-        shard = self.manifest.shards[number]
         local = self.folder.local_path(shard.name)
         if local is not None:
             yield local

@@ -22,7 +22,9 @@ from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, Records
-from cachelayer.versions.columns import ShardSet
+from cachelayer.versions.column_file import ColumnFile
+from cachelayer.versions.shard_set import ShardSet
+from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -74,44 +76,49 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
     except CorruptionError as error:
         problems.append(str(error))
     with Progress(f"verify {reference}", version.manifest.shard_records, progress) as shown:
-        for number in range(len(shards)):
-            try:
-                for batch, nbytes in _checked_batches(version, number):
-                    records += batch
-                    shown.update(batch, nbytes)
-            except (CacheLayerError, OSError) as error:
-                problems.append(str(error))
-        for number in range(len(version.manifest.columns)):
-            problems += _problems_of_columns(version.column_group(number), version.manifest.columns[number])
+        for stored in version.manifest.sets:
+            is_rows = stored is version.manifest.rows
+            first = 0
+            for shard in stored.shards:
+                try:
+                    for batch, nbytes in _checked_batches(version, stored, shard, first):
+                        records += batch if is_rows else 0
+                        shown.update(batch if is_rows else 0, nbytes)
+                except (CacheLayerError, OSError) as error:
+                    problems.append(str(error))
+                first += shard.stats.records
+            problems += _problems_of_array(version, stored.array)
     return VerifyReport(reference, len(shards), records, tuple(problems))
 
 
-def _problems_of_columns(version: StoredVersion, group: ShardSet) -> Iterator[str]:
-    """Check every byte of a group of added columns, and yield what is wrong."""
-    for number in range(len(group.shards)):
-        try:
-            for _ in _checked_batches(version, number):
-                pass
-        except (CacheLayerError, OSError) as error:
-            yield str(error)
-    if group.array is not None:
-        name = group.array.name
-        try:
-            raw = version.folder.read(name) or b""
-            if hashlib.sha256(raw).hexdigest() != group.array.sha256:
-                yield f"{version.folder.url}/{name}: missing, or not the column file that was published"
-        except (CacheLayerError, OSError) as error:
-            yield str(error)
+def _problems_of_array(version: StoredVersion, array: ColumnFile | None) -> Iterator[str]:
+    """Check every byte of a column file, if there is one, and yield what is wrong."""
+    if array is None:
+        return
+    try:
+        raw = version.folder.read(array.name) or b""
+        if hashlib.sha256(raw).hexdigest() != array.sha256:
+            yield f"{version.folder.url}/{array.name}: missing, or not the column file that was published"
+    except (CacheLayerError, OSError) as error:
+        yield str(error)
 
 
-def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the records and bytes of each batch of a shard that was read and is right."""
-    manifest, stats = version.manifest, version.manifest.shards[number].stats
-    codec = codec_named(manifest.codec, manifest.element_spec)
-    erased = np.array(manifest.erased, np.int64) - int(manifest.shards.records[:number].sum())
+def _checked_batches(
+    version: StoredVersion, stored: ShardSet, shard: ShardFile, first: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the records and bytes of each batch of a shard that was read and is right.
+
+    Args:
+        version: the version.
+        stored: its rows, or a group of columns.
+        shard: one of the shards.
+        first: the number of the first record of the shard.
+    """
+    stats, codec = shard.stats, codec_named(stored.codec, stored.element_spec)
+    erased = np.array(version.manifest.erased, np.int64) - first
     can_be_empty = codec.layout.fixed_nbytes == 0
     lengths, digest = list[NDArray[Any]](), hashlib.sha256()
-    with version.shard_file(number) as path:
+    with version.shard_file(shard) as path:
         files = nullcontext(ShardFiles(path, Path(paths.index_of(str(path))), stats))
         for numbers, records in LocalShards.of_file(files, stats, "always").in_order():
             _check_erased(path, numbers, records, erased, can_be_empty=can_be_empty)

@@ -107,7 +107,9 @@ def test_verify_tells_an_erased_record_from_a_lost_one(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, written: list[int], claimed: list[int], found: str
 ) -> None:
     write = erase.write_anew
-    monkeypatch.setattr(erase, "write_anew", lambda base, shard, _, to: write(base, shard, np.array(written), to))
+    monkeypatch.setattr(
+        erase, "write_anew", lambda base, rows, shard, _, to: write(base, rows, shard, np.array(written), to)
+    )
     before_and_after(storage, FIXED, claimed)
     with pytest.raises(CorruptionError, match=found):
         storage.verify("d@v1").raise_if_bad()

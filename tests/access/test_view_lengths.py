@@ -136,7 +136,8 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     lying = replace(shard, stats=replace(shard.stats, **sums, lengths_crc32c=google_crc32c.value(raw)))
     for name, new in zip(shard.files, lying.files, strict=True):
         (folder / "d" / name).rename(folder / "d" / new)
-    written = replace(manifest, shards=ShardTable([lying])).encode()
+    rows = replace(manifest.rows, shards=ShardTable([lying]))
+    written = replace(manifest, rows=rows).encode()
     entry = folder / "d/_log/0000000001.json"
     logged = unsealed(entry.read_bytes())
     logged["versions"]["v1"]["manifest_sha256"] = hashlib.sha256(written).hexdigest()

@@ -127,8 +127,10 @@ def test_every_file_is_as_specified(
     manifest = json.loads(raw)
     assert manifest.keys() == {"format", "data", "provenance", "token", "supersedes", "unerased_nbytes"}
     data = manifest["data"]
-    assert data.keys() == {"codec", "element_spec", "shards", "segments", "kept", "erased", "columns"}
-    shards = data["shards"]
+    assert data.keys() == {"rows", "segments", "kept", "erased", "columns"}
+    stored = data["rows"]
+    assert stored.keys() == {"codec", "element_spec", "shards", "array"}
+    shards = stored["shards"]
     columns = [shards[name] for name in ("sha256", "nbytes", "crc32c", "index_crc32c")]
     columns += [shards["lengths_crc32c"]] if shards["length_crc32cs"] else []
     texts = [":".join(map(str, row)) for row in zip(*columns, strict=True)]
@@ -136,7 +138,7 @@ def test_every_file_is_as_specified(
     names = [f"{each}-{generation}" for each, generation in zip(hashes, shards["generations"], strict=True)]
     assert len(names) > 1 or size is not None
     assert shards["record_nbytes"] == [size] * len(names)
-    digest = {"codec": data["codec"], "element_spec": data["element_spec"]}
+    digest = {"codec": stored["codec"], "element_spec": stored["element_spec"]}
     digest |= {"records": shards["records"], "sha256": shards["sha256"]}
     assert hashlib.sha256(canonical(digest)).hexdigest() == version["digest"] == ref.digest
     assert (version["records"], version["nbytes"]) == (sum(shards["records"]), sum(shards["nbytes"]))

@@ -65,7 +65,7 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(
     foreign: Foreign, key: str, name: str
 ) -> None:
     before = foreign.outside()
-    foreign.document["data"]["shards"][key][0] = name
+    foreign.document["data"]["rows"]["shards"][key][0] = name
     foreign.publish()
     storage = Storage(foreign.root)
     for use in (storage.fetch, lambda *names: storage.copy(*names, Storage(foreign.folder / "there"))):
@@ -107,17 +107,23 @@ def uses(foreign: Foreign) -> Iterator[Callable[[], Any]]:
     yield lambda: storage.gc(grace=0.0)
 
 
+def shards_of(data: Any) -> Any:
+    return data["rows"]["shards"]
+
+
 HOSTILE = {
     "more numbers than there are": lambda data: data["kept"].update(records=6),
     "a step beyond the shards": lambda data: data.update(
         kept={"records": 3, "digest": "ab" * 32, "start": 10_000_000, "step": 1}
     ),
-    "shards of another size": lambda data: data["shards"].update(nbytes=[2**50] * len(data["shards"]["nbytes"])),
-    "shards of other records": lambda data: data["shards"].update(records=[2**40] * len(data["shards"]["records"])),
-    "another spec": lambda data: data.update(element_spec={"kind": "array", "dtype": "float64", "shape": [1 << 20]}),
-    "another codec": lambda data: data.update(codec="bytes/1"),
-    "shards that are not there": lambda data: data["shards"].update(
-        generations=[2**63 - 1] * len(data["shards"]["nbytes"])
+    "shards of another size": lambda data: shards_of(data).update(nbytes=[2**50] * len(shards_of(data)["nbytes"])),
+    "shards of other records": lambda data: shards_of(data).update(records=[2**40] * len(shards_of(data)["records"])),
+    "another spec": lambda data: data["rows"].update(
+        element_spec={"kind": "array", "dtype": "float64", "shape": [1 << 20]}
+    ),
+    "another codec": lambda data: data["rows"].update(codec="bytes/1"),
+    "shards that are not there": lambda data: shards_of(data).update(
+        generations=[2**63 - 1] * len(shards_of(data)["nbytes"])
     ),
 }
 

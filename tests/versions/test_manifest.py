@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.json_values import encoded
 from cachelayer.objects import paths
+from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.manifest import FORMAT, Kept, Manifest
+from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 SPEC = {"x": ArraySpec("float32", (None,)), "y": [ArraySpec("bool")]}
@@ -62,7 +65,7 @@ STAT = ShardStats(3, 100, 7, "ab" * 32, "none", 9, lengths_crc32c=5, length_crc3
 
 def manifest(count: int = 3) -> Manifest:
     shards = [ShardFile(STAT, generation) for generation in range(count)]
-    return Manifest("typed/1", SPEC, ShardTable(shards), {"time": "now"}, "token")
+    return Manifest(ShardSet("typed/1", SPEC, ShardTable(shards)), {"time": "now"}, "token")
 
 
 @given(shards=SHARDS, more=SHARDS)
@@ -78,7 +81,8 @@ def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile], which: in
     assert list(table) == shards
     records = int(table.records.sum())
     kept = some_kept(records)[which]
-    written = Manifest("typed/1", SPEC, table, {"a": [1, None]}, "token", (records - 1, 1) if records else (), kept)
+    rows, segments = ShardSet("typed/1", SPEC, table), (records - 1, 1) if records else ()
+    written = Manifest(rows, {"a": [1, None]}, "token", segments, kept)
     again = Manifest.decode(written.encode(), "m")
     assert again == written
     assert (again.digest, again.shard_records) == (written.digest, records)
@@ -88,20 +92,23 @@ def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile], which: in
 def test_the_digest_is_of_the_data_alone() -> None:
     base = manifest()
 
+    def with_rows(**changes: Any) -> Manifest:
+        return replace(base, rows=replace(base.rows, **changes))
+
     def with_stats(**changes: Any) -> Manifest:
         changed = replace(base.shards[2], stats=replace(STAT, **changes))
-        return replace(base, shards=ShardTable([*base.shards[:2], changed]))
+        return with_rows(shards=ShardTable([*base.shards[:2], changed]))
 
     same = [
         replace(base, provenance={}, token="other"),
-        replace(base, shards=ShardTable(replace(shard, generation=9) for shard in base.shards)),
+        with_rows(shards=ShardTable(replace(shard, generation=9) for shard in base.shards)),
         with_stats(nbytes=1, crc32c=1, index_crc32c=1, compression="zstd"),
         with_stats(lengths_crc32c=3, length_crc32cs=(2,), length_totals=(8,)),
     ]
     other = [
-        replace(base, codec="bytes/1"),
-        replace(base, element_spec=ArraySpec("int8")),
-        replace(base, shards=ShardTable(base.shards[:2])),
+        with_rows(codec="bytes/1"),
+        with_rows(element_spec=ArraySpec("int8")),
+        with_rows(shards=ShardTable(base.shards[:2])),
         with_stats(records=4),
         with_stats(sha256="cd" * 32),
     ]
@@ -111,8 +118,8 @@ def test_the_digest_is_of_the_data_alone() -> None:
 
 def test_erasing_records_changes_the_digest_and_names_what_it_replaces() -> None:
     base = replace(manifest(), segments=(4, 5))
-    first = base.without_records([7, 2], base.shards, "one")
-    second = first.without_records([2, 4], base.shards, "two")
+    first = base.without_records([7, 2], base.rows, (), "one")
+    second = first.without_records([2, 4], base.rows, (), "two")
     assert (first.erased, second.erased) == ((2, 7), (2, 4, 7))
     assert second.supersedes == (base.digest, first.digest)
     assert len({base.digest, first.digest, second.digest}) == 3
@@ -130,23 +137,24 @@ def test_a_manifest_cut_anywhere_is_refused() -> None:
             Manifest.decode(raw[:length], "m.json")
 
 
+ARRAY = encoded(ColumnFile(9, 8, 200, "ab" * 32, 7, (7,), 0))
 DAMAGE: dict[str, tuple[str, Any]] = {
-    "a column too short": ("data.shards.sha256", ["ab" * 32] * 2),
-    "a column missing": ("data.shards.crc32c", ...),
-    "nested columns": ("data.shards.records", [[3], [3], [3]]),
-    "generations of fewer shards": ("data.shards.generations", [0, 1]),
-    "a generation that is no number": ("data.shards.generations", [0, "1/../..", 2]),
-    "a generation before the first": ("data.shards.generations", [0, -1, 2]),
-    "places of fewer shards": ("data.shards.record_nbytes", [8]),
-    "records past the end": ("data.shards.record_nbytes", [2**31] * 3),
-    "more bytes than there are": ("data.shards.nbytes", [2**62] * 3),
-    "an unknown compression": ("data.shards.compression", ["none", "none", "lzma"]),
-    "a compression that is no text": ("data.shards.compression", [["none"], "none", "none"]),
-    "lengths without a checksum": ("data.shards.length_crc32cs", [[1, None, 1]]),
-    "lengths without a file": ("data.shards.lengths_crc32c", [None] * 3),
-    "lengths without some files": ("data.shards.lengths_crc32c", [5, None, 5]),
-    "lengths less than none": ("data.shards.length_totals", [[7, -1, 7]]),
-    "lengths that are no integers": ("data.shards.length_totals", [[7, 7.0, 7]]),
+    "a column too short": ("data.rows.shards.sha256", ["ab" * 32] * 2),
+    "a column missing": ("data.rows.shards.crc32c", ...),
+    "nested columns": ("data.rows.shards.records", [[3], [3], [3]]),
+    "generations of fewer shards": ("data.rows.shards.generations", [0, 1]),
+    "a generation that is no number": ("data.rows.shards.generations", [0, "1/../..", 2]),
+    "a generation before the first": ("data.rows.shards.generations", [0, -1, 2]),
+    "places of fewer shards": ("data.rows.shards.record_nbytes", [8]),
+    "records past the end": ("data.rows.shards.record_nbytes", [2**31] * 3),
+    "more bytes than there are": ("data.rows.shards.nbytes", [2**62] * 3),
+    "an unknown compression": ("data.rows.shards.compression", ["none", "none", "lzma"]),
+    "a compression that is no text": ("data.rows.shards.compression", [["none"], "none", "none"]),
+    "lengths without a checksum": ("data.rows.shards.length_crc32cs", [[1, None, 1]]),
+    "lengths without a file": ("data.rows.shards.lengths_crc32c", [None] * 3),
+    "lengths without some files": ("data.rows.shards.lengths_crc32c", [5, None, 5]),
+    "lengths less than none": ("data.rows.shards.length_totals", [[7, -1, 7]]),
+    "lengths that are no integers": ("data.rows.shards.length_totals", [[7, 7.0, 7]]),
     "segments of other records": ("data.segments", [3, 3]),
     "records kept without a digest": ("data.kept", {"records": 3, "start": 0, "step": 1}),
     "records kept that are not there": ("data.kept", {"records": 3, "start": 8, "step": 1, "digest": "cd" * 32}),
@@ -159,7 +167,8 @@ DAMAGE: dict[str, tuple[str, Any]] = {
     "less than no bytes": ("unerased_nbytes", -1),
     "an erasure without a reason": ("provenance.erasures", [{"records": [1]}]),
     "no data": ("data", ...),
-    "no spec": ("data.element_spec", ...),
+    "records in an array": ("data.rows.array", ARRAY),
+    "no spec": ("data.rows.element_spec", ...),
     "no format": ("format", ...),
 }
 

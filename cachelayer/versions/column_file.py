@@ -1,17 +1,12 @@
-"""Columns that were added to a version after it was built: files of their own beside its shards.
-
-The record number is the alignment: row i of a group of columns belongs to record i of the shards. Leaves of fixed size
-are stored as one ``.npy`` file a group, whose rows are records as the codec writes them; leaves of varying size as
-shards.
-"""
+"""The file of columns of fixed size that were added to a version: a ``.npy`` file with a row for each record."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,20 +14,17 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from cachelayer import json_values
 from cachelayer.errors import CorruptionError, SourceError
 from cachelayer.json_values import Sha256, Whole
 from cachelayer.objects import paths
-from cachelayer.records import spec_json, tree
+from cachelayer.records import tree
 from cachelayer.records.codec import TYPED, Codec, codec_named
 from cachelayer.records.leaf_names import names_of_leaves
 from cachelayer.records.leaves import leaf_of
 from cachelayer.records.memory import Bytes
 from cachelayer.records.tree import Tree
-from cachelayer.versions.shard_table import FileChecksum, ShardFile, ShardTable
+from cachelayer.versions.shard_table import FileChecksum
 
-MOST_GROUPS = 16
-"""The most groups of a version: each costs a read."""
 _MAX_HEADER_NBYTES = 10_000
 """What ``np.load`` reads; it takes longer headers for an attack."""
 _NPY_BEGIN = struct.Struct("<8sI")
@@ -95,92 +87,6 @@ class ColumnFile:
         for number, start in enumerate(range(0, len(raw), BLOCK_NBYTES), first):
             if google_crc32c.value(bytes(raw[start : start + BLOCK_NBYTES])) != self.crc32cs[number]:
                 raise CorruptionError(f"{name}: block {number} of the column file does not match its checksum")
-
-
-@dataclass(frozen=True)
-class ShardSet:
-    """Records, or columns of records, that were built together, as they are stored.
-
-    Args:
-        codec: the name of their codec.
-        element_spec: the spec of an element; of columns, a dict of them.
-        array: the file of columns that all have a fixed size; else None.
-        shards: the shards; empty if there is an array.
-    """
-
-    codec: str
-    element_spec: Tree
-    array: ColumnFile | None
-    shards: ShardTable
-
-    @property
-    def records(self) -> int:
-        return int(self.shards.records.sum()) if self.array is None else self.array.records
-
-    @property
-    def nbytes(self) -> int:
-        return self.shards.nbytes if self.array is None else self.array.nbytes
-
-    @property
-    def files(self) -> list[ShardFile | ColumnFile]:
-        """The files with their places in the store."""
-        return list(self.shards) if self.array is None else [self.array]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What decides the digest, as JSON values."""
-        spec = spec_json.to_json(self.element_spec)
-        content = self.shards.sha256 if self.array is None else [self.array.sha256]
-        return {"codec": self.codec, "element_spec": spec, "sha256": content, "records": self.records}
-
-    def of_generations(self, generations: Sequence[int]) -> ShardSet:
-        """Return the group with its files under the names that they have in these generations."""
-        if self.array is None:
-            return replace(self, shards=self.shards.of_generations(list(generations)))
-        return replace(self, array=replace(self.array, generation=generations[0]))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "codec": self.codec,
-            "element_spec": spec_json.to_json(self.element_spec),
-            "array": None if self.array is None else json_values.encoded(self.array),
-            "shards": self.shards.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, document: Any) -> ShardSet:
-        """Return the group that :meth:`to_json` wrote, if it can have written it."""
-        facts = json_values.mapping("columns", document)
-        group = cls(
-            json_values.text("codec", facts["codec"]),
-            spec_json.from_json(facts["element_spec"]),
-            json_values.decoded(ColumnFile | None, "array", facts["array"]),
-            ShardTable.from_json(facts["shards"]),
-        )
-        if not isinstance(group.element_spec, dict) or (group.array is not None and len(group.shards)):
-            raise ValueError("a group of columns is no dict, or is stored twice")
-        if group.array is not None:
-            group.array.check()
-            if layout_nbytes(group.element_spec) != group.array.record_nbytes:
-                raise ValueError(f"rows of {group.array.record_nbytes} bytes are not those of their columns")
-        return group
-
-
-def layout_nbytes(spec: Tree) -> int | None:
-    """Return the bytes of a row of columns; None if they vary."""
-    layout = codec_named(TYPED, spec).layout
-    return None if layout.varying_count or not layout.fixed_nbytes else layout.fixed_nbytes
-
-
-def merged_spec(specs: Sequence[Tree]) -> Tree:
-    """Return the spec of elements with the leaves of several dicts; a later dict replaces equal keys."""
-    merged: dict[str, Tree] = {}
-    for spec in specs:
-        for key in spec:
-            # A key that is replaced moves to the end, where its new leaves are.
-            merged.pop(key, None)
-        merged |= spec
-    return merged
 
 
 def write_column_file(path: Path, spec: Tree, records: int, rows: Iterable[Bytes], generation: int) -> ColumnFile:

@@ -1,0 +1,116 @@
+"""Records, or columns of records, that were built together, as they are stored: a set of shards, or a column file.
+
+Columns that were added to a version are files of their own beside its shards. The record number is the alignment: row i
+of a group of columns belongs to record i of the shards. Leaves of fixed size are stored as one ``.npy`` file a group,
+whose rows are records as the codec writes them; leaves of varying size as shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cachelayer import json_values
+from cachelayer.locks import cached_property
+from cachelayer.records import spec_json
+from cachelayer.records.codec import TYPED, codec_named
+from cachelayer.records.leaf_names import varying_leaves
+from cachelayer.records.tree import Tree
+from cachelayer.versions.column_file import ColumnFile
+from cachelayer.versions.shard_table import ShardFile, ShardTable
+
+MOST_GROUPS = 16
+"""The most groups of a version: each costs a read."""
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """Records, or columns of records, that were built together, as they are stored.
+
+    Args:
+        codec: the name of their codec.
+        element_spec: the spec of an element; of columns, a dict of them.
+        shards: the shards, in the order of their records; empty if there is an array.
+        array: the file of columns that all have a fixed size; None for shards.
+    """
+
+    codec: str
+    element_spec: Tree
+    shards: ShardTable
+    array: ColumnFile | None = None
+
+    @cached_property
+    def records(self) -> int:
+        return int(self.shards.records.sum()) if self.array is None else self.array.records
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the shards, without indices, or of the array."""
+        return self.shards.nbytes if self.array is None else self.array.nbytes
+
+    @property
+    def files(self) -> list[ShardFile | ColumnFile]:
+        """The files with their places in the store."""
+        return list(self.shards) if self.array is None else [self.array]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the digest, as JSON values."""
+        return {
+            "codec": self.codec,
+            "element_spec": spec_json.to_json(self.element_spec),
+            "records": self.shards.records.tolist() if self.array is None else [self.array.records],
+            "sha256": self.shards.sha256 if self.array is None else [self.array.sha256],
+        }
+
+    def of_generations(self, generations: Sequence[int]) -> ShardSet:
+        """Return the same :attr:`files` under the names that they have in these generations."""
+        if self.array is None:
+            return replace(self, shards=self.shards.of_generations(generations))
+        return replace(self, array=replace(self.array, generation=generations[0]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "codec": self.codec,
+            "element_spec": spec_json.to_json(self.element_spec),
+            "shards": self.shards.to_json(),
+            "array": None if self.array is None else json_values.encoded(self.array),
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> ShardSet:
+        """Return the set that :meth:`to_json` wrote, if it can have written it."""
+        facts = json_values.mapping("rows or columns", document)
+        found = cls(
+            json_values.text("codec", facts["codec"]),
+            spec_json.from_json(facts["element_spec"]),
+            ShardTable.from_json(facts["shards"]),
+            json_values.decoded(ColumnFile | None, "array", facts["array"]),
+        )
+        if found.array is None:
+            leaves = len(varying_leaves(found.element_spec))
+            if len(found.shards) and leaves != found.shards.length_leaves:
+                raise ValueError(f"lengths of {found.shards.length_leaves} leaves: {leaves} vary in length")
+        else:
+            found.array.check()
+            if len(found.shards) or layout_nbytes(found.element_spec) != found.array.record_nbytes:
+                raise ValueError(f"rows of {found.array.record_nbytes} bytes are not those of their columns")
+        return found
+
+
+def layout_nbytes(spec: Tree) -> int | None:
+    """Return the bytes of a row of columns; None if they vary."""
+    layout = codec_named(TYPED, spec).layout
+    return None if layout.varying_count or not layout.fixed_nbytes else layout.fixed_nbytes
+
+
+def merged_spec(specs: Sequence[Tree]) -> Tree:
+    """Return the spec of elements with the leaves of several dicts; a later dict replaces equal keys."""
+    merged: dict[str, Tree] = {}
+    for spec in specs:
+        for key in spec:
+            # A key that is replaced moves to the end, where its new leaves are.
+            merged.pop(key, None)
+        merged |= spec
+    return merged
