@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -54,8 +55,8 @@ def application(open_versions: OpenVersions) -> Starlette:
         exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
     )
     app.state.open_versions = open_versions
-    app.state.statistics = {}
-    app.state.searches = {}
+    app.state.surveys = distributions.Surveys()
+    app.state.search = lru_cache(8)(record_pages.Search)
     return app
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import keyword
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,28 +22,27 @@ from cachelayer.statistics.shown import Bar, Chart, leaf_charts, length_chart, m
 SAMPLE = 10_000
 # Versions of at most so many bytes and records are read as soon as somebody looks.
 SMALL_NBYTES, SMALL_RECORDS = 32 << 20, 200_000
-_KEPT = 8
 
 
-def statistics_of(request: Request, ref: DataRef[Any], records: int | None = None) -> Statistics | None:
-    """Return the statistics of so many records of a version; those of the newest few that were asked for are kept.
+class Surveys:
+    """The statistics of versions; the newest few are kept."""
 
-    Without a number, those that were asked for last, or those of a small version; None for a large one.
-    """
-    known: dict[Any, Statistics] = request.app.state.statistics
-    version = ref.dataset_id, ref.digest
-    if records is None:
-        asked = [key for key in list(known) if key[:-1] == version]
+    def __init__(self) -> None:
+        self._survey = lru_cache(8)(partial(survey, progress=False))
+        self._asked: WeakKeyDictionary[DataRef[Any], int] = WeakKeyDictionary()
+
+    def of(self, ref: DataRef[Any], records: int | None = None) -> Statistics | None:
+        """Return the statistics of so many records of a version.
+
+        Without a number, those that were asked for last, or those of a small version; None for a large one.
+        """
         is_small = 0 < len(ref) <= SMALL_RECORDS and ref.nbytes <= SMALL_NBYTES
-        if not asked and not is_small:
+        records = records or self._asked.get(ref) or (len(ref) if is_small else None)
+        if records is None:
             return None
-        records = asked[-1][-1] if asked else len(ref)
-    key = *version, records
-    found = known.pop(key, None) or survey(ref, records=records, progress=False)
-    known[key] = found
-    for old in list(known)[:-_KEPT]:
-        known.pop(old, None)
-    return found
+        found = self._survey(ref, records=records)
+        self._asked[ref] = records
+        return found
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,10 @@ def _in_condition(path: str, leaf: LeafSpec) -> str:
 def statistics(request: Request) -> Response:
     """Show the distributions of all fields, or how to have them read."""
     ref = ref_of(request)
-    found = statistics_of(request, ref, whole(request.query_params, "records", 0, 1, 1 << 62) or None)
+    found = request.app.state.surveys.of(ref, whole(request.query_params, "records", 0, 1, 1 << 62))
     return page(
         "statistics.html",
         ref=ref,
-        records=len(ref),
         sample=min(SAMPLE, max(1, len(ref))),
         found=found,
         columns=columns_of(ref, found) if found else [],

@@ -71,7 +71,6 @@ def order(request: Request) -> Response:
     return page(
         "order.html",
         ref=ref,
-        records=len(ref),
         query=query,
         query_of=link,
         shards=shards,

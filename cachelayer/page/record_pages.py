@@ -18,7 +18,7 @@ from cachelayer.drawing.drawn_records import DrawOptions, are_tokens, drawn_leaf
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, RecordIndexError, StorageError
-from cachelayer.page.distributions import SAMPLE, columns_of, statistics_of
+from cachelayer.page.distributions import SAMPLE, columns_of
 from cachelayer.page.render import open_versions_of, page, ref_of, whole
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
@@ -26,7 +26,7 @@ from cachelayer.records.spec import AudioSpec, LeafSpec
 
 COUNT, MOST = 50, 200
 # A look at a page searches for so many seconds; a click searches on.
-SECONDS, _SEARCHES = 5.0, 8
+SECONDS = 5.0
 THUMBNAIL, FULL = 96, 1600
 LEAVES, _COLUMNS, _ALL_LEAVES = 8, 24, 500
 _ONE_NBYTES = 1 << 28
@@ -60,17 +60,6 @@ class Search:
                     break
 
 
-def _search_of(request: Request, ref: DataRef[Any], where: str) -> Search:
-    """Return the search for a condition, which goes on where it stopped. The newest few are kept."""
-    searches: dict[Any, Search] = request.app.state.searches
-    key = ref.dataset_id, ref.digest, where
-    search = searches.pop(key, None) or Search(ref, where)
-    searches[key] = search
-    for old in list(searches)[:-_SEARCHES]:
-        searches.pop(old, None)
-    return search
-
-
 def records(request: Request) -> Response:
     """Show records from a number on as a table: all, with ``where`` those of a condition, with ``at`` those named.
 
@@ -85,7 +74,8 @@ def records(request: Request) -> Response:
     count = whole(query, "count", COUNT, 1, MOST)
     start = whole(query, "from", 0, 0, max(0, len(ref) - 1))
     if where and not at:
-        search = _search_of(request, ref, where)
+        # It goes on where it stopped.
+        search = request.app.state.search(ref, where)
         # One more, to know whether there are records after these.
         search.search_on(start + count + 1)
         shown = search.numbers
@@ -93,7 +83,7 @@ def records(request: Request) -> Response:
     drawn = drawn_records(ref.raw(), [int(number) for number in shown[start : start + count]], options)
     found, problem = None, ""
     try:
-        found = statistics_of(request, ref)
+        found = request.app.state.surveys.of(ref)
     except StorageError:
         raise
     except CacheLayerError as error:
@@ -102,7 +92,6 @@ def records(request: Request) -> Response:
     return page(
         "records.html",
         ref=ref,
-        records=len(ref),
         total=len(shown),
         start=start,
         count=count,
@@ -126,7 +115,7 @@ def record(request: Request) -> Response:
     options = open_versions_of(request).draw_options(ref, 2 * THUMBNAIL, _ALL_LEAVES)
     (drawn,) = drawn_records(ref.raw(), [number], options, _ONE_NBYTES)
     status = 500 if drawn.problem else 200
-    return page("record.html", status, ref=ref, records=len(ref), drawn=drawn, nbytes=nbytes)
+    return page("record.html", status, ref=ref, drawn=drawn, nbytes=nbytes)
 
 
 def picture(request: Request) -> Response:

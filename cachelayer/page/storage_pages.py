@@ -104,7 +104,6 @@ def version(request: Request) -> Response:
     return page(
         "version.html",
         ref=ref,
-        records=len(ref),
         stored_records=manifest.shard_records,
         tags=storage.tags(ref.dataset_id),
         codec=manifest.rows.codec,
