@@ -283,12 +283,11 @@ class Dataset(Protocol[T_co]):
             stops: whether no row is tried behind one that fails. It is never behind an error of the storage.
         """
 
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None = None, held: Held | None = None, /) -> Any:
+    def batch(self, numbers: NDArray[np.int64], held: Held | None = None, /) -> Any:
         """Return the elements stacked on a leading axis, which the caller may change.
 
         Args:
             numbers: the numbers.
-            names: the keys of a dict element that are read; None for all.
             held: records that were fetched.
         """
 

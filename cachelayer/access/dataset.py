@@ -150,7 +150,17 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
         return one_by_one(lambda number: self.elements(np.array([number]), held)[0], numbers, stops=stops)
 
     @abstractmethod
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any: ...
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any: ...
+
+    def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the batch of dicts with only these of their keys; of stored records nothing else is decoded."""
+        leaves = self.leaves
+        if leaves is None:
+            return {key: values for key, values in self.batch(numbers).items() if key in keys}
+        narrow: dict[tuple[str, ...], BaseDataset] = self.__dict__.setdefault("_narrow", {})
+        if tuple(keys) not in narrow:
+            narrow[tuple(keys)] = leaves.with_fields(_leaves_below(leaves.codec.spec, keys))
+        return narrow[tuple(keys)].batch(numbers)  # type: ignore[no-any-return]
 
     def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
         """Return a batch for each array of numbers. All are read at once; if they cannot be cut, one by one.
@@ -158,10 +168,10 @@ class BaseDataset(Dataset[Any], HasRows, Protocol):
         Objects of the user are read one by one too, so that an error belongs to its batch.
         """
         if not self.info.is_declared or self.info.reading_cost == "foreign":
-            return (self.batch(numbers, None, held) for numbers in batches)
+            return (self.batch(numbers, held) for numbers in batches)
         numbers = np.concatenate([NO_NUMBERS, *batches])
         sizes = list(map(len, batches))
-        return cut_batches(lambda rows: self.batch(numbers[rows], None, held), self.element_spec, sizes)
+        return cut_batches(lambda rows: self.batch(numbers[rows], held), self.element_spec, sizes)
 
     def needed(self, numbers: Ints) -> Needed:  # noqa: ARG002
         return {}
@@ -300,8 +310,11 @@ class Selected(BaseDataset):
     def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
         return self.base.try_elements(self.selection.numbers_of(numbers), held, stops=stops)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
-        return self.base.batch(self.selection.numbers_of(numbers), names, held)
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        return self.base.batch(self.selection.numbers_of(numbers), held)
+
+    def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
+        return self.base.batch_of_keys(self.selection.numbers_of(numbers), keys)
 
     def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
         return self.base.batches([self.selection.numbers_of(numbers) for numbers in batches], held)
@@ -429,6 +442,8 @@ def check_keys(spec: Tree, names: Any) -> None:
             raise InvalidArgumentError(f"no field {name!r}: the element is {tree.describe(spec)}")
 
 
-def with_keys(batch: Any, spec: Tree, names: Sequence[str] | None) -> Any:
-    """Return a batch with only these keys, in the order of the spec; None for all."""
-    return batch if names is None else {name: batch[name] for name in spec if name in names}
+def _leaves_below(spec: Tree, keys: Sequence[str]) -> list[int]:
+    """Return the numbers of the leaves below these keys of a dict, ascending."""
+    ends = accumulate(len(tree.leaves(child)) for child in spec.values())
+    below = [(key, range(end - len(tree.leaves(spec[key])), end)) for key, end in zip(spec, ends, strict=True)]
+    return [leaf for key, leaves in below if key in keys for leaf in leaves]

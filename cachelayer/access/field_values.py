@@ -12,7 +12,7 @@ from cachelayer.access.dataset import Selected
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records import tree
 from cachelayer.records.dtypes import is_numpys, number_kind
-from cachelayer.records.leaf_names import leaf_number, leaf_numbers, names_of_leaves
+from cachelayer.records.leaf_names import leaf_number, leaf_numbers
 from cachelayer.records.memory import Ints
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.values import Nullable
@@ -85,12 +85,8 @@ class FieldReader:
     def read(self, numbers: Ints, names: Sequence[str]) -> dict[str, Any]:
         """Return these fields of some records, by name."""
         narrow = self._narrow(names)
-        spec, keys = narrow.element_spec, None
-        if isinstance(spec, dict):
-            keys = [key for key, child in spec.items() if {*names} & {*names_of_leaves({key: child})}]
-            spec = {key: spec[key] for key in keys}
-        values = tree.flatten_like(spec, narrow.batch(numbers, keys))
-        return {name: values[leaf_number(spec, name)] for name in names}
+        values = tree.flatten_like(narrow.element_spec, narrow.batch(numbers))
+        return {name: values[leaf_number(narrow.element_spec, name)] for name in names}
 
     def column(self, name: str) -> Any:
         """Return a field of all records: an array, or a :class:`cachelayer.Nullable`."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves, check_keys
+from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves
 from cachelayer.access.record_elements import RecordElements, RecordSource
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError
@@ -152,14 +152,10 @@ class Joined(BaseDataset):
             end = min(end, int(rows[len(made)]) if len(made) < len(own) else end)
         return values[:end], {row: error for row, error in errors.items() if row <= end}
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
-        spec = self.element_spec
-        if names is not None:
-            check_keys(spec, names)
-            spec = {name: child for name, child in spec.items() if name in names}
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
         groups = list(self.groups(numbers)) or [(self.members[0], numbers, numbers)]
-        batches = [(rows, member.batch(own, names, held)) for member, rows, own in groups]
-        return batches[0][1] if len(batches) == 1 else _merge_batches(spec, batches, len(numbers))
+        batches = [(rows, member.batch(own, held)) for member, rows, own in groups]
+        return batches[0][1] if len(batches) == 1 else _merge_batches(self.element_spec, batches, len(numbers))
 
     @property
     def leaves(self) -> StoredLeaves | None:

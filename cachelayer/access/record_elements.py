@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import HasRows, SameRows, check_keys
+from cachelayer.access.dataset import HasRows, SameRows
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError
 from cachelayer.locks import cached_property
@@ -215,25 +214,12 @@ class RecordElements(SameRows):
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
-        codec = self.element_codec if names is None else self._codec_of(names)
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        codec = self.element_codec
         try:
             return codec.batch(codec.decode(self.source.records(numbers, held)))
         except ValueError as error:
             self._raise_damage(error, numbers)
-
-    def _codec_of(self, names: Sequence[str]) -> Codec:
-        """Return the codec of the elements with only these keys."""
-        check_keys(self.element_spec, names)
-        key = tuple(names)
-        if key not in self._codecs:
-            codec = self.codec.chosen(sorted(_leaves_below(self.element_spec, names)))
-            self._codecs[key] = codec.decoding() if self.decodes else codec
-        return self._codecs[key]
-
-    @cached_property
-    def _codecs(self) -> dict[tuple[str, ...], Codec]:
-        return {}
 
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | Ints) -> NoReturn:
         """Raise numpy's error as a CorruptionError, and an ElementError with the number of the record."""
@@ -248,10 +234,3 @@ class RecordElements(SameRows):
 def fields_digest(digest: str, leaves: Sequence[int]) -> str:
     """Return SHA-256 over a digest (32 bytes), ``fields``, and the numbers of leaves as int64."""
     return hashlib.sha256(bytes.fromhex(digest) + b"fields" + np.array(leaves, "<i8").tobytes()).hexdigest()
-
-
-def _leaves_below(spec: Tree, names: Sequence[str]) -> set[int]:
-    """Return the numbers of the leaves below these keys of a dict."""
-    ends = accumulate(len(leaves(child)) for child in spec.values())
-    below = {name: range(end - len(leaves(spec[name])), end) for name, end in zip(spec, ends, strict=True)}
-    return {leaf for name in names for leaf in below[name]}

@@ -22,7 +22,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import Selected
+from cachelayer.access.dataset import Selected, check_keys
 from cachelayer.access.record_elements import RecordElements
 from cachelayer.access.sampling import Sampled, sampled_of
 from cachelayer.access.sequences.bucketed import bucketed_stream
@@ -335,8 +335,12 @@ class View(Generic[T]):
             InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
             InvalidTypeError: if the indices are neither integers nor bools.
         """
-        names = (fields,) if isinstance(fields, str) else tuple(fields) if isinstance(fields, Iterator) else fields
-        return self._records.base.batch(self._records.selection.take(indices), names)
+        base, numbers = self._records.base, self._records.selection.take(indices)
+        if fields is None:
+            return base.batch(numbers)
+        keys = (fields,) if isinstance(fields, str) else tuple(fields) if isinstance(fields, Iterator) else fields
+        check_keys(base.element_spec, keys)
+        return base.batch_of_keys(numbers, keys)
 
     def sources(self, index: SupportsIndex) -> list[RecordSpan]:
         """Return the records that an element was made of: those of the versions that this view comes from.

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import SameRows, check_keys
+from cachelayer.access.dataset import SameRows
 from cachelayer.access.record_elements import RecordElements, RecordSource, fields_digest
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.lengths import LengthColumn
@@ -200,16 +200,8 @@ class WithColumns(SameRows):
         parts = [member.elements(numbers, held) for member in self.members]
         return [_merged(row) for row in zip(*parts, strict=True)]
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
-        if names is None:
-            return _merged([member.batch(numbers, None, held) for member in self.members])
-        check_keys(self.element_spec, names)
-        batches = []
-        for member in self.members:
-            mine = [name for name in member.element_spec if name in names]
-            if mine:
-                batches.append(member.batch(numbers, mine, held))
-        return _merged(batches)
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        return _merged([member.batch(numbers, held) for member in self.members])
 
 
 def _without(member: RecordElements, keys: Mapping[str, Any]) -> RecordElements | None:

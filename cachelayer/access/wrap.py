@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cachelayer.access.dataset import BaseDataset, Selected, check_keys, one_by_one, with_keys
+from cachelayer.access.dataset import BaseDataset, Selected, one_by_one
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
@@ -121,15 +121,11 @@ class WrappedItems(BaseDataset):
             f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
         )
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:  # noqa: ARG002
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:  # noqa: ARG002
         elements = self.elements(numbers)
         spec = self._spec or (from_elements(elements, first=1) if elements else self.element_spec)
         codec = codec_for(spec)
-        batch = codec.batch(codec.columns(elements))
-        if names is None:
-            return batch
-        check_keys(spec, names)
-        return with_keys(batch, spec, names)
+        return codec.batch(codec.columns(elements))
 
     def declared(self) -> WrappedItems:
         # Each item is checked against the spec of item 0 when it is read.

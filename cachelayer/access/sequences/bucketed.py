@@ -116,8 +116,8 @@ class BucketedElements(PaddedElements):
         pairs = zip(numbers.tolist(), elements, strict=True)
         return [self.padded_as(number).padded_element(number, element) for number, element in pairs]
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
-        return self._longest(numbers).batch(numbers, names, held)
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        return self._longest(numbers).batch(numbers, held)
 
     def batches(self, batches: Sequence[Ints], held: Held | None = None) -> Iterable[Any]:
         every = zip(batches, self.records.batches(batches, held), strict=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves, check_keys, with_keys
+from cachelayer.access.dataset import BaseDataset, Selected, StoredLeaves
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -369,9 +369,7 @@ class DocumentRows(BaseDataset):
     def sources(self, numbers: Ints) -> Sources:
         return self.pieces(numbers).not_empty().sources(self.documents.records)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
-        if names is not None:
-            check_keys(self.element_spec, names)
+    def batch(self, numbers: Ints, held: Held | None = None) -> dict[str, NDArray[Any]]:
         rows, length, pieces = len(numbers), self.length, self.pieces(numbers)
         self.check(pieces)
         batch = self.documents.read(pieces.not_empty(), rows, length, held)
@@ -383,8 +381,8 @@ class DocumentRows(BaseDataset):
         elif self.added == "mask":
             filled = np.bincount(pieces.row, pieces.cells, rows).astype(np.int32)
             added = filled, np.arange(length) < filled[:, None]
-        return with_keys({**batch, **dict(zip(self._added_spec, added, strict=True))}, self.element_spec, names)
+        return {**batch, **dict(zip(self._added_spec, added, strict=True))}
 
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
-        columns = {name: rows_apart(values) for name, values in self.batch(numbers, None, held).items()}
+        columns = {name: rows_apart(values) for name, values in self.batch(numbers, held).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.dataset import SameRows, Selected, check_keys, with_keys
+from cachelayer.access.dataset import SameRows, Selected
 from cachelayer.access.sequences.documents import (
     UNNAMED,
     checked_fill,
@@ -129,11 +129,16 @@ class PaddedElements(SameRows):
         with _naming([number]):
             return self._changed(element, Padding.element)
 
-    def batch(self, numbers: Ints, names: Sequence[str] | None = None, held: Held | None = None) -> Any:
-        if names is not None:
-            check_keys(self.element_spec, names)
-        batch = self.padded(numbers, self.records.batch(numbers, self._keys_below(names), held))
-        return with_keys(batch, self.element_spec, names)
+    def batch(self, numbers: Ints, held: Held | None = None) -> Any:
+        return self.padded(numbers, self.records.batch(numbers, held))
+
+    def batch_of_keys(self, numbers: Ints, keys: Sequence[str]) -> dict[str, Any]:
+        spec = self.records.element_spec
+        if not isinstance(spec, dict):
+            return super().batch_of_keys(numbers, keys)
+        made_of = [key for key in spec if any(made in keys for made in (key, *padding_keys(key)))]
+        batch = self.padded(numbers, self.records.batch_of_keys(numbers, made_of))
+        return {key: batch[key] for key in self.element_spec if key in keys}
 
     def padded(self, numbers: Ints, batch: Any) -> Any:
         """Return a batch of the view with its leaves padded.
@@ -144,13 +149,6 @@ class PaddedElements(SameRows):
         """
         with _naming(numbers):
             return self._changed(batch, Padding.batch)
-
-    def _keys_below(self, names: Sequence[str] | None) -> Sequence[str] | None:
-        """Return the keys of the view's elements from which these keys are made."""
-        spec = self.records.element_spec
-        if names is None or not isinstance(spec, dict):
-            return None
-        return [name for name in spec if name in names or any(added in names for added in padding_keys(name))]
 
     def _changed(self, value: Any, make: Callable[[Padding, Any], Sequence[Any]], place: tuple[str, ...] = ()) -> Any:
         """Return the structure of an element, or of a batch, with three leaves in place of each that is padded."""

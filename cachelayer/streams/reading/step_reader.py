@@ -216,7 +216,7 @@ class StepReader:
                 yield self.records.padded_as(self._first_number(plan.steps[number])).batch(plan.numbers[:0])
             elif together is None or error is not None:
                 # By itself, to find the step that an error belongs to.
-                yield self.records.batch(plan.numbers[begin:end], None, held(slice(begin, end)))
+                yield self.records.batch(plan.numbers[begin:end], held(slice(begin, end)))
             else:
                 yield next(together)
 
