@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Generator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +20,7 @@ from cachelayer.builds.batches import (
     Batch,
     Framed,
 )
-from cachelayer.engines.processes import Call, ProcessPool
+from cachelayer.engines.processes import ProcessPool
 from cachelayer.errors import ElementError
 from cachelayer.progress import Progress
 from cachelayer.records import tree
@@ -138,16 +139,16 @@ def encode_with_workers(
     encode_chunk = partial(encode, source, spec, on_error)
     with ProcessPool(encode_chunk, workers, "workers: the source") as pool:
         size = _chunk_records(partial(encode, source, spec, "skip"), workers, list(parts.values()))
-        pending: deque[tuple[int, Call]] = deque()
+        pending: deque[tuple[int, Future[bytes]]] = deque()
         for number, records in parts.items():
             for first in range(records.start, records.stop, size):
                 end = min(first + size, records.stop)
                 pending.append((number, pool.submit(f"records {first} to {end - 1}", first, end - first)))
                 if len(pending) >= _CHUNKS_PER_WORKER * workers:
                     number_of, chunk = pending.popleft()
-                    yield number_of, chunk.result()
+                    yield number_of, pool.result(chunk)
         for number_of, chunk in pending:
-            yield number_of, chunk.result()
+            yield number_of, pool.result(chunk)
 
 
 def _chunk_records(encode_sample: partial[EncodedChunk], workers: int, parts: list[range]) -> int:

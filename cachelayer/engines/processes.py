@@ -42,33 +42,16 @@ class Processes:
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`. A number is pulled when a process is free to take it."""
-        rest, running = iter(numbers), set[Call]()
+        rest, running = iter(numbers), set[Future[bytes]]()
         with ProcessPool(task, self._workers, "the task") as pool:
             while True:
                 for number in islice(rest, self._workers - len(running)):
                     running.add(pool.submit(name_of(task, number), number))
                 if not running:
                     return
-                done = wait({call.future for call in running}, return_when=FIRST_COMPLETED).done
-                for call in [call for call in running if call.future in done]:
-                    running.remove(call)
-                    yield call.result()
-
-
-class Call:
-    """A call in a worker process."""
-
-    def __init__(self, pool: ProcessPool, name: str, future: Future[bytes]) -> None:
-        self.future = future
-        self.name = name
-        self._pool = pool
-
-    def result(self) -> Any:
-        """Wait for the call; return its result, or raise its error."""
-        with self._pool.errors():
-            reply = self.future.result()
-        with errors_of(self.name):
-            return result(reply)
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for call in done:
+                    yield pool.result(call)
 
 
 class ProcessPool:
@@ -84,27 +67,34 @@ class ProcessPool:
                 "started it"
             )
         begin = pickled(function, what, _dumps), os.getpid()
-        self._calls: list[Call] = []
-        with self.errors():
+        self._names: dict[Future[bytes], str] = {}
+        """What errors call the work of each call whose result was not taken yet."""
+        with self._errors():
             self._executor = ProcessPoolExecutor(count, initializer=_begin, initargs=begin)
 
-    def submit(self, name: str, *arguments: Any) -> Call:
+    def submit(self, name: str, *arguments: Any) -> Future[bytes]:
         """Begin a call, whose work has this name in errors."""
-        with self.errors():
-            call = Call(self, name, self._executor.submit(_call, arguments))
-        self._calls = [*(call for call in self._calls if not call.future.done()), call]
+        with self._errors():
+            call: Future[bytes] = self._executor.submit(_call, arguments)
+        self._names[call] = name
         return call
 
+    def result(self, call: Future[bytes]) -> Any:
+        """Wait for a call; return its result, or raise its error."""
+        with self._errors():
+            reply = call.result()
+        with errors_of(self._names.pop(call)):
+            return result(reply)
+
     @contextmanager
-    def errors(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         """Raise an error that says which work was under way if a process has died, or if none can be started."""
         from loky.process_executor import BrokenProcessPool
 
         try:
             yield
         except BrokenProcessPool as error:
-            names = [call.name for call in self._calls if not call.future.done() or call.future.exception()]
-            work = " or ".join(names)
+            work = " or ".join(name for call, name in self._names.items() if not call.done() or call.exception())
             raise SourceError(
                 f"a worker process ended, perhaps because memory ran out, while it worked on {work}: {error}"
             ) from error
