@@ -48,9 +48,10 @@ def add_columns(
         source = columns_of_function(base, columns, batched=batched)
     elif on is not None:
         source = columns_by_key(as_source(columns, element_spec=options.element_spec), _keys_of(base, on), on)
+    request = builder.request(source, base.dataset_id, new, recipe, options, extension)
     if hosts is None:
-        return builder.submit(source, base.dataset_id, new, recipe, options, extension)
-    ref, is_new = builder.find_or_build(source, base.dataset_id, new, recipe, options, hosts, extension)
+        return builder.submit(request)
+    ref, is_new = builder.find_or_build(request, hosts)
     if not is_new:
         _refuse_other(ref, base, recipe)
     return ref

@@ -31,7 +31,7 @@ class Builder:
 
     catalog: Catalog
 
-    def submit(
+    def request(
         self,
         source: Any,
         dataset_id: str,
@@ -39,92 +39,25 @@ class Builder:
         recipe: Recipe,
         options: BuildOptions,
         extension: Extension = NEW_RECORDS,
-    ) -> DataRef[Any]:
-        """Build a version and publish it, even if others build it too: an extension of another, if there is one."""
-        request = self._request(source, dataset_id, version, recipe, options, extension)
+    ) -> BuildRequest:
+        """Return the request of a version in this catalog; see :class:`BuildRequest`."""
+        log = Log(self.catalog.dataset(dataset_id))
+        return BuildRequest(log, version, self.catalog.copies, source, recipe, options, extension)
+
+    def submit(self, request: BuildRequest) -> DataRef[Any]:
+        """Build a version and publish it, even if others build it too."""
         with _resuming(request) as resumed:
             return self.catalog.open(submit(resumed))
 
-    def cache(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        recipe: Callable[[], Recipe],
-        options: BuildOptions,
-        on_change: OnChange,
-        hosts: tuple[int, int] | None,
-    ) -> DataRef[Any]:
-        """Return a version, built if it does not exist; see :meth:`Storage.cache`.
-
-        Args:
-            recipe: returns what it is built from; with ``on_change="ignore"`` this is not looked at.
-        """
-        log = Log(self.catalog.dataset(dataset_id))
-        known = self.catalog.find(log, version) if on_change == "ignore" else None
-        if known is not None:
-            return known
-        return self._compared(source, dataset_id, version, recipe(), options, on_change, hosts)
-
-    def call(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        recipe: Recipe,
-        options: BuildOptions,
-        on_change: OnChange,
-        hosts: tuple[int, int] | None,
-    ) -> DataRef[Any]:
-        """Return the version of a call of a function, built if it does not exist; see :meth:`Storage.cacheable`."""
-        if version == recipe.automatic_name:
-            self._warn_of_varying_values(dataset_id, version, recipe)
-        return self._compared(source, dataset_id, version, recipe, options, on_change, hosts)
-
-    def _compared(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        recipe: Recipe,
-        options: BuildOptions,
-        on_change: OnChange,
-        hosts: tuple[int, int] | None,
-    ) -> DataRef[Any]:
-        """Return a version, built if it does not exist, else compared with the recipe."""
-        ref, is_new = self.find_or_build(source, dataset_id, version, recipe, options, hosts)
-        if not is_new:
-            check_recipe(ref, recipe, on_change)
-        warn_of_incomparable(ref, recipe, on_change)
-        return ref
-
-    def _warn_of_varying_values(self, dataset_id: str, version: str, recipe: Recipe) -> None:
-        """Warn if a new version differs from the last one that was named by its recipe in a value alone."""
-        head = Log(self.catalog.dataset(dataset_id)).head()
-        automatic = [name for name in head.versions if name.startswith(f"{AUTO}-")]
-        if version not in head.versions and automatic:
-            last = StoredVersion(self.catalog.dataset(dataset_id), head.versions[automatic[-1]])
-            warn_of_varying_values(f"{dataset_id}@{version}", recipe, last.name, last.manifest.provenance)
-
-    def find_or_build(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        recipe: Recipe,
-        options: BuildOptions,
-        hosts: tuple[int, int] | None,
-        extension: Extension = NEW_RECORDS,
-    ) -> tuple[DataRef[Any], bool]:
+    def find_or_build(self, request: BuildRequest, hosts: tuple[int, int] | None) -> tuple[DataRef[Any], bool]:
         """Return a version, and whether this call has built it. Of all who call this at once, one builds."""
-        request = self._request(source, dataset_id, version, recipe, options, extension)
         checked = None if hosts is None else Hosts.checked(hosts)
-        while (ref := self.catalog.find(request.log, version)) is None:
+        while (ref := self.catalog.find(request.log, request.version)) is None:
             try:
                 with _resuming(request) as resumed:
                     built = build_once(resumed, checked)
             except AlreadyExistsError:
-                if self.catalog.find(request.log, version) is None:
+                if self.catalog.find(request.log, request.version) is None:
                     # The error is not about this version: the source itself raised it.
                     raise
             else:
@@ -132,17 +65,25 @@ class Builder:
                     return self.catalog.open(built), True
         return ref, False
 
-    def _request(
-        self,
-        source: Any,
-        dataset_id: str,
-        version: str,
-        recipe: Recipe,
-        options: BuildOptions,
-        extension: Extension,
-    ) -> BuildRequest:
-        log = Log(self.catalog.dataset(dataset_id))
-        return BuildRequest(log, version, self.catalog.copies, source, recipe, options, extension)
+    def compare_or_build(
+        self, request: BuildRequest, on_change: OnChange, hosts: tuple[int, int] | None
+    ) -> DataRef[Any]:
+        """Return a version, built if it does not exist, else compared with the recipe of the request."""
+        ref, is_new = self.find_or_build(request, hosts)
+        if not is_new:
+            check_recipe(ref, request.recipe, on_change)
+        warn_of_incomparable(ref, request.recipe, on_change)
+        return ref
+
+    def warn_of_varying_values(self, request: BuildRequest) -> None:
+        """Warn if a new version that its recipe names differs from the last one of this kind in a value alone."""
+        if request.version != request.recipe.automatic_name:
+            return
+        head = request.log.head()
+        automatic = [name for name in head.versions if name.startswith(f"{AUTO}-")]
+        if request.version not in head.versions and automatic:
+            last = StoredVersion(request.log.folder, head.versions[automatic[-1]])
+            warn_of_varying_values(request.name, request.recipe, last.name, last.manifest.provenance)
 
 
 @contextmanager

@@ -58,14 +58,14 @@ def rewrite(
         "shard_bytes": options.shard_bytes,
         "fields": None if fields is None else list(fields),
     }
-    ref, is_new = builder.find_or_build(
+    request = builder.request(
         lambda: _ordered(name, records, view._records.references, seed, made_by),
         dataset_id,
         version,
         Recipe(),
         options,
-        hosts,
     )
+    ref, is_new = builder.find_or_build(request, hosts)
     if not is_new:
         _refuse_other(ref, name, records.digest, made_by)
     return ref

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
@@ -29,7 +28,7 @@ from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
-from cachelayer.versions.log import LogEvent, history
+from cachelayer.versions.log import Log, LogEvent, history
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -412,7 +411,8 @@ class Storage:
         checked = BuildOptions.of(options, "version", "record")
 
         def submit(split: Any, split_id: str) -> DataRef[Any]:
-            return self._builder.submit(split, split_id, new.name, Recipe.of(split, checked, record), checked)
+            recipe = Recipe.of(split, checked, record)
+            return self._builder.submit(self._builder.request(split, split_id, new.name, recipe, checked))
 
         return build_splits(source, new.dataset_id, submit)
 
@@ -456,7 +456,7 @@ class Storage:
         def append(split: Any, split_id: str) -> DataRef[Any]:
             before = self._fetch(replace(reference, dataset_id=split_id))._base.version
             recipe, extension = Recipe.of(split, checked, record), Appending(before, fill or {})
-            return self._builder.submit(split, split_id, name, recipe, checked, extension)
+            return self._builder.submit(self._builder.request(split, split_id, name, recipe, checked, extension))
 
         return build_splits(required("source", source), reference.dataset_id, append)
 
@@ -726,8 +726,13 @@ class Storage:
         reaction = checked_on_change(on_change)
 
         def cache(split: Any, split_id: str) -> DataRef[Any]:
-            recipe = partial(Recipe.of, split, checked, record)
-            ref = self._builder.cache(split, split_id, new.name, recipe, checked, reaction, hosts)
+            # A version that is not compared is found without a look at the source.
+            log = Log(self._catalog.dataset(split_id))
+            ref = self._catalog.find(log, new.name) if reaction == "ignore" else None
+            if ref is None:
+                recipe = Recipe.of(split, checked, record)
+                request = self._builder.request(split, split_id, new.name, recipe, checked)
+                ref = self._builder.compare_or_build(request, reaction, hosts)
             if packing is not None:
                 ref.packed(**packing)
             return ref
@@ -776,7 +781,9 @@ class Storage:
 
         def cache(source: Callable[[], Any], name: str, recipe: Recipe) -> DataRef[Any]:
             name = Reference.parse(reference.dataset_id, name, "new").name
-            return self._builder.call(source, reference.dataset_id, name, recipe, checked, reaction, hosts)
+            request = self._builder.request(source, reference.dataset_id, name, recipe, checked)
+            self._builder.warn_of_varying_values(request)
+            return self._builder.compare_or_build(request, reaction, hosts)
 
         return cacheable(cache, reference.name, checked, record)
 
