@@ -57,7 +57,7 @@ class BuildOptions:
     progress: bool | None
     resume: bool
     workers: int
-    engine: str | Engine | None
+    engine: Engine | None
     annotations: Mapping[str, Any]
 
     @classmethod
@@ -93,7 +93,6 @@ class BuildOptions:
         if on_error not in ON_ERROR:
             raise InvalidArgumentError(f"on_error {on_error!r}: it must be one of {', '.join(map(repr, ON_ERROR))}")
         workers = integer("workers", workers, 1)
-        engine_of(engine, workers)
         return cls(
             element_spec=None if element_spec is None else declared(element_spec),
             compression=Compression.parse(compression),
@@ -105,7 +104,7 @@ class BuildOptions:
             progress=None if progress is None else boolean("progress", progress),
             resume=boolean("resume", resume),
             workers=workers,
-            engine=engine,
+            engine=None if engine is None else engine_of(engine, workers),
             annotations={"description": description, "metadata": checked_metadata(metadata)},
         )
 

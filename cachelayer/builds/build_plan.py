@@ -17,7 +17,7 @@ from cachelayer.builds.parts import Parts, divide
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts
-from cachelayer.engines import Engine, engine_of
+from cachelayer.engines import Engine, Processes
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.records import spec_json
@@ -136,10 +136,10 @@ class BuildPlan:
         Worker processes then make elements, if these take time to make, and this process writes them: that divides
         small versions too.
         """
-        options = self.options
-        if options.engine is None and (options.workers == 1 or self.source.workers_make != "parts"):
-            return None
-        return engine_of(options.engine, options.workers)
+        engine, workers = self.options.engine, self.options.workers
+        if engine is not None or workers == 1 or self.source.workers_make != "parts":
+            return engine
+        return Processes(workers)
 
 
 def _source_and_options(request: BuildRequest) -> tuple[Source, BuildOptions]:

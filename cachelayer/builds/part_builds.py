@@ -14,7 +14,8 @@ from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
 from cachelayer.builds.parts import Parts, Ranges
 from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.builds.write_shards import write_parts
-from cachelayer.engines import Engine, engine_of
+from cachelayer.engines import Engine
+from cachelayer.engines.engine import Here
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress import Waiting, current, notice
@@ -173,7 +174,7 @@ def build_parts_together(plan: BuildPlan, parts: Parts, hosts: Hosts, target: Sh
     request, notes = plan.request, plan.notes
     finished = _finished_before(plan)
     claims, waiting = Claims(notes.folder), Waiting(request.name, plan.options.progress)
-    engine, task = plan.engine or engine_of(None, 1), PartTask.of(plan, parts, target, is_shared=True)
+    engine, task = plan.engine or Here(), PartTask.of(plan, parts, target, is_shared=True)
     order = hosts.in_order(parts.count)
     while missing := [number for number in order if number not in finished]:
         current().parts(len(finished), parts.count)

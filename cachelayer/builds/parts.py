@@ -196,7 +196,7 @@ def divide(source: Source, options: BuildOptions) -> Parts | None:
         return in_ranges(source, length, options)
     if options.engine is not None and length != 0:
         raise InvalidArgumentError(
-            f"engine={options.engine!r}: a source of {source.kind} cannot be divided: pass "
-            "cachelayer.sharded(function, count), or a sequence with a length"
+            f"engine: {type(options.engine).__name__} builds parts, and a source of {source.kind} cannot be divided: "
+            "pass cachelayer.sharded(function, count), or a sequence with a length"
         )
     return None

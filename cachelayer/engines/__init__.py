@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachelayer.engines.beam import Beam
-from cachelayer.engines.engine import Engine, Here
+from cachelayer.engines.engine import Engine
 from cachelayer.engines.processes import Processes
 from cachelayer.engines.ray import Ray
 from cachelayer.errors import InvalidArgumentError
@@ -11,11 +11,9 @@ from cachelayer.errors import InvalidArgumentError
 __all__ = ["Beam", "Engine", "Processes", "Ray", "engine_of"]
 
 
-def engine_of(engine: str | Engine | None, workers: int) -> Engine:
-    """Return the engine that a user names with ``engine=``; None for processes, or here if ``workers`` is 1."""
-    if engine is None and workers == 1:
-        return Here()
-    if engine is None or engine == "processes":
+def engine_of(engine: str | Engine, workers: int) -> Engine:
+    """Return the engine that a user names with ``engine=``, or passes."""
+    if engine == "processes":
         return Processes(workers)
     if engine == "ray":
         return Ray()

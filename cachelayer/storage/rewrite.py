@@ -39,7 +39,7 @@ def rewrite(
     ``as_base`` says whether to compress them as the first shard of the base is.
     """
     catalog, name = builder.catalog, f"{dataset_id}@{version}"
-    is_alone = hosts is None and (options.engine in (None, "processes") or isinstance(options.engine, Processes))
+    is_alone = hosts is None and (options.engine is None or isinstance(options.engine, Processes))
     records = StoredRecords.of(view, fields, reads_copies=is_alone)
     if any(f"{base.folder.url}@{base.info.version}" == f"{catalog.store.url}/{name}" for base in records.versions):
         raise InvalidArgumentError(f"{name} cannot be written again under its own name: versions never change")

@@ -56,7 +56,7 @@ def test_a_build_by_beam_is_the_same(tmp_path: Path) -> None:
 
 
 def test_an_engine_has_a_name_or_is_one() -> None:
-    for engine, kind in ((None, Processes), ("processes", Processes), ("ray", Ray), ("beam", Beam), (Beam(), Beam)):
+    for engine, kind in (("processes", Processes), ("ray", Ray), ("beam", Beam), (Beam(), Beam)):
         assert isinstance(engine_of(engine, 2), kind)
     for wrong in ("spark", "", 3, object(), Processes):
         with pytest.raises(InvalidArgumentError, match="'processes'"):
