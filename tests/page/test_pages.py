@@ -276,8 +276,8 @@ def test_a_dataset_that_may_not_be_listed_stands_in_the_storage_with_its_error(
     names = LocalStore.names
 
     def refused(store: LocalStore, folder: str) -> list[str]:
-        if folder.startswith("d/"):
-            raise cachelayer.StorageError(f"may not list {folder}") from PermissionError(13, "refused")
+        if store.name == "d":
+            raise cachelayer.StorageError(f"may not list d/{folder}") from PermissionError(13, "refused")
         return names(store, folder)
 
     with serving(storage) as client:
