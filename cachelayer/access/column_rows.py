@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.access.held_blocks import HeldBlock
 from cachelayer.arrayrecord.local_shards import Verify
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import FetchedBlock, Records
+from cachelayer.records.record_buffers import PackedRecords, Records
 from cachelayer.versions.column_file import BLOCK_NBYTES, ColumnFile
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -53,9 +54,9 @@ class ColumnRows:
             return self._fetched(numbers, begins)
         return self._rows(self._whole, begins, numbers)
 
-    def hold(self, numbers: Ints) -> FetchedBlock:
+    def hold(self, numbers: Ints) -> HeldBlock:
         """Fetch a block of rows."""
-        return FetchedBlock(self.records(numbers).copied())
+        return HeldBlock(numbers, self.records(numbers).copied())
 
     @cached_property
     def _whole(self) -> Bytes:
@@ -75,7 +76,9 @@ class ColumnRows:
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise CorruptionError(f"{self._name}: there is no row {numbers.max()}")
         nbytes = self._file.record_nbytes
-        return Records(buffer, starts, np.full(len(starts), nbytes, np.int64), nbytes, name=self._describe(numbers))
+        return PackedRecords(
+            buffer, starts, np.full(len(starts), nbytes, np.int64), nbytes, name=self._describe(numbers)
+        )
 
     def _describe(self, numbers: Ints) -> Any:
         return lambda row: f"{self._name}: row {numbers[row]}"

@@ -29,7 +29,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.infer import common_spec
 from cachelayer.records.memory import Ints, groups_of, move_ranges, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import Records, joined
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.stacking import is_plain
 from cachelayer.records.tree import Tree
@@ -231,7 +231,7 @@ class Joined(BaseDataset):
             (rows, source_of(member).records(member.selection.numbers_of(own), held))
             for member, rows, own in self.groups(numbers)
         ]
-        return Records.joined(len(numbers), groups)
+        return joined(len(numbers), groups)
 
 
 def _has(metadata: Mapping[str, Any], key: str, value: Any) -> bool:

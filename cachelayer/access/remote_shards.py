@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.held_blocks import HeldBlock
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import FetchedBlock, Records
+from cachelayer.records.record_buffers import Records, joined
 
 # A caller that reads only a few records does not need copies of whole shards.
 _FEW_RECORDS = 64
@@ -50,23 +51,24 @@ class RemoteShards:
         """Return the records of these numbers, each less than ``len(self)``."""
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
-        block = self._read(numbers, shard_of, is_local)
-        if block.broken:
-            raise CorruptionError(f"{block.records.name(min(block.broken))} does not match its checksum")
+        records, broken = self._read(numbers, shard_of, is_local)
+        if broken:
+            raise CorruptionError(f"{records.name(min(broken))} does not match its checksum")
         if self.copies is not None:
             self._read_remotely += len(numbers) - int(is_local.sum())
             if self._read_remotely >= _FEW_RECORDS:
                 self.copies.want(distinct(shard_of[~is_local]).tolist())
-        return block.records
+        return records
 
-    def hold(self, numbers: Ints) -> FetchedBlock:
+    def hold(self, numbers: Ints) -> HeldBlock:
         """Fetch a block of records, those of copied shards from the copies. This starts no copies.
 
         In an epoch in blocks, each host reads some blocks of every shard, and their records once.
         Copies of whole shards would multiply the bytes.
         """
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
-        return self._read(numbers, shard_of, self._find_copies(shard_of)).unmapped()
+        records, broken = self._read(numbers, shard_of, self._find_copies(shard_of))
+        return HeldBlock(numbers, records.packed(), broken)
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
@@ -76,20 +78,23 @@ class RemoteShards:
     def _find_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
         return np.zeros(len(shard_of), np.bool_) if self.copies is None else self.copies.find(shard_of)
 
-    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> FetchedBlock:
-        """Return records, those that are local from their copies, where they are mapped."""
+    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> tuple[Records, frozenset[int]]:
+        """Return records, and the rows of damaged ones; those that are local where their copies are mapped."""
         near, far = np.flatnonzero(is_local), np.flatnonzero(~is_local)
-        groups: list[tuple[Ints, FetchedBlock]] = []
+        groups: list[tuple[Ints, Records]] = []
+        broken: frozenset[int] = frozenset()
         if self.copies is not None and len(near):
             try:
-                groups.append((near, FetchedBlock(self.copies.shards.records(numbers[near]))))
+                groups.append((near, self.copies.shards.records(numbers[near])))
             except (CorruptionError, StorageError):
                 can_be_read = self._can_be_read(self.copies, numbers, shard_of, is_local)
                 return self._read(numbers, shard_of, is_local & can_be_read)
         if len(far):
             shards = shard_of[far]
-            groups.append((far, FetchedBlock(*self._ranged.fetch(shards, numbers[far] - self._splits[shards]))))
-        return FetchedBlock.joined(len(numbers), groups)
+            records, damaged = self._ranged.fetch(shards, numbers[far] - self._splits[shards])
+            groups.append((far, records))
+            broken = frozenset(far[sorted(damaged)].tolist())
+        return joined(len(numbers), groups), broken
 
     def _can_be_read(
         self, copies: LocalCopies, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]

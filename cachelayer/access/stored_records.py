@@ -13,9 +13,9 @@ from cachelayer.access.view import View
 from cachelayer.access.with_columns import WithColumns
 from cachelayer.errors import CorruptionError, InvalidTypeError
 from cachelayer.records.codec import codec_for
+from cachelayer.records.frames import Frames
 from cachelayer.records.leaf_names import chosen_spec, leaf_numbers
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.versions.shard_set import merged_spec

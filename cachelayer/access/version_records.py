@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from cachelayer.access.column_rows import ColumnRows
+from cachelayer.access.held_blocks import HeldBlock, held_records
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
@@ -26,7 +27,7 @@ from cachelayer.objects.store import Buffer
 from cachelayer.protocols import DatasetInfo, Digests, Held, Needed, Sources
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.memory import Ints, distinct
-from cachelayer.records.record_buffers import HeldBlock, Records, held_records
+from cachelayer.records.record_buffers import Records
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -177,7 +178,7 @@ class VersionRecords:
         return {self: distinct(numbers)} if self.takes_requests else {}
 
     def hold(self, numbers: Ints) -> HeldBlock:
-        return HeldBlock(numbers, cast(RemoteShards | ColumnRows, self.shards).hold(numbers))
+        return cast(RemoteShards | ColumnRows, self.shards).hold(numbers)
 
     @property
     def takes_requests(self) -> bool:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.mapped_records import MappedRecords
 from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.records.memory import splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import PackedRecords, Records, joined
 
 _LEVELS = range(-7, 23)
 _DEFAULT_LEVEL = 3
@@ -63,7 +64,9 @@ class Compression:
         )
 
 
-def decompress_some(stored: Records, is_compressed: NDArray[np.bool_], broken: set[int] | None = None) -> Records:
+def decompress_some(
+    stored: PackedRecords | MappedRecords, is_compressed: NDArray[np.bool_], broken: set[int] | None = None
+) -> Records:
     """Return records of which some are compressed: these decompressed, all others as they are.
 
     Args:
@@ -74,14 +77,14 @@ def decompress_some(stored: Records, is_compressed: NDArray[np.bool_], broken: s
     if not is_compressed.any():
         return stored
     packed, plain, failed = np.flatnonzero(is_compressed), np.flatnonzero(~is_compressed), set[int]()
-    values = decompress(stored[packed].unmapped(), None if broken is None else failed)
+    values = decompress(stored[packed].packed(), None if broken is None else failed)
     if broken is not None:
         broken.update(packed[sorted(failed)].tolist())
     groups = [(packed, values), (plain, stored[plain])]
-    return Records.joined(len(stored), [group for group in groups if len(group[0])])
+    return joined(len(stored), [group for group in groups if len(group[0])])
 
 
-def decompress(stored: Records, broken: set[int] | None = None) -> Records:
+def decompress(stored: PackedRecords, broken: set[int] | None = None) -> PackedRecords:
     """Decompress records, all in one call that releases the GIL.
 
     Args:
@@ -110,10 +113,10 @@ def decompress(stored: Records, broken: set[int] | None = None) -> Records:
     whole = np.setdiff1d(np.arange(len(stored)), [*errors])
     values, lengths = _decompress_at_once(stored[whole]), np.zeros(len(stored), np.int64)
     lengths[whole] = values.lengths
-    return Records(values.buffer, splits_of(lengths)[:-1], lengths, name=stored.name)
+    return PackedRecords(values.buffer, splits_of(lengths)[:-1], lengths, name=stored.name)
 
 
-def _decompress_at_once(stored: Records) -> Records:
+def _decompress_at_once(stored: PackedRecords) -> PackedRecords:
     import zstandard
 
     ends = stored.starts + stored.lengths
@@ -137,4 +140,4 @@ def _decompress_at_once(stored: Records) -> Records:
                 target[start:stop] = record
     except (zstandard.ZstdError, MemoryError, ValueError) as error:
         raise CorruptionError(f"does not decompress: {error}") from error
-    return Records(values, splits[:-1], nbytes, name=stored.name)
+    return PackedRecords(values, splits[:-1], nbytes, name=stored.name)

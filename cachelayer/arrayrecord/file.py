@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.blocks import BLOCK, check_inside, to_logical
 from cachelayer.arrayrecord.compression import decompress
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, parse_chunk, read_footer, read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.ranged import Range, ReadRanges, fetch_ranges
 from cachelayer.errors import CorruptionError, FormatError, StorageError
-from cachelayer.records.blocks import BLOCK, check_inside, to_logical
 from cachelayer.records.memory import Bytes, Ints, distinct, gather_rows, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import PackedRecords, Records
 
 _SAMPLED_HEADERS = 256
 _TAIL_NBYTES = 4 * BLOCK
@@ -172,14 +172,14 @@ class ArrayRecordFile:
         return [found[chunk][place] for chunk, place in places]
 
     def _chunks(self, chunks: Ints) -> list[Sequence[bytes]]:
-        stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks]).unmapped()
+        stored = self._file.records(self._bounds[chunks], self._bounds[chunks + 1] - self._bounds[chunks]).packed()
         if (stored.lengths <= CHUNK_HEADER).any():
             raise CorruptionError(f"{self._file.path}: a chunk is too short")
         heads = gather_rows(stored.buffer, stored.starts, CHUNK_HEADER + 1)
         nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
         if ((nbytes < 0) | (nbytes > stored.lengths - CHUNK_HEADER)).any():
             raise CorruptionError(f"{self._file.path}: a chunk reaches into the next")
-        data = Records(stored.buffer, stored.starts + CHUNK_HEADER, nbytes)
+        data = PackedRecords(stored.buffer, stored.starts + CHUNK_HEADER, nbytes)
         is_single = (heads[:, 24] == ord("r")) & (heads[:, 25] == 1) & ~heads[:, 26:32].any(axis=1) & (nbytes > 0)
         is_single &= self._splits[chunks + 1] - self._splits[chunks] == 1
         codes = np.where(is_single, heads[:, CHUNK_HEADER].astype(np.int64), -1)
@@ -192,7 +192,7 @@ class ArrayRecordFile:
             found[row] = self._records(int(chunks[row]), heads[row], data, row)
         return found
 
-    def _values(self, data: Records, chunks: Ints, compression: int) -> list[bytes]:
+    def _values(self, data: PackedRecords, chunks: Ints, compression: int) -> list[bytes]:
         """Return the records of chunks that hold one record each, given their data."""
         if len(data) == 0:
             return []
@@ -201,16 +201,16 @@ class ArrayRecordFile:
         begins = after + sizes_nbytes
         if ((sizes_nbytes < 0) | (sizes_nbytes > ends - after)).any():
             raise CorruptionError(f"{self._file.path}: a chunk is damaged")
-        values = Records(data.buffer, begins, ends - begins)
+        values = PackedRecords(data.buffer, begins, ends - begins)
         if compression == _ZSTD:
             numbers = self._splits[chunks]
-            named = Records(
+            named = PackedRecords(
                 values.buffer, begins, ends - begins, name=lambda row: f"{self._file.path}: record {numbers[row]}"
             )
             values = decompress(named)
         return values.to_list()
 
-    def _records(self, chunk: int, header: Bytes, data: Records, row: int) -> Sequence[bytes]:
+    def _records(self, chunk: int, header: Bytes, data: PackedRecords, row: int) -> Sequence[bytes]:
         first, last = int(self._splits[chunk]), int(self._splits[chunk + 1])
         begin, end = data.starts.item(row), data.starts.item(row) + data.lengths.item(row)
         try:

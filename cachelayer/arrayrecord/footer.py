@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.blocks import BLOCK, to_logical
 from cachelayer.errors import CorruptionError, FormatError
-from cachelayer.records.blocks import BLOCK, to_logical
 from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.record_buffers import Records
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import PackedRecords
 
 ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
 IDENTITY_NBYTES = ROW.itemsize
@@ -83,12 +83,12 @@ def mapped_rows(memory: Bytes, begin: Ints | int, numbers: Ints) -> NDArray[np.v
     return rows
 
 
-def mismatches(records: Records, checksums: NDArray[np.uint32]) -> Ints:
-    """Return the rows of records without block headers that do not match their CRC32Cs."""
+def mismatches(records: PackedRecords, checksums: NDArray[np.uint32]) -> Ints:
+    """Return the rows of records that do not match their CRC32Cs."""
     # google_crc32c takes read-only memory alone.
     memory: Bytes = records.buffer.view()
     memory.setflags(write=False)
-    nbytes, count = records.packed_nbytes, len(records)
+    nbytes, count = records.stride, len(records)
     rows: Sequence[Bytes] | Bytes
     if nbytes is not None:
         begin = records.starts.item(0)

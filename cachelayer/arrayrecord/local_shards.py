@@ -20,15 +20,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, check_inside, to_logical, to_position
 from cachelayer.arrayrecord.compression import decompress_some
 from cachelayer.arrayrecord.footer import read_postscript
+from cachelayer.arrayrecord.mapped_records import MappedRecords
 from cachelayer.arrayrecord.mapping import MappedFile, MappedRange, is_in_memory, opened, padded
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
-from cachelayer.records.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, check_inside, to_logical, to_position
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import PackedRecords, Records
 
 Verify = Literal["never", "open", "always"]
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
@@ -146,7 +147,7 @@ class LocalShards:
             # The shard is open now, so that the next read, and this one if it is long, takes one copy.
             plain = self._plain.get(shard)
             if plain is None:
-                return bytearray(records.unmapped().memory())
+                return bytearray(records.packed().memory())
         number -= self._starts[shard]
         memory = self._view
         if self._record_nbytes is not None:
@@ -173,7 +174,7 @@ class LocalShards:
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers; of uncompressed ones, no bytes are read before they are used."""
         if len(numbers) == 0:
-            return Records.of([])
+            return PackedRecords.of([])
         shard_of, within = self._in_shards(numbers)
         # Otherwise each record would cause a page fault of its own, which also reads much around the record. To look
         # takes a while, so it is done only if the system had to read pages from the disk since the last time.
@@ -218,14 +219,15 @@ class LocalShards:
 
     def _read(self, shard_of: Ints, within: Ints) -> Records:
         logical, lengths = self._locate(shard_of, within)
-        records = Records(
-            self._memory, logical, lengths, self._record_nbytes, True, partial(self._name_of, shard_of, within)
+        mapped = MappedRecords(
+            self._memory, logical, lengths, self._record_nbytes, partial(self._name_of, shard_of, within)
         )
+        records: Records = mapped
         if self._has_compressed:
-            records = decompress_some(records, self._is_compressed[shard_of])
+            records = decompress_some(mapped, self._is_compressed[shard_of])
         if self._verify != "always":
             return records
-        copied = records.unmapped()
+        copied = records.packed()
         wrong = index.mismatches(copied, index.mapped_rows(self._memory, self._index[shard_of], within)["crc32c"])
         if len(wrong):
             raise CorruptionError(f"{records.name(int(wrong[0]))} does not match its checksum")
@@ -328,6 +330,6 @@ class LocalShards:
         short = rows["length"] <= _SAMPLED_NBYTES
         within, rows = within[short], rows[short]
         if len(within):
-            wrong = index.mismatches(self._read(np.full(len(within), shard), within).unmapped(), rows["crc32c"])
+            wrong = index.mismatches(self._read(np.full(len(within), shard), within).packed(), rows["crc32c"])
             if len(wrong):
                 raise CorruptionError(f"{self._name(shard, int(within[wrong[0]]))} does not match its checksum")

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.arrayrecord.blocks import check_inside, to_logical
+from cachelayer.arrayrecord.mapped_records import MappedRecords
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
-from cachelayer.records.blocks import check_inside, to_logical
 from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import Records
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 UNIT = max(2 << 20, _PAGE)
@@ -198,14 +198,14 @@ class MappedFile:
         if last > first:
             _libc().madvise(self.buffer.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
 
-    def records(self, logical: Ints, lengths: Ints) -> Records:
+    def records(self, logical: Ints, lengths: Ints) -> MappedRecords:
         """Return ranges where they are mapped."""
 
         def name(_: int) -> str:
             return f"{self.path}: a record"
 
         check_inside(logical, lengths, to_logical(self.nbytes), name)
-        return Records(self.buffer, logical, lengths, None, True, name)
+        return MappedRecords(self.buffer, logical, lengths, None, name)
 
 
 @cache

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.blocks import SIGNATURE, check_inside, to_logical, to_position, without_headers
 from cachelayer.arrayrecord.compression import decompress_some
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
-from cachelayer.records.blocks import SIGNATURE, check_inside, to_logical, to_position, without_headers
 from cachelayer.records.memory import Ints, distinct, groups_of, splits_of
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.record_buffers import PackedRecords, Records
 
 Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes | memoryview]]
@@ -52,7 +52,7 @@ def fetch_ranges(
     logical: Ints,
     lengths: Ints,
     name: Callable[[int], str],
-) -> Records:
+) -> PackedRecords:
     """Fetch ranges of ArrayRecord files, all at once; those that lie together are one request.
 
     Args:
@@ -63,7 +63,7 @@ def fetch_ranges(
         name: returns what errors call a range, by its number.
     """
     if len(logical) == 0:
-        return Records.of([])
+        return PackedRecords.of([])
     # A view may have its records in another order than they lie in.
     order = np.lexsort((logical, file_of))
     file_of, logical, sizes = file_of[order], logical[order], lengths[order]
@@ -79,7 +79,7 @@ def fetch_ranges(
     starts = np.empty(len(order), np.int64)
     starts[order] = logical + np.repeat(run_starts - logical[firsts], lasts - firsts + 1)
     uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
-    return Records(buffer, starts, lengths, uniform, name=name)
+    return PackedRecords(buffer, starts, lengths, uniform, name=name)
 
 
 class RangedShards:
@@ -123,7 +123,7 @@ class RangedShards:
             raise CorruptionError(f"{records.name(min(broken))} does not match its checksum")
         return records
 
-    def fetch(self, shard_of: Ints, within: Ints) -> tuple[Records, frozenset[int]]:
+    def fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
         """Return records, and the rows of those that are damaged. What comes damaged is asked for once more."""
         with suppress(CorruptionError):
             records, broken = self._fetch(shard_of, within)
@@ -131,16 +131,16 @@ class RangedShards:
                 return records, broken
         return self._fetch(shard_of, within)
 
-    def _fetch(self, shard_of: Ints, within: Ints) -> tuple[Records, frozenset[int]]:
+    def _fetch(self, shard_of: Ints, within: Ints) -> tuple[PackedRecords, frozenset[int]]:
         if len(within) == 0:
-            return Records.of([]), frozenset()
+            return PackedRecords.of([]), frozenset()
         shards, shard_at, logical, lengths, checksums, name = self._locate(shard_of, within)
         names = [self._shards(shard).name for shard in shards]
         records = fetch_ranges(self._read_ranges, names, shard_at, logical, lengths, name)
         broken: set[int] = set()
         compressions = [self._shards(shard).stats.compression for shard in shards]
         is_compressed = np.array([each != "none" for each in compressions], np.bool_)[shard_at]
-        records = decompress_some(records, is_compressed, broken).unmapped()
+        records = decompress_some(records, is_compressed, broken).packed()
         broken.update(index.mismatches(records, checksums).tolist())
         return records, frozenset(broken)
 

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index, varints
+from cachelayer.arrayrecord.blocks import to_logical, to_position
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
 from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import StorageError
-from cachelayer.records.blocks import to_logical, to_position
 from cachelayer.records.codec import Codec
+from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import PREFIX, Frames, Records
+from cachelayer.records.record_buffers import PackedRecords, Records
 from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
@@ -124,7 +125,7 @@ class ShardWriter:
     def write(self, frames: Frames) -> None:
         """Append records; errors of earlier ones may be raised here."""
         self._hash.add(frames.memory())
-        self._count(Records(frames.buffer, frames.starts, frames.lengths))
+        self._count(PackedRecords(frames.buffer, frames.starts, frames.lengths))
         self._append(frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))))
         self._sync.written(len(frames.buffer))
         self._hash.wait(_BATCHES_IN_FLIGHT)
@@ -133,7 +134,7 @@ class ShardWriter:
         """Append one record without a further copy of it in Python, and wait until it is hashed."""
         self._hash.add(len(record).to_bytes(PREFIX, "little"))
         self._hash.add(record)
-        self._count(Records.of([record]))
+        self._count(PackedRecords.of([record]))
         self._append([[record]])
         self._sync.written(len(record))
         self._hash.wait(0)

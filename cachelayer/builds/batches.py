@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
+from cachelayer.records.frames import Frames
 from cachelayer.records.infer import as_leaf
 from cachelayer.records.layout import Column
-from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged, Sparse
 
@@ -253,7 +254,7 @@ class Framed:
 
     def columns(self, codec: Codec) -> list[Column]:
         frames = self.frames
-        return codec.decode(Records(frames.buffer, frames.starts, frames.lengths))
+        return codec.decode(PackedRecords(frames.buffer, frames.starts, frames.lengths))
 
     def apart(self) -> Iterator[Framed]:
         return (Framed(self.frames[row : row + 1]) for row in range(len(self)))

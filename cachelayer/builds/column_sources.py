@@ -18,9 +18,10 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceErro
 from cachelayer.protocols import HasRecords, records_of
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
+from cachelayer.records.frames import Frames
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.records.values import Nullable
 
 
@@ -120,7 +121,7 @@ def columns_by_key(source: Source, keys: Any, key: str) -> Source:
     codec = codec_for(spec)
     encoder = Encoder(codec, "raise")
     frames = Frames.joined(list(map(encoder.encode, source.batches())))
-    records = Records(frames.buffer, frames.starts, frames.lengths)
+    records = PackedRecords(frames.buffer, frames.starts, frames.lengths)
     spec = marked(spec, encoder.result.nullable)
     codec, number = codec_for(spec), leaf_number(spec, key)
     ours = codec.chosen([number])

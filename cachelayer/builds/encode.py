@@ -25,8 +25,8 @@ from cachelayer.errors import ElementError
 from cachelayer.progress import Progress
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.frames import Frames
 from cachelayer.records.media import check_files
-from cachelayer.records.record_buffers import Frames
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.versions.notes import PartResult

@@ -25,8 +25,9 @@ from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.codec import codec_named
+from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.records.record_buffers import PackedRecords
 from cachelayer.versions.claims import CLAIM, Claims
 from cachelayer.versions.derive import keeping
 from cachelayer.versions.log import Log
@@ -208,9 +209,9 @@ def write_without(source: ShardFiles, erased: Ints, writer: ShardWriter) -> Shar
     """
     try:
         for numbers, records in LocalShards.of_file(nullcontext(source), source.stats, "always").in_order():
-            read = records.unmapped()
+            read = records.packed()
             lengths = np.where(np.isin(numbers, erased), 0, read.lengths)
-            frames = Frames.of(Records(read.buffer, read.starts, lengths))
+            frames = Frames.of(PackedRecords(read.buffer, read.starts, lengths))
             writer.write(frames)
         return writer.finish()
     except BaseException:

@@ -23,8 +23,9 @@ from cachelayer.objects import paths
 from cachelayer.progress import Progress, current
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
+from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.memory import Bytes
-from cachelayer.records.record_buffers import PREFIX, Frames, Records
+from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
 from cachelayer.versions.column_file import ColumnFile, write_column_file
 from cachelayer.versions.derive import appended
@@ -332,7 +333,7 @@ def records_in_order(version: StoredVersion, shards: ShardTable) -> Iterator[Rec
         with version.shard_file(shard) as path:
             files = ShardFiles(path, Path(paths.index_of(str(path))), shard.stats)
             for _, records in LocalShards.of_file(nullcontext(files), shard.stats, "always").in_order():
-                yield records.unmapped()
+                yield records.packed()
 
 
 def column_rows(version: StoredVersion, file: ColumnFile) -> Bytes:

@@ -10,8 +10,8 @@ import numpy as np
 
 from cachelayer.builds.batches import Batch, Framed
 from cachelayer.builds.source import Source
+from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.streams.order.permutation import permuted_pieces
 from cachelayer.system_threads import Pool

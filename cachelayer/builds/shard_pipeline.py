@@ -17,7 +17,7 @@ from cachelayer.errors import CacheLayerError
 from cachelayer.objects import paths
 from cachelayer.progress import current
 from cachelayer.records.codec import codec_for
-from cachelayer.records.record_buffers import Frames
+from cachelayer.records.frames import Frames
 from cachelayer.system_threads import Pool
 from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.shard_table import ShardFile

@@ -17,8 +17,8 @@ from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.progress import current
 from cachelayer.records.codec import codec_for
+from cachelayer.records.frames import Frames
 from cachelayer.records.memory import keep_freed_memory
-from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult

@@ -18,12 +18,13 @@ from cachelayer.errors import CorruptionError, ElementError, FormatError, Invali
 from cachelayer.locks import cached_property
 from cachelayer.records import dtypes, tree
 from cachelayer.records.dtypes import canonical_bytes
+from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.layout import Column, Flat, Layout, LeafPart, padded
 from cachelayer.records.leaf_names import chosen_spec, varying_leaves
 from cachelayer.records.leaves import FixedLeaf, Leaf, leaf_of
 from cachelayer.records.media import MediaFiles
 from cachelayer.records.memory import KEPT_BESIDE, Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
-from cachelayer.records.record_buffers import PREFIX, Frames, Records
+from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable

@@ -69,7 +69,8 @@ def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
         windows(buffer, nbytes)[starts] = np.ascontiguousarray(rows).view(f"V{nbytes}")[:, 0]
 
 
-def _memory(buffer: Any) -> memoryview:
+def memory_of(buffer: Any) -> memoryview:
+    """Return a buffer as a memoryview."""
     # numpy's stubs do not say that an array is a buffer.
     return memoryview(buffer)
 
@@ -82,7 +83,7 @@ def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
         move_ranges(out, splits[:-1], buffer, starts, lengths)
         return out
     # A bytearray, because arrays of immutable bytes cannot be changed.
-    memory = _memory(buffer)
+    memory = memory_of(buffer)
     ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return np.frombuffer(bytearray().join([memory[start:stop] for start, stop in ranges]), np.uint8)
 
@@ -113,7 +114,7 @@ def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts
 
 def _move_each(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
     # Slices of memoryviews take half as long to make as those of arrays.
-    into, out_of = _memory(target), _memory(source)
+    into, out_of = memory_of(target), memory_of(source)
     bounds = (target_starts, target_starts + lengths, source_starts, source_starts + lengths)
     for to, to_end, start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
         into[to:to_end] = out_of[start:end]

@@ -20,8 +20,9 @@ from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 from cachelayer.records.codec import codec_named
+from cachelayer.records.frames import Frames
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.records.record_buffers import Records
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile

@@ -35,12 +35,12 @@ from cachelayer import (
     StorageError,
     VersionNotFoundError,
 )
+from cachelayer.access.held_blocks import HeldBlock
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.index import ROW
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.objects.bucket_store import GAP, PIECE, BucketStore
 from cachelayer.objects.ranges import coalesce
-from cachelayer.records.record_buffers import HeldBlock
 from cachelayer.streams.ahead import block_feed
 from cachelayer.streams.ahead.block_feed import WorkerSteps
 from cachelayer.streams.stream import reader_of, step_of
@@ -431,9 +431,10 @@ def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypat
 
     def counted(records: VersionRecords, numbers: Any) -> HeldBlock:
         block = hold(records, numbers)
-        alive[0] += block.fetched.nbytes
+        nbytes = block.records.buffer.nbytes
+        alive[0] += nbytes
         most[0] = max(most[0], alive[0])
-        weakref.finalize(block, lambda nbytes=block.fetched.nbytes: alive.__setitem__(0, alive[0] - nbytes))
+        weakref.finalize(block, lambda nbytes=nbytes: alive.__setitem__(0, alive[0] - nbytes))
         return block
 
     monkeypatch.setattr(VersionRecords, "hold", counted)

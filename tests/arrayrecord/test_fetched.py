@@ -13,9 +13,10 @@ from samples import examples
 from test_ranged import Remote
 
 from cachelayer import CorruptionError, Storage
+from cachelayer.access.held_blocks import gathered
 from cachelayer.arrayrecord import index
-from cachelayer.records.blocks import BLOCK, HEADER, SIGNATURE, check_inside, to_logical, without_headers
-from cachelayer.records.record_buffers import Records
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, SIGNATURE, check_inside, to_logical, without_headers
+from cachelayer.records.record_buffers import PackedRecords, Records
 
 BEGINS = st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER)
 
@@ -62,8 +63,8 @@ def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str,
         assert fetch(there, begin, end)[0].to_list() == values[begin:end]
     blocks = [fetch(there, begin, begin + 12)[0] for begin in range(0, 60, 12)]
     numbers = np.random.default_rng(1).permutation(60)[:40]
-    found = Records.gathered(blocks, *np.divmod(numbers, 12))
-    assert found.to_list() == [values[number] for number in numbers]
+    found = gathered(blocks, *np.divmod(numbers, 12))
+    assert found.packed().to_list() == [values[number] for number in numbers]
     middle = min(found.lengths.tolist()) // 2
     nbytes = 3 if middle > 3 else 0
     assert found.slab(middle, nbytes).tobytes() == b"".join(
@@ -81,9 +82,7 @@ def test_a_damaged_record_is_told_and_the_others_are_right(tmp_path: Path, compr
     records, broken = fetch(there, 0, 20)
     assert len(broken) == 1
     whole = [row for row in range(20) if row not in broken]
-    assert Records.gathered([records], np.zeros(19, np.int64), np.array(whole)).to_list() == [
-        values[row] for row in whole
-    ]
+    assert gathered([records], np.zeros(19, np.int64), np.array(whole)).to_list() == [values[row] for row in whole]
     (row,) = broken
     with pytest.raises(CorruptionError, match=f"record {row}"):
         there.records([row])
@@ -100,6 +99,6 @@ def test_no_index_row_names_a_range_outside_of_the_shard(position: int) -> None:
 
 @pytest.mark.parametrize("row", [-1, 12, 2**40, -(2**63)])
 def test_no_row_is_read_that_a_block_does_not_have(row: int) -> None:
-    block = Records.of([b"x" * 9] * 12)
+    block = PackedRecords.of([b"x" * 9] * 12)
     with pytest.raises(IndexError):
-        Records.gathered([block, block], np.array([0, 1, 1]), np.array([11, 0, row]))
+        gathered([block, block], np.array([0, 1, 1]), np.array([11, 0, row]))

@@ -17,7 +17,8 @@ import cachelayer
 from cachelayer.arrayrecord import writer as shard_writer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
-from cachelayer.records.record_buffers import Frames, Records
+from cachelayer.records.frames import Frames
+from cachelayer.records.record_buffers import PackedRecords
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
 ) -> None:
     monkeypatch.setattr(shard_writer, "_SYNCED_NBYTES", 1)
     writer = ShardWriter(tmp_path / "shard", tmp_path / "index", Compression())
-    writer.write(Frames.of(Records.of([bytes(1000)])))
+    writer.write(Frames.of(PackedRecords.of([bytes(1000)])))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:

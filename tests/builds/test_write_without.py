@@ -18,7 +18,7 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.erase import write_without
 from cachelayer.records.codec import codec_for
-from cachelayer.records.record_buffers import Frames
+from cachelayer.records.frames import Frames
 
 COUNT = 300
 VARYING = {"tokens": ArraySpec("int32", (None,)), "text": ArraySpec("str")}

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.record_buffers import outside
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -67,21 +67,12 @@ def without_headers(ranges: Sequence[bytes | memoryview], begins: Ints) -> tuple
     return out, splits[:-1]
 
 
-def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:
-    """Return which ranges do not lie in their files. Safe for any numbers: no sum overflows.
-
-    Args:
-        room: the bytes of each file without block headers: ``to_logical(nbytes)``.
-    """
-    wrong: NDArray[np.bool_] = (logical < 0) | (lengths < 0) | (lengths > room) | (logical > room - lengths)
-    return wrong
-
-
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str], first: int = 0) -> None:
     """Raise if a range does not lie in its file.
 
     Args:
-        logical, lengths, room: see :func:`outside`.
+        logical, lengths: the logical offset of each range, and its bytes without block headers.
+        room: the bytes of each file without block headers: ``to_logical(nbytes)``.
         name: returns the name of a range in error messages, given its number.
         first: the least logical offset of a range.
     """

@@ -1,0 +1,108 @@
+"""Encoded records, as they are hashed and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from cachelayer.records.memory import Bytes, Ints, memory_of, move_ranges, scatter_rows, splits_of
+from cachelayer.records.record_buffers import Records
+
+PREFIX = 8
+"""The bytes of the length before each record in :class:`Frames`."""
+_MAX_ITEM_NBYTES = 2**31
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Encoded records, each preceded by its length as a little-endian uint64: the form in which they are hashed.
+
+    Args:
+        buffer: uint8, all frames one after another.
+        starts: where each record begins, after its length.
+        lengths: bytes of each record.
+    """
+
+    buffer: Bytes
+    starts: Ints
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @classmethod
+    def allocate(cls, lengths: Ints, *, zeros: bool = True) -> Frames:
+        """Return frames for records of these lengths: the lengths are written, the records hold zeros, or anything.
+
+        Args:
+            lengths: the bytes of each record.
+            zeros: whether the records hold zeros.
+        """
+        ends = splits_of(lengths + PREFIX)
+        buffer = (np.zeros if zeros else np.empty)(int(ends[-1]), np.uint8)
+        frames = cls(buffer, ends[:-1] + PREFIX, lengths)
+        uniform = frames.uniform_nbytes
+        prefixes = lengths.astype("<u8").view(np.uint8).reshape(-1, PREFIX)
+        if uniform is not None:
+            buffer.reshape(-1, PREFIX + uniform)[:, :PREFIX] = prefixes
+        else:
+            scatter_rows(buffer, ends[:-1], prefixes)
+        return frames
+
+    @classmethod
+    def of(cls, records: Records) -> Frames:
+        """Return frames of stored records, with copies of their bytes."""
+        lengths = records.lengths
+        frames = cls.allocate(lengths, zeros=False)
+        uniform = frames.uniform_nbytes
+        if uniform is not None:
+            frames.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:] = records.slab(0, uniform)
+        else:
+            values = records.ranges(np.zeros(len(lengths), np.int64), lengths)
+            move_ranges(frames.buffer, frames.starts, values, splits_of(lengths)[:-1], lengths)
+        return frames
+
+    @classmethod
+    def joined(cls, parts: Sequence[Frames]) -> Frames:
+        """Return the records of all parts, with copies of their bytes."""
+        lengths = np.concatenate([np.empty(0, np.int64), *(part.lengths for part in parts)])
+        buffer = np.concatenate([np.empty(0, np.uint8), *(part.buffer for part in parts)])
+        return cls(buffer, splits_of(lengths + PREFIX)[:-1] + PREFIX, lengths)
+
+    @property
+    def uniform_nbytes(self) -> int | None:
+        """The length of every record if all are equal, else None."""
+        if len(self.lengths) and (self.lengths == self.lengths[0]).all():
+            return int(self.lengths[0])
+        return None
+
+    def __getitem__(self, rows: slice) -> Frames:
+        start, stop, step = rows.indices(len(self))
+        if step != 1 or start >= stop:
+            return Frames(self.buffer[:0], self.starts[:0], self.lengths[:0])
+        first = int(self.starts[start]) - PREFIX
+        last = int(self.starts[stop - 1] + self.lengths[stop - 1])
+        return Frames(self.buffer[first:last], self.starts[start:stop] - first, self.lengths[start:stop])
+
+    def memory(self) -> memoryview:
+        return memory_of(self.buffer)
+
+    def to_list(self) -> list[bytes]:
+        """Return the records, without their lengths."""
+        return [record for records in self.lists(max(1, len(self))) for record in records]
+
+    def lists(self, together: int) -> Iterator[list[bytes]]:
+        """Yield the records, without their lengths, in lists of ``together`` records each; the last may be shorter."""
+        uniform = self.uniform_nbytes
+        if uniform and uniform < _MAX_ITEM_NBYTES:
+            rows = self.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:].view(f"V{uniform}")[:, 0]
+            for start in range(0, len(rows), together):
+                yield rows[start : start + together].tolist()
+            return
+        memory = self.memory()
+        bounds = zip(self.starts.tolist(), (self.starts + self.lengths).tolist(), strict=True)
+        while records := [bytes(memory[start:end]) for start, end in islice(bounds, together)]:
+            yield records
