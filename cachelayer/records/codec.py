@@ -163,10 +163,9 @@ class Codec:
             ]
             return pack(iter(views))
 
-        keys = list(self.spec) if isinstance(self.spec, dict) else []
-        if len(keys) != len(arrays):
+        if not isinstance(self.spec, dict) or not all(isinstance(child, LeafSpec) for child in self.spec.values()):
             return element
-        fields = [(key, *array) for key, array in zip(keys, arrays, strict=True)]
+        fields = [(key, *array) for key, array in zip(self.spec, arrays, strict=True)]
         # Without a list of the values, a dict takes half as long.
         return lambda record: {
             key: np.ndarray(shape, dtype, record, place) if shape else np.frombuffer(record, dtype, 1, place)[0]
