@@ -3,6 +3,9 @@
 Importing this package imports nothing but its errors: a public name brings its module when it is first used.
 """
 
+# A name that is exported is imported as itself, all of a module in one line.
+# ruff: noqa: I001
+
 import importlib
 import os
 import sys
@@ -10,120 +13,62 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from cachelayer.errors import (
-    AlreadyExistsError,
-    ArgumentsMismatchError,
-    BuildRevokedError,
-    CacheLayerError,
-    CacheLayerWarning,
-    CorruptionError,
-    DatasetNotFoundError,
-    ElementError,
-    ErasedRecordError,
-    FormatError,
-    InvalidArgumentError,
-    InvalidNameError,
-    InvalidTypeError,
-    MissingDependencyError,
-    NotFoundError,
-    RecordIndexError,
-    SourceError,
-    StaleVersionError,
-    StaleVersionWarning,
-    StateError,
-    StorageError,
-    UnknownOptionError,
-    VersionNotFoundError,
+    AlreadyExistsError as AlreadyExistsError,
+    ArgumentsMismatchError as ArgumentsMismatchError,
+    BuildRevokedError as BuildRevokedError,
+    CacheLayerError as CacheLayerError,
+    CacheLayerWarning as CacheLayerWarning,
+    CorruptionError as CorruptionError,
+    DatasetNotFoundError as DatasetNotFoundError,
+    ElementError as ElementError,
+    ErasedRecordError as ErasedRecordError,
+    FormatError as FormatError,
+    InvalidArgumentError as InvalidArgumentError,
+    InvalidNameError as InvalidNameError,
+    InvalidTypeError as InvalidTypeError,
+    MissingDependencyError as MissingDependencyError,
+    NotFoundError as NotFoundError,
+    RecordIndexError as RecordIndexError,
+    SourceError as SourceError,
+    StaleVersionError as StaleVersionError,
+    StaleVersionWarning as StaleVersionWarning,
+    StateError as StateError,
+    StorageError as StorageError,
+    UnknownOptionError as UnknownOptionError,
+    VersionNotFoundError as VersionNotFoundError,
 )
 
 if TYPE_CHECKING:
-    from cachelayer.access.array_record_source import ArrayRecordDataSource
-    from cachelayer.access.dataref import DataRef, Mirrored
-    from cachelayer.access.mix import Mixture, concat, mix
-    from cachelayer.access.sampling import Sampled
-    from cachelayer.access.view import Packed, Padded, View
-    from cachelayer.access.wrap import wrap
-    from cachelayer.builds.build_options import SubmitOptions
-    from cachelayer.builds.sharded_source import Sharded, sharded
-    from cachelayer.protocols import RecordSpan
-    from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
-    from cachelayer.records.values import Nullable, Ragged, Sparse
-    from cachelayer.storage.storage import Storage, open
-    from cachelayer.streams.iterator import StreamIterator, StreamStats
-    from cachelayer.streams.order.blocks import Blocks
-    from cachelayer.streams.order.buckets import Buckets
-    from cachelayer.streams.stream import BatchStream, Stream
-    from cachelayer.versions.diff import Diff
-    from cachelayer.versions.gc import Collected
-    from cachelayer.versions.log import LogEvent
-    from cachelayer.versions.snapshot import VersionInfo
-    from cachelayer.versions.unpublished import UnpublishedBuild
-    from cachelayer.versions.verify import VerifyReport
+    from cachelayer.access.array_record_source import ArrayRecordDataSource as ArrayRecordDataSource
+    from cachelayer.access.dataref import DataRef as DataRef, Mirrored as Mirrored
+    from cachelayer.access.mix import Mixture as Mixture, concat as concat, mix as mix
+    from cachelayer.access.sampling import Sampled as Sampled
+    from cachelayer.access.view import Packed as Packed, Padded as Padded, View as View
+    from cachelayer.access.wrap import wrap as wrap
+    from cachelayer.builds.build_options import SubmitOptions as SubmitOptions
+    from cachelayer.builds.sharded_source import Sharded as Sharded, sharded as sharded
+    from cachelayer.protocols import RecordSpan as RecordSpan
+    from cachelayer.records.spec import (
+        ArraySpec as ArraySpec,
+        AudioSpec as AudioSpec,
+        ImageSpec as ImageSpec,
+        RaggedSpec as RaggedSpec,
+        SparseSpec as SparseSpec,
+    )
+    from cachelayer.records.values import Nullable as Nullable, Ragged as Ragged, Sparse as Sparse
+    from cachelayer.storage.storage import Storage as Storage, open as open
+    from cachelayer.streams.iterator import StreamIterator as StreamIterator, StreamStats as StreamStats
+    from cachelayer.streams.order.blocks import Blocks as Blocks
+    from cachelayer.streams.order.buckets import Buckets as Buckets
+    from cachelayer.streams.stream import BatchStream as BatchStream, Stream as Stream
+    from cachelayer.versions.diff import Diff as Diff
+    from cachelayer.versions.gc import Collected as Collected
+    from cachelayer.versions.log import LogEvent as LogEvent
+    from cachelayer.versions.snapshot import VersionInfo as VersionInfo
+    from cachelayer.versions.unpublished import UnpublishedBuild as UnpublishedBuild
+    from cachelayer.versions.verify import VerifyReport as VerifyReport
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "AlreadyExistsError",
-    "ArgumentsMismatchError",
-    "ArrayRecordDataSource",
-    "ArraySpec",
-    "AudioSpec",
-    "BatchStream",
-    "Blocks",
-    "Buckets",
-    "BuildRevokedError",
-    "CacheLayerError",
-    "CacheLayerWarning",
-    "Collected",
-    "CorruptionError",
-    "DataRef",
-    "DatasetNotFoundError",
-    "Diff",
-    "ElementError",
-    "ErasedRecordError",
-    "FormatError",
-    "ImageSpec",
-    "InvalidArgumentError",
-    "InvalidNameError",
-    "InvalidTypeError",
-    "LogEvent",
-    "Mirrored",
-    "MissingDependencyError",
-    "Mixture",
-    "NotFoundError",
-    "Nullable",
-    "Packed",
-    "Padded",
-    "Ragged",
-    "RaggedSpec",
-    "RecordIndexError",
-    "RecordSpan",
-    "Sampled",
-    "Sharded",
-    "SourceError",
-    "Sparse",
-    "SparseSpec",
-    "StaleVersionError",
-    "StaleVersionWarning",
-    "StateError",
-    "Storage",
-    "StorageError",
-    "Stream",
-    "StreamIterator",
-    "StreamStats",
-    "SubmitOptions",
-    "UnknownOptionError",
-    "UnpublishedBuild",
-    "VerifyReport",
-    "VersionInfo",
-    "VersionNotFoundError",
-    "View",
-    "concat",
-    "mix",
-    "open",
-    "sharded",
-    "wrap",
-]
-
 
 _HOMES = {
     "cachelayer.access.array_record_source": ("ArrayRecordDataSource",),
@@ -149,7 +94,9 @@ _HOMES = {
     "cachelayer.versions.unpublished": ("UnpublishedBuild",),
     "cachelayer.versions.verify": ("VerifyReport",),
 }
+"""The modules that public names come from; type checkers read the imports above."""
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = sorted([*_HOME_OF, *(name for name in globals() if name.endswith(("Error", "Warning")))])
 
 # A child that is forked while another thread imports would wait for ever for that import, so a fork waits for its end.
 _importing = threading.RLock()
