@@ -85,7 +85,7 @@ def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Sour
         # Their files may be elsewhere, and of any size.
         nbytes = max(nbytes, len(dataset) * BATCH_NBYTES // _FILES_AT_ONCE)
     fetch = partial(_rows_of_dataset, dataset.with_format("arrow"))
-    columns = partial(columns_of, spec, leaves, None, "")
+    columns = partial(columns_of, spec, leaves, None)
     return source_of_rows("datasets", len(dataset), nbytes, fetch, columns, spec, _kept(dataset.features))
 
 

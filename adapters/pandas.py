@@ -184,7 +184,7 @@ def _columns(spec: dict[str, Any], rows: pd.DataFrame) -> list[Column]:
 
     typed = {name: _array(name, rows[name]) for name in spec if rows[name].dtype != object}
     batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
-    whole = iter(columns_of({name: spec[name] for name in typed}, {}, None, "", batch))
+    whole = iter(columns_of({name: spec[name] for name in typed}, {}, None, batch))
     columns: list[Column] = []
     for name, child in spec.items():
         if name in typed:

@@ -20,6 +20,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
+from cachelayer.adapters.sources.files import PlacedBatch
 from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.builds.source import Source, Table
 from cachelayer.errors import (
@@ -112,7 +113,7 @@ def source_of_rows(
 def source_of_table(kind: str, table: pa.Table, declared: Tree | None) -> Source:
     """Return the source of a table of Arrow."""
     spec = spec_of_schema(table.schema, declared, {})
-    columns = partial(columns_of, spec, {}, None, "")
+    columns = partial(columns_of, spec, {}, None)
     kept = schema_metadata(table.schema)
     return source_of_rows(kind, len(table), rows_nbytes(table), partial(rows_of_table, table), columns, spec, kept)
 
@@ -191,16 +192,23 @@ def _read(
         if part.rows is not None and record + part.rows <= start:
             record += part.rows
             continue
-        columns = partial(columns_of, spec, leaves, part.schema if casts else None, part.name)
+        columns = partial(columns_of, spec, leaves, part.schema if casts else None)
+        place_of = partial(_place_of, part.name, record)
         row = max(0, start - record)
         record += row
         for batch in resized(_pulled(part, row, record, casts=casts)):
             wanted = batch if stop is None else batch[: max(0, stop - record)]
             if len(wanted):
-                yield TableRows(wanted, columns)
+                rows = TableRows(wanted, columns)
+                yield PlacedBatch(rows, record, place_of) if part.name else rows
             record += len(batch)
             if stop is not None and record >= stop:
                 return
+
+
+def _place_of(file: str, first: int, record: int) -> str:
+    """Return the file and the row of a record; ``first`` is the record that the first row is."""
+    return f"{file}, row {record - first}"
 
 
 def _pulled(part: ArrowPart, row: int, record: int, *, casts: bool) -> Iterator[pa.RecordBatch]:
@@ -239,24 +247,18 @@ def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves,
     return own
 
 
-def columns_of(
-    spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, name: str, rows: pa.RecordBatch
-) -> list[Column]:
+def columns_of(spec: Tree, leaves: FileLeaves, schema: pa.Schema | None, rows: pa.RecordBatch) -> list[Column]:
     """Return the columns of some rows.
 
     Args:
         spec: the element spec.
         leaves: the structs that stand for files.
         schema: the types to cast the rows to, if a user declares them.
-        name: the name of their file, for errors.
         rows: the rows.
     """
-    try:
-        cast = rows if schema is None else cast_rows(rows, schema)
-        found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves)))
-        return [column_of(path, leaf, found[path]) for path, leaf in tree.leaves(spec)]
-    except ElementError as error:
-        raise error.at(place=name) from error.__cause__
+    cast = rows if schema is None else cast_rows(rows, schema)
+    found = dict(tree.leaf_values(leaves_of("", Lists(cast.to_struct_array()), leaves)))
+    return [column_of(path, leaf, found[path]) for path, leaf in tree.leaves(spec)]
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

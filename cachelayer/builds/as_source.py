@@ -66,7 +66,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     own = source_of_ref_or_stream(obj, unbatch=unbatch, element_spec=element_spec)
     if own is not None:
         return own
-    columns = None if unbatch or _is_records(obj, element_spec) else columns_of(obj)
+    # A declared spec that is no tuple says that a tuple is one of records, not of columns.
+    is_records = isinstance(obj, tuple) and element_spec is not None and not isinstance(element_spec, tuple)
+    columns = None if unbatch or is_records else columns_of(obj)
     if columns is not None:
         return array_source(columns, element_spec)
     if unbatch and isinstance(obj, Mapping) and columns_of(obj) is not None:
@@ -94,11 +96,6 @@ def _of_elements(obj: Any) -> Source:
         except TypeError as error:
             raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
     return Source(kind, elements=lambda _: elements, length=length_of(obj))
-
-
-def _is_records(obj: Any, element_spec: Tree | None) -> bool:
-    """Return whether a user's declared spec says that a tuple is one of records, not of columns."""
-    return isinstance(obj, tuple) and element_spec is not None and not isinstance(element_spec, tuple)
 
 
 def _refuse_no_source(obj: Any) -> None:

@@ -279,11 +279,25 @@ def test_a_value_that_a_declared_type_cannot_hold_is_refused_with_its_record_or_
     storage, path, schema = Storage(tmp_path / "cache"), tmp_path / f"x.{suffix}", pa.schema({"x": kind})
     write, read = (pq.write_table, from_parquet) if suffix == "parquet" else (pa_feather.write_feather, from_ipc)
     write(pa.table({"x": values}), str(path))
-    with pytest.raises(ElementError, match=rf"^\S*x\.{suffix}, record 1, leaf \['x'\]: expected .*, got {shown}"):
+    with pytest.raises(
+        ElementError, match=rf"^\S*x\.{suffix}, row 1, record 1, leaf \['x'\]: expected .*, got {shown}"
+    ):
         storage.submit(read(path, schema=schema), "d", "v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 2 records were left out"):
         ref = storage.submit(read(path, schema=schema), "d", "v2", on_error="skip")
     assert len(ref) == 1
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv"])
+def test_an_error_begins_with_the_file_and_the_row_in_it(suffix: str, storage: Storage, tmp_path: Path) -> None:
+    write = {"parquet": pq.write_table, "arrow": pa_feather.write_feather, "csv": pa_csv.write_csv}[suffix]
+    read = {"parquet": from_parquet, "arrow": from_ipc, "csv": from_csv}[suffix]
+    for number in range(2):
+        texts = ["1"] * 5 if number == 0 else ["1", "1", "1", "x"]
+        write(pa.table({"x": texts}), str(tmp_path / f"{number}.{suffix}"))
+    with pytest.raises(ElementError, match=rf"^\S*1\.{suffix}, row 3, record 8, ") as raised:
+        storage.submit(read(tmp_path / f"*.{suffix}"), "d", "v1", element_spec={"x": "int64"})
+    assert raised.value.record == 8
 
 
 @pytest.fixture
