@@ -258,10 +258,10 @@ class BlockFeed:
 
 def feed_of(reader: StepReader, workers: int = 1, at_once: int = 1) -> BlockFeed | None:
     """Return what fetches the blocks of a stream; None if its order has none, or records are read where they lie."""
-    steps = reader.options.steps
-    if steps.records == 0 or reader.options.order.spans(0, np.empty(0, np.int64)) is None:
+    options = reader.options
+    if options.steps.records == 0 or not options.order.in_blocks or not reader.records.takes_requests:
         return None
-    return BlockFeed(reader, workers, at_once) if reader.records.takes_requests else None
+    return BlockFeed(reader, workers, at_once)
 
 
 class WorkerSteps:

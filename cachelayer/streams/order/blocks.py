@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import Edges, KeptOrder, Recent, Spans, describe
+from cachelayer.streams.order.orders import BlockBounds, KeptOrder, Recent, describe
 from cachelayer.streams.order.permutation import Indices, hash_words, permuted_at, round_keys, sort_by_hash
 
 BLOCKS_VERSION = 1
@@ -233,15 +233,20 @@ class BlockOrder(KeptOrder):
     def compute(self, epoch: int, places: Indices) -> Indices:
         return self._find(epoch, places)
 
-    def spans(self, epoch: int, places: Indices) -> Spans:
-        def edges() -> Edges:
-            spans = np.empty((3, len(places)), np.int64)
-            self._find(epoch, places, spans)
-            return Edges(*spans)
+    @property
+    def in_blocks(self) -> bool:
+        return True
 
-        return Spans(_reversed_bits()[places & self.lanes - 1], edges)
+    def sort_keys(self, epoch: int, places: Indices) -> Indices:  # noqa: ARG002
+        keys: Indices = _reversed_bits()[places & self.lanes - 1]
+        return keys
 
-    def _find(self, epoch: int, places: Indices, spans: Indices | None = None) -> Indices:
+    def blocks(self, epoch: int, places: Indices) -> BlockBounds:
+        bounds = np.empty((3, len(places)), np.int64)
+        self._find(epoch, places, bounds)
+        return BlockBounds(*bounds)
+
+    def _find(self, epoch: int, places: Indices, bounds: Indices | None = None) -> Indices:
         """Return the record numbers at places of an epoch; fill in begins, ends and last places of their blocks."""
         numbers = np.empty(len(places), np.int64)
         lanes, steps = places & self.lanes - 1, places >> self._lane_bits
@@ -256,8 +261,8 @@ class BlockOrder(KeptOrder):
             chosen = permuted_at(end - first, self._keys(epoch)[3], 0, places[in_tail] - first)
             # The tail is what lies between blocks.
             numbers[in_tail] = -(-(chosen + 1) * self.lanes * self.rounds // (end - first)) * self.block + chosen
-            if spans is not None:
-                spans[:, in_tail] = numbers[in_tail], numbers[in_tail] + 1, places[in_tail]
+            if bounds is not None:
+                bounds[:, in_tail] = numbers[in_tail], numbers[in_tail] + 1, places[in_tail]
         for which, window, rows, columns in self._windows_of(epoch, lanes, steps, in_tail):
             # Not by indexing with rows and columns, which takes three times as long.
             slots = window.slots.take(rows * window.slots.shape[1] + columns).astype(np.int64)
@@ -265,10 +270,10 @@ class BlockOrder(KeptOrder):
             cells = rows * self._depth + turns
             begins = window.starts.take(cells)
             numbers[which] = begins + (slots - turns * self.block)
-            if spans is not None:
+            if bounds is not None:
                 last, lane = window.first[rows] + window.lasts.take(cells), lanes[which]
                 last += np.where(last >= first >> self._lane_bits, tail[lane], 0)
-                spans[:, which] = begins, begins + self.block, (last << self._lane_bits) | lane
+                bounds[:, which] = begins, begins + self.block, (last << self._lane_bits) | lane
         return numbers
 
     def _windows_of(

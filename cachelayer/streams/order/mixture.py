@@ -19,13 +19,13 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import lcm
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from cachelayer.locks import cached_property
 from cachelayer.streams.order.blocks import BlockOrder
-from cachelayer.streams.order.orders import Edges, ExactOrder, KeptOrder, Spans, describe
+from cachelayer.streams.order.orders import BlockBounds, ExactOrder, KeptOrder, describe
 from cachelayer.streams.order.permutation import Indices, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
@@ -241,26 +241,25 @@ class MixedOrder(KeptOrder):
             records[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, row if is_row else turns)
         return records
 
-    def spans(self, epoch: int, places: Indices) -> Spans | None:
-        """Return the blocks that records belong to; one that a later epoch of its part needs is another use."""
-        if isinstance(self.orders[0], ExactOrder):
-            return None
-        ranks, spans_of_parts = np.empty(len(places), np.int64), []
+    @property
+    def in_blocks(self) -> bool:
+        return self.orders[0].in_blocks
+
+    def sort_keys(self, epoch: int, places: Indices) -> Indices:
+        keys = np.empty(len(places), np.int64)
         for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
-            spans = self.orders[part].spans(epoch_of_part, turns)
-            ranks[which] = spans.ranks
-            spans_of_parts.append((part, which, epoch_of_part, spans))
+            keys[which] = cast(BlockOrder, self.orders[part]).sort_keys(epoch_of_part, turns)
+        return keys
 
-        def edges() -> Edges:
-            begins, ends, lasts = np.empty((3, len(places)), np.int64)
-            for part, which, epoch_of_part, spans in spans_of_parts:
-                begin, end, last = spans.edges()
-                begins[which], ends[which] = begin + self._firsts[part], end + self._firsts[part]
-                last_turns = last + epoch_of_part * self.orders[part].records
-                lasts[which] = self.turns.positions_of(part, last_turns) - epoch * self.length
-            return Edges(begins, ends, lasts)
-
-        return Spans(ranks, edges)
+    def blocks(self, epoch: int, places: Indices) -> BlockBounds:
+        """Return the blocks that records belong to; one that a later epoch of its part needs is another use."""
+        begins, ends, lasts = np.empty((3, len(places)), np.int64)
+        for part, which, epoch_of_part, turns in self._parts_at(epoch, places):
+            begin, end, last = cast(BlockOrder, self.orders[part]).blocks(epoch_of_part, turns)
+            begins[which], ends[which] = begin + self._firsts[part], end + self._firsts[part]
+            last_turns = last + epoch_of_part * self.orders[part].records
+            lasts[which] = self.turns.positions_of(part, last_turns) - epoch * self.length
+        return BlockBounds(begins, ends, lasts)
 
     def _parts_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
         """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""

@@ -28,12 +28,12 @@ _KEPT_PIECES = 64
 # Places further apart from each other are not read one after another.
 _MOST_PIECES = 16
 _MOST_STRIDE_BITS = 16
-# Ranks have 16 bits, and a step less than 2**40 rows.
+# Sort keys have 16 bits, and a step less than 2**40 rows.
 _OFFSET_BITS = 40
 
 
 class Order(Protocol):
-    """The record at each place of each epoch: :meth:`at`, :meth:`spans` and :attr:`described`."""
+    """The record at each place of each epoch."""
 
     @property
     def records(self) -> int:
@@ -58,30 +58,34 @@ class Order(Protocol):
     def at(self, epoch: int, places: Places) -> Indices:
         """Return the numbers of the records at places of an epoch, an array or a range: int64 ``[len(places)]``."""
 
-    def spans(self, epoch: int, places: Indices) -> Spans | None:
-        """Return the blocks that the records at places of an epoch belong to; None if records are read one by one."""
+    @property
+    def in_blocks(self) -> bool:
+        """True if it is an :class:`OrderInBlocks`: records are read block by block, and not one by one."""
 
     def __hash__(self) -> int: ...
 
 
-class Edges(NamedTuple):
-    """The first record of each block, the one after its last, and the place in the epoch of the last one read."""
+class BlockBounds(NamedTuple):
+    """The blocks of some records; one entry a record.
+
+    Args:
+        begin, end: the first record of the block, and the one after its last.
+        last: the place in the epoch at which the last record of the block comes.
+    """
 
     begin: Indices
     end: Indices
     last: Indices
 
 
-class Spans(NamedTuple):
-    """The blocks that records at some places belong to; one entry a place.
+class OrderInBlocks(Order, Protocol):
+    """An order of records that are read block by block."""
 
-    Args:
-        ranks: by what the rows of a step are sorted before their places: the lane of each with its bits reversed.
-        edges: returns the blocks.
-    """
+    def sort_keys(self, epoch: int, places: Indices) -> Indices:
+        """Return by what the rows of a step are sorted before their places: the lane of each with its bits reversed."""
 
-    ranks: Indices
-    edges: Callable[[], Edges]
+    def blocks(self, epoch: int, places: Indices) -> BlockBounds:
+        """Return the blocks that the records at places of an epoch belong to."""
 
 
 class Recent(Generic[T]):
@@ -169,8 +173,9 @@ class KeptOrder(ABC):
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: self.__dict__[each.name] for each in fields(cast(Any, self))}
 
-    def spans(self, epoch: int, places: Indices) -> Spans | None:  # noqa: ARG002
-        return None
+    @property
+    def in_blocks(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -205,9 +210,9 @@ def describe(kind: str, version: int, order: Order, **more: Any) -> Mapping[str,
     return {**mine, "reshuffle": order.reshuffle, **more}
 
 
-def arrange_rows(ranks: Indices) -> Indices:
-    """Return the offsets of places sorted by their ranks; places of one rank stay in order."""
-    keys = ranks << _OFFSET_BITS
+def arrange_rows(sort_keys: Indices) -> Indices:
+    """Return the offsets of places sorted by their keys; places of one key stay in order."""
+    keys = sort_keys << _OFFSET_BITS
     keys |= np.arange(keys.shape[-1])
     keys.sort(axis=-1)
     keys &= (1 << _OFFSET_BITS) - 1

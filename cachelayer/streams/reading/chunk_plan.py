@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order.orders import Spans, arrange_rows
+from cachelayer.streams.order.orders import OrderInBlocks, arrange_rows
 from cachelayer.streams.steps import Indices, Places, Step, StepRange
 from cachelayer.streams.stream_options import StreamOptions
 
@@ -63,7 +63,7 @@ class ChunkPlan:
         begins, ends, lasts = np.empty((3, len(self.positions)), np.int64)
         for inside, places, shift in self._by_epoch():
             order, first = self.options.order_of(places.segment), places.segment.first
-            begin, end, last = cast(Spans, order.spans(places.epoch, self.positions[inside] - shift)).edges()
+            begin, end, last = cast(OrderInBlocks, order).blocks(places.epoch, self.positions[inside] - shift)
             begins[inside], ends[inside], lasts[inside] = begin + first, end + first, last + shift
         return begins, ends, lasts
 
@@ -97,11 +97,13 @@ class ChunkPlan:
 
     def _arranged(self, begin: int, size: int) -> Indices | None:
         """Return the offset from the begin of a step of each of its rows; None if they come in order."""
-        first, *more = self.options.steps.places(begin, begin + size)
-        if more or size == 1:
+        if not self.options.order.in_blocks or size == 1:
             return None
-        spans = self.options.order_of(first.segment).spans(first.epoch, np.arange(first.begin, first.end))
-        return None if spans is None else arrange_rows(spans.ranks)
+        first, *more = self.options.steps.places(begin, begin + size)
+        if more:
+            return None
+        order = cast(OrderInBlocks, self.options.order_of(first.segment))
+        return arrange_rows(order.sort_keys(first.epoch, np.arange(first.begin, first.end)))
 
     def _by_epoch(self) -> Iterator[tuple[Any, Places, int]]:
         """Yield for each epoch which rows lie in it, its places, and what leads from places to positions."""

@@ -17,7 +17,7 @@ import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, StateError
 from cachelayer.streams.order.blocks import BlockOrder
 from cachelayer.streams.order.mixture import MixedOrder
-from cachelayer.streams.order.orders import Edges, ExactOrder, Order, arrange_rows
+from cachelayer.streams.order.orders import BlockBounds, ExactOrder, Order, OrderInBlocks, arrange_rows
 
 
 @st.composite
@@ -29,17 +29,13 @@ def orders(draw: st.DrawFn, most: int = 3000) -> BlockOrder:
     return BlockOrder(n, draw(st.integers(1, 40)), window, lanes, draw(st.integers(0, 2**64 - 1)))
 
 
-def edges_of(order: Order, epoch: int, stop: int) -> Edges:
-    spans = order.spans(epoch, np.arange(stop))
-    assert spans is not None
-    return spans.edges()
+def edges_of(order: OrderInBlocks, epoch: int, stop: int) -> BlockBounds:
+    return order.blocks(epoch, np.arange(stop))
 
 
-def arranged(order: Order, start: int, stop: int) -> Any:
+def arranged(order: OrderInBlocks, start: int, stop: int) -> Any:
     """The places of a step, by row."""
-    spans = order.spans(0, np.arange(start, stop))
-    assert spans is not None
-    return start + arrange_rows(spans.ranks)
+    return start + arrange_rows(order.sort_keys(0, np.arange(start, stop)))
 
 
 @given(orders(), st.integers(0, 9))
