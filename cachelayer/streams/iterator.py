@@ -128,7 +128,9 @@ class StreamIterator(Iterator[T]):
                 if failure is None:
                     following = self._chunks.chunk(chunk.end)
                     has_ended = following is None
-                    self._chunk = Chunk(chunk.end) if following is None else self._counted(following)
+                    if following is not None and (following.failures or self._failures):
+                        following = self._counted(following)
+                    self._chunk = Chunk(chunk.end) if following is None else following
                 else:
                     self._chunks.reread()
                     self._stand_at(chunk.position)

@@ -162,7 +162,7 @@ class Prefetcher(Generic[T]):
             self._feed.reached(position)
         if self._depth == 0:
             plan = plan_chunk(self._reader.options, position, self._steps_at_once)
-            return None if plan is None else self._read(position, plan)(None)
+            return None if plan is None else read_chunk(self._reader, position, plan, self._blocks_of(plan))
         if self._failed is not None:
             self._submit_rest(*self._failed, position)
         while self._ahead and self._ahead[0].begin != position:
@@ -179,18 +179,18 @@ class Prefetcher(Generic[T]):
             self.forget()
             return Chunk(position)
 
-    def _read(self, position: int, plan: ChunkPlan) -> Callable[[Event | None], Chunk[T]]:
-        """Return what reads a chunk."""
-        on_the_way = None if self._feed is None else self._feed.load(plan)
-        return partial(read_chunk, self._reader, position, plan, on_the_way)
+    def _blocks_of(self, plan: ChunkPlan) -> BlockRows | None:
+        """Return the blocks of a chunk, on their way; None if its records are read where they lie."""
+        return None if self._feed is None else self._feed.load(plan)
 
     def _planned(self, position: int, plan: ChunkPlan) -> _Planned[T]:
         """Have a chunk read."""
-        read = self._read(position, plan)
+        blocks = self._blocks_of(plan)
         if self._background is None:
             self._background = Background("cachelayer-prefetch", self._threads)
             weakref.finalize(self, self._background.close)
-        return _Planned(position, plan, self._background.submit(partial(read, self._background.closed)))
+        read = partial(read_chunk, self._reader, position, plan, blocks, self._background.closed)
+        return _Planned(position, plan, self._background.submit(read))
 
     def _submit(self, position: int, most: int) -> bool:
         """Have the chunk at a position read; return False at the end."""
